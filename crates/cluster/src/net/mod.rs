@@ -21,12 +21,12 @@ mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
@@ -42,12 +42,13 @@ use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
 
 use crate::endpoint;
+use events::Teller;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
 use lazy::LazyFiles;
 use pool::{WaitGroup, WorkerPool};
-use source::RegionSource;
 pub(crate) use source::Rules;
+use source::{RegionSource, lock};
 use tickets::{PeerControl, TicketWaits};
 use transfer::{ReplicaMemory, TransferCost};
 
@@ -65,22 +66,6 @@ const CUT_MAX: Duration = Duration::from_secs(20);
 
 /// Events handled in one turn of the event loop.
 const EVENTS_PER_TURN: usize = 64;
-
-/// Queue through which threads send events to the event loop.
-#[derive(Clone, Debug)]
-pub(crate) struct Teller {
-    sender: Sender<NetEvent>,
-    wake: Arc<UnixStream>,
-}
-
-impl Teller {
-    fn tell(&self, event: NetEvent) {
-        if self.sender.send(event).is_ok() {
-            // If the pipe is full, the event loop wakes anyway.
-            let _ = (&*self.wake).write(&[1]);
-        }
-    }
-}
 
 /// A job that waits for one node.
 enum NetJob {
@@ -174,7 +159,7 @@ impl Net {
         wake.set_nonblocking(true).map_err(words)?;
         told.set_nonblocking(true).map_err(words)?;
         let (sender, events) = channel();
-        let teller = Teller { sender, wake: Arc::new(told) };
+        let teller = Teller::new(sender, told);
         let source = RegionSource::new(region, rules, teller.clone())?;
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
@@ -420,10 +405,6 @@ fn writable_map(region: &Region) -> Result<Arc<FileMap>, String> {
     let file = file.try_clone_to_owned().map_err(words)?;
     let map = FileMap::new(file, file_offset, region.geometry().data, true).map_err(words)?;
     Ok(Arc::new(map))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn work(shared: &NetShared, job: NetJob) {

@@ -24,8 +24,9 @@ use farrow_store::{
 };
 
 use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
+use super::events::{NetEvent, Teller};
+use super::listing;
 use super::query::{Brought, NetQuery};
-use super::{NetEvent, Teller, listing};
 use crate::protocol::node_key;
 use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights, WireTarget};

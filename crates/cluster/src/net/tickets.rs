@@ -8,7 +8,8 @@ use std::time::Duration;
 use farrow_net::peer::DaemonControl;
 use farrow_net::ticket::Ticket;
 
-use super::{NetEvent, Teller, lock};
+use super::events::{NetEvent, Teller};
+use super::source::lock;
 
 /// Time limit for a ticket, which the peer issues on request.
 const TICKET_MAX: Duration = Duration::from_secs(3);

@@ -57,7 +57,10 @@ impl Guest {
     fn settle(&self) -> Anything<String> {
         let members = self.machine.settle()?;
         for node in &members.nodes {
-            same(&node.name, &*node.fabric, "device")?;
+            if node.fabric != "device" {
+                let (name, way, why) = (&node.name, &node.fabric, &node.why_not);
+                return Err(format!("the memory of {name} is not mapped but {way}: {why}").into());
+            }
             same(&node.name, &*node.coherence, "node-local")?;
         }
         Ok(format!("epoch {}", members.epoch))
