@@ -23,7 +23,7 @@ fn a_note_of_an_object_that_has_ended_goes() {
     let mut home = Home::create(Arc::clone(&region), &options, 0).unwrap();
     let (sender, _events) = mpsc::channel::<NetEvent>();
     let (wake, _woken) = UnixStream::pair().unwrap();
-    let teller = Teller { sender, wake: Arc::new(wake) };
+    let teller = Teller::new(sender, wake);
     let source = RegionSource::new(&region, Arc::default(), teller).unwrap();
     let slot = home.client_join(1, 1, 0).unwrap().client;
     let block = home.grant(slot, Length(4096), Length(4096)).unwrap();
