@@ -41,7 +41,7 @@ def wide(columns: int = 20, rows: int = 100_000) -> pa.Table:
 
 
 def nested(rows: int = 30_000) -> pa.Table:
-    """A column of each type whose values have no fixed place, of 0.5 to 3 MB each, in two chunks."""
+    """Columns of 0.5 to 3 MB, in two chunks: each type whose values have no fixed place."""
     numbers = pa.array(np.arange(rows), mask=np.arange(rows) % 7 == 2)
     text = pc.binary_join_element_wise(numbers.cast("string"), "a text of some length", " is ")
     three = pa.array(np.arange(0, 3 * rows + 1, 3, np.int32))
