@@ -116,10 +116,8 @@ impl Protocol {
     pub fn at_home(&self, state: &mut State, step: Step) -> Option<()> {
         let is_deleting = matches!(state.home.delete, Delete::Ready { .. } | Delete::Done { .. });
         let is_between = state.home.victim.is_some() || is_deleting;
-        let ends_it = match step {
-            Step::Leave | Step::LookAgain | Step::Retire | Step::Reopen | Step::Crash => true,
-            _ => false,
-        };
+        let is_last = matches!(step, Step::LookAgain | Step::Reopen | Step::Crash);
+        let ends_it = is_last || matches!(step, Step::Leave | Step::Retire);
         if is_between && !ends_it && !step.is_of_thread() {
             return None;
         }

@@ -1,7 +1,8 @@
 //! Names, holds and deletes of objects that are read by network, checked in every order: no
 //! counterexample for the protocol, one for each mistake.
 //!
-//! `FARROW_REPLICA_MODEL=long` checks larger scopes: minutes, and some GiB of memory.
+//! `FARROW_REPLICA_MODEL=long` searches larger scopes, the largest ones only in part: minutes, and some
+//! GiB of memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod home;
@@ -15,6 +16,9 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 /// A mistake that is not found among so many states is found by no test.
 const MUTANT_STATES_MAX: usize = 400_000;
+
+/// Steps after which the search of a larger scope ends.
+const STEPS_MAX: usize = 10_000_000;
 
 const GETS: &str = "a get returns what the name stands for during the get";
 const NAMES: &str = "a node finds no replica of an object that does not exist";
@@ -74,14 +78,15 @@ fn the_protocol_has_no_counterexample() {
     let is_long = std::env::var("FARROW_REPLICA_MODEL").is_ok_and(|value| value == "long");
     for (name, scope) in scopes(is_long) {
         let begin = std::time::Instant::now();
-        let checker = Protocol { scope, mutant: None }.checker().spawn_bfs().join();
+        let checker = Protocol { scope, mutant: None }.checker().target_state_count(STEPS_MAX);
+        let checker = checker.spawn_bfs().join();
         println!(
             "{name}: {} states, {} deep, {:?}",
             checker.unique_state_count(),
             checker.max_depth(),
             begin.elapsed()
         );
-        assert!(checker.is_done());
+        assert!(is_long || checker.state_count() < STEPS_MAX, "{name} is not searched whole");
         checker.assert_properties();
     }
 }
