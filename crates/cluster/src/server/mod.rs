@@ -359,12 +359,14 @@ impl Server {
     }
 
     /// Collects the readable sources, then gives each its part of the turn. Other nodes are first,
-    /// so that a flood of clients delays no heartbeat. Clients follow, then new connections.
+    /// so that a flood of clients delays no heartbeat. Clients follow, then new connections. Returns
+    /// whether the node is to stop.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, actions: &mut Vec<Action>) -> bool {
         let mut ready = Ready { sessions: std::mem::take(&mut self.pending), ..Ready::default() };
         for event in events.drain(..) {
             self.sort(event, &mut ready);
         }
+        let has_others = ready.has_peers || self.has_net_events;
         if ready.has_peers {
             self.take_from_remote_sessions(&mut ready.sessions, actions);
         }
@@ -380,6 +382,13 @@ impl Server {
         for session in ready.sessions {
             self.serve(session, each, actions);
         }
+        let mut is_stopped = false;
+        if !has_others {
+            // A client need not wait for the rest of the turn. News of other nodes are published to
+            // clients there, before the replies that depend on them.
+            self.tell_lease();
+            is_stopped = self.perform(std::mem::take(actions));
+        }
         if ready.has_newcomers {
             self.accept();
         }
@@ -389,7 +398,7 @@ impl Server {
                 scrapers.accept(self.poll.as_fd(), now_ms);
             }
         }
-        ready.is_asked_to_stop
+        ready.is_asked_to_stop || is_stopped
     }
 
     fn sort(&mut self, event: epoll::Event, ready: &mut Ready) {
