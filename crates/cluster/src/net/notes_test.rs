@@ -34,7 +34,7 @@ fn a_note_of_an_object_that_has_ended_goes() {
     source.forget_note(&one, id);
     assert!(source.is_any(id), "it exists: another open of this member may rely on the note");
 
-    assert_eq!(source.close(id).into_iter().collect::<Vec<_>>(), [one.clone()]);
+    assert_eq!(source.close(id).into_iter().collect::<Vec<_>>(), std::slice::from_ref(&one));
     assert!(!source.note(&one, id.lo), "it is being deleted");
     home.delete(Target::Id(id)).unwrap();
     source.reopen(id);
