@@ -6,14 +6,14 @@
 //! allocated before they are lent. What is reached stays, whatever happens to the rest.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
-use farrow_memory::{Length, Span, sync};
+use farrow_memory::{Length, Span};
 use farrow_store::StoreError;
 use farrow_wire::{ReplyBody, WireError};
 
 use super::action::{Action, answer_to};
 use super::convert::store_error;
+use super::core::resize::{Preparation, ResizeJob};
 use super::identity::SessionId;
 use super::state::NodeState;
 use crate::node::MEMORY_BYTES_MIN;
@@ -34,68 +34,6 @@ const LOOK_MS: u64 = 20;
 /// A client may map an object ahead of its use when the object leaves, and so allocate pages after
 /// they were given back. They are given back once more after this time.
 const SWEEP_MS: u64 = 2_000;
-
-/// The thread that touches pages before their first use.
-#[derive(Debug, Clone)]
-pub(crate) struct Preparation {
-    pub(crate) should_go_on: Arc<sync::AtomicBool>,
-    pub(crate) is_running: Arc<sync::AtomicBool>,
-}
-
-impl Preparation {
-    /// Ends the thread soon: it would touch pages that were given back. Returns whether it still
-    /// runs.
-    fn stop(&self) -> bool {
-        self.should_go_on.store(false, sync::Ordering::Relaxed);
-        self.is_running.load(sync::Ordering::Acquire)
-    }
-}
-
-/// A change under way.
-#[derive(Debug)]
-struct ResizeJob {
-    target: u64,
-    waiters: Vec<(SessionId, u64)>,
-    /// When it looks next.
-    at_ms: u64,
-    /// When it ends without progress; `None` before its first piece.
-    until_ms: Option<u64>,
-}
-
-/// Changes of the memory that the node lends.
-#[derive(Debug, Default)]
-pub(super) struct Resize {
-    job: Option<ResizeJob>,
-    sweep_at_ms: Option<u64>,
-    preparation: Option<Preparation>,
-}
-
-impl Resize {
-    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        let job = self.job.as_ref().map(|job| job.at_ms);
-        job.into_iter().chain(self.sweep_at_ms).min()
-    }
-
-    /// Forgets one request. The change goes on.
-    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
-        let Some(job) = &mut self.job else { return false };
-        let before = job.waiters.len();
-        job.waiters.retain(|waiter| *waiter != (session, seq));
-        job.waiters.len() < before
-    }
-
-    /// Forgets the requests of an ended session. The change goes on.
-    pub(super) fn forget(&mut self, session: SessionId) {
-        if let Some(job) = &mut self.job {
-            job.waiters.retain(|waiter| waiter.0 != session);
-        }
-    }
-
-    /// Takes out all waiting requests at shutdown.
-    pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
-        self.job.as_mut().map(|job| std::mem::take(&mut job.waiters)).unwrap_or_default()
-    }
-}
 
 impl NodeState {
     /// Sets the thread that touches pages ahead.

@@ -15,12 +15,12 @@ use super::core::leases::Leases;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
 use super::core::residency::Residency;
+use super::core::resize::Resize;
 use super::core::staged::StagedObjects;
 use super::core::waits::Waits;
 use super::core::watches::Watches;
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::Replicas;
-use super::resize::Resize;
 use super::rights::RightsTable;
 use super::settings::RuntimeSettings;
 

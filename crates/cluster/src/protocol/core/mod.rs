@@ -12,6 +12,7 @@ pub(in crate::protocol) mod quota;
 pub(in crate::protocol) mod reclaim;
 pub(in crate::protocol) mod reservations;
 pub(in crate::protocol) mod residency;
+pub(in crate::protocol) mod resize;
 pub(in crate::protocol) mod rooms;
 pub(in crate::protocol) mod staged;
 pub(in crate::protocol) mod waits;
