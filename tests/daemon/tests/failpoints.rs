@@ -21,9 +21,9 @@ use farrow_store::failpoints;
 const NOW: Duration = Duration::ZERO;
 
 /// Passed for certain only where there are several nodes, where an entry was forged, where memory
-/// held another region before, after many thousands of names, after a grant of huge pages, or in a
-/// race: the tests of the store kill there.
-const ELSEWHERE: [&str; 9] = [
+/// held another region before, after many thousands of names, after a grant of huge pages, where the
+/// node lends more or less memory, or in a race: the tests of the store kill there.
+const ELSEWHERE: [&str; 12] = [
     "cluster.keep.filled",
     "cluster.publish.filled",
     "carve.suffix",
@@ -32,7 +32,10 @@ const ELSEWHERE: [&str; 9] = [
     "index.filled",
     "index.turned",
     "index.zeroed",
+    "lend.recorded",
     "local.refused",
+    "withdraw.extended",
+    "withdraw.recorded",
 ];
 
 /// A client that says on standard output what is sealed, once it is, and what is to go, before.
