@@ -171,6 +171,21 @@ def test_every_kind_comes_back(
     assert {entry.name for entry in manifest.objects} == set(restored.names)
 
 
+def test_an_object_with_the_label_of_a_huge_table_is_saved_as_it_is(
+    client: farrow.Client, folder: Path
+) -> None:
+    """Such an object ended each backup with an error, whoever had put it."""
+    labels = {"farrow.huge_table": "2", "unit": "metre"}
+    client.put(b"no table", "labelled", metadata=labels)
+    client.put(b"other", "other")
+    assert backup.create(client, folder).objects == 2
+    client.delete(["labelled", "other"])
+    backup.restore(client, folder)
+    assert client.get("labelled").to_pybytes() == b"no table"
+    assert client.metadata("labelled") == labels
+    assert client.get("other").to_pybytes() == b"other"
+
+
 def test_a_bucket_holds_a_backup(
     client: farrow.Client, make_node: Callable[..., Node], endpoint: str
 ) -> None:

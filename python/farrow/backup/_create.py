@@ -15,12 +15,20 @@ import pyarrow as pa
 from farrow._native import __version__
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
-from farrow.exceptions import DamagedFile, NodeLost, NodeUnreachable, NotFound, NotGranted
+from farrow.exceptions import (
+    DamagedFile,
+    InvalidArgument,
+    NodeLost,
+    NodeUnreachable,
+    NotFound,
+    NotGranted,
+)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from farrow import HugeTable
     from farrow._native import Client
     from farrow.backup._place import File
 
@@ -259,7 +267,12 @@ class _Writer:
 
     def _entry(self, row: dict[str, Any]) -> _manifest.Entry:
         if _HUGE_KEY in row["metadata"]:
-            return self._huge_entry(row)
+            try:
+                table = self._client.huge_table(row["name"])
+            except InvalidArgument:
+                pass  # Any program can put an object with this label: it is saved like all others.
+            else:
+                return self._huge_entry(row, table)
         value = self._client.get(row["id"])
         kind = _values.kind_of(value)
         # The list has no labels of spilled objects.
@@ -271,8 +284,7 @@ class _Writer:
             row["node"], file, dimensions=dimensions,
         )  # fmt: skip
 
-    def _huge_entry(self, row: dict[str, Any]) -> _manifest.Entry:
-        table = self._client.huge_table(row["name"])
+    def _huge_entry(self, row: dict[str, Any], table: HugeTable) -> _manifest.Entry:
         partitions = sorted(table.partitions(table.version), key=lambda part: part.version)
         file = self._write(table.schema.empty_table())
         parts = [
