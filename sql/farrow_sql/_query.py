@@ -216,7 +216,7 @@ class Query:
                 ended.put(None)
 
         # It may outlive the query for a while: an operator ends between batches.
-        threading.Thread(target=body, daemon=True).start()
+        threading.Thread(target=body, name="farrow-sql query", daemon=True).start()
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
