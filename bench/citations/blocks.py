@@ -227,11 +227,12 @@ def _per_edge(run: Run) -> str:
 # Each block and its run.
 KINDS = {
     "readme": "store", "stores": "store", "tables": "tables", "graph": "graph",
-    "coherence": "coherence", "hits": "network", "fabric": "fabric",
+    "coherence": "coherence", "hits": "network", "fabric": "fabric", "by-net": "by-net",
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
     "coherence": parts.coherence, "hits": parts.hits, "fabric": parts.fabric,
+    "by-net": parts.by_net,
 }  # fmt: skip
 
 

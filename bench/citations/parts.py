@@ -6,12 +6,12 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from citations.raw import Run, digits, run_of, table
+from citations.raw import Run, digits, run_of, shown, spread, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["coherence", "fabric", "hits"]
+__all__ = ["by_net", "coherence", "fabric", "hits"]
 
 _GIB = 1 << 30
 
@@ -91,6 +91,34 @@ def hits(page: str) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def by_net(page: str) -> str:
+    """Objects of a node whose memory cannot be mapped, beside Flight and raw TCP."""
+    run = run_of("by-net")
+    rows = []
+    for title, case, peer, peer_title, unit in (
+        ("a table of 1.5 GiB, first in its node", "whole", "flight", "Flight", "ms"),
+        ("2 of its 100 columns", "columns", "flight", "Flight", "ms"),
+        ("100 rows of 2 columns", "rows", "flight", "Flight", "us"),
+        ("the table, second process of the machine", "again", "flight", "Flight", "us"),
+        ("1 kB of bytes", "small", "flight", "Flight", "us"),
+        ("64 KiB on demand: first read of a page", "fault", "raw", "raw TCP", "us"),
+        ("a column in order, on demand", "scan", "fetch", "`farrow.fetch` first", "ms"),
+    ):
+        ours, theirs = run.need(case, "farrow", ""), run.need(case, peer, "")
+        ratio = statistics.median(run.ratios(case, "farrow", case, peer, ""))
+        rows.append([
+            title, f"{shown(statistics.median(ours), unit)} ({spread(ours, unit)})",
+            f"{shown(statistics.median(theirs), unit)} ({peer_title})",
+            f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}",
+        ])  # fmt: skip
+    lead = (
+        f"`make bench-by-net`, {run.link(page)}: two nodes of one machine that do not map each"
+        " other's memory, by loopback and without TLS.\nMedians, and the middle half of the"
+        " samples. Both sides share two cores.\n\n"
+    )
+    return lead + table(["", "Farrow", "other", "times faster"], rows)
 
 
 def fabric(page: str) -> str:
