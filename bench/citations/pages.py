@@ -31,7 +31,7 @@ _OTHER = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "
           "bench/peers/*.md", "kernel/*.md", "tests/**/*.md")  # fmt: skip
 
 _BLOCK = re.compile(
-    r"<!-- measured: (?P<name>[\w-]+) -->\n(?P<text>.*?)\n<!-- /measured -->", re.DOTALL
+    r"<!-- measured: (?P<name>[\w-]+) -->\n(?P<text>.*?)\n?<!-- /measured -->", re.DOTALL
 )
 _LOOSE = re.compile(r"<!-- /?measured\b")
 _SOURCE = re.compile(r"<!-- figures: (?P<kind>raw|by hand|works|limits)(?: (?P<rest>[^>]*?))? -->")

@@ -53,6 +53,9 @@ def test_a_figure_other_than_that_of_the_file_is_a_fault() -> None:
     assert rewritten(README, changed) == text
     shorter = text.replace(next(one for one in text.splitlines() if match[0] in one) + "\n", "")
     assert "other than" in of(README, shorter)[0]
+    # A new block without a text took all up to the end of the next block.
+    new = "<!-- measured: readme -->\n<!-- /measured -->\n\nWords.\n\n"
+    assert rewritten(README, new + text).endswith("\n\nWords.\n\n" + text)
     longer = text.replace("<!-- /measured -->", "and twice as fast\n<!-- /measured -->")
     assert "has more lines" in of(README, longer)[0]
 
