@@ -22,6 +22,8 @@ _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 _NODE = re.compile(r"(\w+)(?:[\[{]\"([^\"]+)\"[\]}])?")
 _ARROW = re.compile(r" (?:-- \"([^\"]+)\" )?(-->|-\.->) ")
 _GROUP = re.compile(r"subgraph \w+ \[\"?([^\]\"]+)\"?\]")
+# An option for the tests, which run the block only where that package is.
+_REQUIRES = re.compile(r"^```python requires=\"[^\"]+\"$", re.M)
 _MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
 
 
@@ -110,5 +112,6 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     folder = posixpath.dirname(page.file.src_uri)
     markdown = _FILE.sub(lambda match: _file(folder, match[1]), markdown)
     markdown = _CHART.sub(_steps, markdown)
+    markdown = _REQUIRES.sub("```python", markdown)
     markdown = _MARK.sub(lambda match: _help(match[1].removeprefix("farrow")), markdown)
     return _LINK.sub(lambda match: _outside(folder, match), markdown)
