@@ -14,3 +14,5 @@ pub mod fabric;
 pub mod incoherent;
 pub mod probe;
 pub mod random;
+
+pub use directory::{SHARED_DIR_PARENT, shared_dir};

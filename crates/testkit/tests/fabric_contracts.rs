@@ -70,6 +70,7 @@ mod canary {
 
     use farrow_testkit::fabric::world::Role::{Client, Home};
     use farrow_testkit::fabric::{SHM_FILES, World};
+    use farrow_testkit::{SHARED_DIR_PARENT, shared_dir};
 
     /// Environment variable of a process that is to be killed while it has a process of its own.
     const MIDDLE: &str = "FARROW_TEST_CONTRACT_MIDDLE";
@@ -119,9 +120,11 @@ mod canary {
                 }
             });
         }
+        let folder = shared_dir();
         let mut middle = Command::new(std::env::current_exe().unwrap())
             .args([&format!("canary::{name}"), "--exact", "--nocapture", "--test-threads=1"])
             .env(MIDDLE, "yes")
+            .env(SHARED_DIR_PARENT, folder.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
