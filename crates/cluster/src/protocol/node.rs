@@ -25,7 +25,8 @@ impl NodeState {
     /// Handles the end of a connection. Unsealed memory is reclaimed, unless the process lives and
     /// sent no goodbye: it may still read what it holds. Its slot then remains until it reconnects
     /// or ends. The slot is returned for the server to watch the process, and [`Self::orphan_died`]
-    /// reports its end. `is_alive` states that the server can watch it, or cannot see whether it lives.
+    /// reports its end. `is_alive` states that the server can watch it, or cannot see whether it
+    /// lives.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         let session = self.clients.closed(id)?;
         self.buffers.forget(id);

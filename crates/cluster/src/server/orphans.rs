@@ -28,13 +28,13 @@ impl Server {
             Err(error) => self.watch_later(slot, &error),
             // The kernel says whether it maps the region, and so may return. The state asks again.
             Ok(None) if self.is_unseen_and_maps(slot, peer) => {}
-            // The client ended while no daemon was running.
+            // It ended, perhaps while no daemon was running.
             Ok(None) => self.state.orphan_died(slot, self.now_ms()),
         }
     }
 
     /// Whether nothing but its mapping says that a client lives.
-    pub(super) fn is_unseen_and_maps(&self, slot: ClientSlot, peer: &PeerIdentity) -> bool {
+    fn is_unseen_and_maps(&self, slot: ClientSlot, peer: &PeerIdentity) -> bool {
         !is_identified(peer) && self.state.is_mapped_by(slot)
     }
 

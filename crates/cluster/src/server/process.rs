@@ -28,8 +28,8 @@ pub(super) fn with_start_time(peer: PeerIdentity) -> io::Result<PeerIdentity> {
     Ok(PeerIdentity { start_time, ..peer })
 }
 
-/// Whether the process has an identity here. One in a PID namespace that this daemon does not see has
-/// no number, and one that `hidepid` hides has no start time. Neither can be watched.
+/// Whether the process has an identity here. One in a PID namespace that this daemon does not see
+/// has no number, and one that `hidepid` hides has no start time. Neither can be watched.
 pub(super) fn is_identified(peer: &PeerIdentity) -> bool {
     peer.pid != 0 && peer.start_time != 0
 }
