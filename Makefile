@@ -203,6 +203,7 @@ lint: $(VENV)/tools
 	ruff check python sql tests bench docs examples kernel kernel/run crates/python packaging
 	ruff format --check python sql tests bench docs examples kernel kernel/run crates/python packaging
 	mypy
+	mypy --config-file bench/mypy.ini
 	python bench/figures.py
 
 # The site, and the Rust reference; warnings and dead links are errors.

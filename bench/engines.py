@@ -200,8 +200,8 @@ def _appends(run: Run, client: farrow.Client, rows: int) -> None:
             taken = append(is_counted, is_in_place)
             if turn:
                 seconds[variant].append(taken)
-    for variant, taken in seconds.items():
-        run.samples.append(Sample("append", "farrow", variant, "s", taken, size))
+    for variant, times in seconds.items():
+        run.samples.append(Sample("append", "farrow", variant, "s", times, size))
 
 
 def _table(run: Run) -> str:

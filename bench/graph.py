@@ -158,7 +158,7 @@ class Driver(Lines):
         self.end()
 
 
-def stream(rows: int, path: Path, generator: str = "first", **how: int) -> None:
+def stream(rows: int, path: Path, generator: str = "first", **how: Any) -> None:
     """Write a generated stream in the format of the drivers; ``STREAMS`` names the generators."""
     if generator == "second":
         second_stream.transfers(rows, **how).tofile(path)

@@ -228,7 +228,7 @@ def logged(rows: npt.NDArray[np.float64], nodes: Any) -> Iterator[Sample]:
         for start in range(0, LOGGED * BATCH, BATCH):
             batch = Batch([one[start : start + BATCH] for one in ends], [])
             began = time.perf_counter()
-            entry = log(client, "logged", start, batch, home)
+            entry = log(client, "logged", start, batch, home, epoch=0)
             times.append(time.perf_counter() - began)
             client.delete(entry.name)
         yield Sample(f"log of {BATCH} rows", name, "", "s", times)
@@ -270,9 +270,9 @@ def readers(
                     found = one.answer()
                     calls[count] += [seconds / count for seconds in found["calls"]]
                     own = max(own, found["own"])
-        for count, found in calls.items():
+        for count, times in calls.items():
             name = "one reader" if count == 1 else "two readers"
-            yield Sample("readers, scatter-gather 72 h", name, "", "s", found), own
+            yield Sample("readers, scatter-gather 72 h", name, "", "s", times), own
 
 
 def main() -> int:

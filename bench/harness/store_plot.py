@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 # Heading, how the rows' titles begin, factor from the unit, axis.
-_PANELS = (
+_PANELS: tuple[tuple[str, str | tuple[str, ...], float, str], ...] = (
     ("Create, write and seal", "create+write+seal ", 1e3, "milliseconds for all"),
     ("Get one by one", "get one by one ", 1e3, "milliseconds for all"),
     ("Objects of 1 kB, from Python", ("put 1 kB, p50", "get 1 kB, p50"), 1e6, "microseconds"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -249,6 +250,7 @@ def _offline(
     features = run.features
     assert isinstance(features, GraphFeatures)
     parts = features.offline(rows, batch=BATCH)
+    assert isinstance(parts, Generator)
     # All finished days are in segments before the first computation.
     run.settle()
     found, until = [], time.perf_counter() + seconds
