@@ -21,9 +21,12 @@ use crate::sync::Ordering;
 use crate::timing::TimedBuffer;
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
-/// [`Region::prepare`] maps and populates this many bytes at a time, so that it holds the kernel's
-/// lock on the address space for at most about 200 ms, even if each page is new.
+/// [`Region::prepare`] maps this many bytes at a time, and may be stopped in between.
 const PREPARE_PIECE_BYTES: u64 = 64 << 20;
+
+/// Bytes of new pages that it populates by one call, unless there are huge pages. A new page costs
+/// up to 10 us in a virtual machine.
+const PREPARE_STEP_BYTES: u64 = 256 << 10;
 
 impl Region {
     /// Maps whole pages of data a second time, writable, at any address. If the fabric has huge
@@ -56,12 +59,16 @@ impl Region {
     /// As [`Region::alias`]; [`MapError::System`] if the system has no memory for the pages.
     pub fn prepare(&self, span: Span, is_stopped: &dyn Fn() -> bool) -> Result<Length, MapError> {
         self.check_data_pages(span)?;
+        let step = self
+            .fabric
+            .huge_page_bytes()
+            .map_or(PREPARE_STEP_BYTES, |huge| huge.min(HUGE_PAGE_BYTES_USUAL).0);
         let mut done = 0;
         while done < span.length.0 && !is_stopped() {
             let offset = Offset(span.offset.0 + done);
             let piece = Span::new(offset, Length((span.length.0 - done).min(PREPARE_PIECE_BYTES)));
             let mapping = self.map_again(piece)?;
-            match self.try_populate(mapping.pointer(0), piece, Populate::Write) {
+            match self.try_populate(mapping.pointer(0), piece, Populate::Write, step) {
                 Ok(()) => {}
                 Err(Errno::INVAL | Errno::NOSYS) => {
                     // SAFETY: the whole mapping is writable.

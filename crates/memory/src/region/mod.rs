@@ -45,6 +45,9 @@ pub enum Access {
     Client,
 }
 
+/// Bytes that are populated by one call, mostly of pages that exist.
+const POPULATE_STEP_BYTES: u64 = 4 << 20;
+
 /// What [`Region::populate`] prepares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Populate {
@@ -619,7 +622,7 @@ impl Region {
 
     /// Populates a mapped, page-aligned range; `span` is its position in the region.
     fn populate_range(&self, start: *mut u8, span: Span, what: Populate) -> Result<(), MapError> {
-        match self.try_populate(start, span, what) {
+        match self.try_populate(start, span, what, POPULATE_STEP_BYTES) {
             Ok(()) => Ok(()),
             // The kernel does not support the advice. Page faults do the same later.
             Err(Errno::INVAL | Errno::NOSYS) => Ok(()),
@@ -627,7 +630,15 @@ impl Region {
         }
     }
 
-    fn try_populate(&self, start: *mut u8, span: Span, what: Populate) -> Result<(), Errno> {
+    /// As [`Self::populate_range`], in steps. A call holds the kernel's lock on the address space:
+    /// meanwhile no other thread of the process can map, unmap or grow its heap.
+    fn try_populate(
+        &self,
+        start: *mut u8,
+        span: Span,
+        what: Populate,
+        step: u64,
+    ) -> Result<(), Errno> {
         let advice = match (what, self.fabric.kind()) {
             (Populate::Read, _) => Advice::LinuxPopulateRead,
             // tmpfs does not track first stores, so in a writable map a read fault creates writable
@@ -635,13 +646,18 @@ impl Region {
             (Populate::Write, FabricKind::Shm) => Advice::LinuxPopulateRead,
             (Populate::Write, FabricKind::Device) => Advice::LinuxPopulateWrite,
         };
-        loop {
+        let mut done = 0;
+        while done < span.length.0 {
+            let length = step.min(span.length.0 - done);
+            let part = start.wrapping_add(done as usize);
             // SAFETY: the caller maps the range; populating does not change the contents.
-            match unsafe { mapping::advise(start, span.length, advice) } {
+            match unsafe { mapping::advise(part, Length(length), advice) } {
+                Ok(()) => done += length,
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                answer => return answer,
+                Err(errno) => return Err(errno),
             }
         }
+        Ok(())
     }
 
     fn writable(&self) -> MutexGuard<'_, WritableRanges> {
