@@ -331,7 +331,10 @@ _UNCOUNTED = re.compile(r"(&\s*('\w+\s+)?)?(mut\s+)?self\b|\w+:\s*Python<")
 
 
 def arguments_of(text: str) -> list[tuple[str, int]]:
-    """The functions of a text and the number of their arguments, without those of C and Python."""
+    """The functions of a text and the number of their arguments, without those of C and Python.
+
+    A tuple counts as its parts.
+    """
     text = _BLANK.sub(lambda match: '"C"' if match[0] == '"C"' else " ", text)
     foreign = []
     for match in _FOREIGN.finditer(text):
@@ -347,8 +350,24 @@ def arguments_of(text: str) -> list[tuple[str, int]]:
             continue
         inside = text[start + 1 : _end_of_block(text, start, "()") - 1]
         parts = [part.strip() for part in _arguments(inside)]
-        found.append((match[1], sum(1 for one in parts if one and not _UNCOUNTED.match(one))))
+        counted = [one for one in parts if one and not _UNCOUNTED.match(one)]
+        found.append((match[1], sum(map(_parts, counted))))
     return found
+
+
+def _parts(argument: str) -> int:
+    """How many values an argument has: those of its tuple, else one.
+
+    A pair of one type parameter, as `(T, T)`, is a range.
+    """
+    kind = argument.rpartition(": ")[2] if argument.startswith("(") else argument
+    kind = re.sub(r"^\w+:\s*", "", kind)
+    if not kind.startswith("("):
+        return 1
+    inside = kind[1 : _end_of_block(kind, 0, "()") - 1]
+    if inside == "T, T":
+        return 1
+    return max(1, sum(1 for one in _arguments(inside) if one.strip()))
 
 
 def _end_of_generics(text: str, match: re.Match[str]) -> int:

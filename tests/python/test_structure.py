@@ -183,7 +183,10 @@ SOURCES = sorted(
 
 
 def test_no_function_has_many_arguments() -> None:
-    """Neither a method's `self` nor Python's token counts. C and Python have forms of their own."""
+    """A tuple counts as its parts; a method's `self` and Python's token do not count.
+
+    C and Python have forms of their own.
+    """
     found = [
         f"{path.relative_to(ROOT)}: {name}, {count}"
         for path in SOURCES
@@ -197,7 +200,8 @@ def test_arguments_are_counted() -> None:
     """The canary."""
     text = """
 fn none() {} // fn comment(a: A, b: B)
-fn two<F: Fn(u8, u8) -> u8>(one: HashMap<u8, Vec<[u8; 2]>>, (a, b): (u8, u8),) -> u8 {}
+fn two<F: Fn(u8, u8) -> u8>(one: HashMap<u8, Vec<[u8; 2]>>, (a, b): (u8, [u8; 2]),) -> u8 {}
+fn pair(all: (Vec<u8>, &str), window: (T, T), (one, None): Alias) {}
 impl A {
     fn method(&'a mut self, one: impl Fn(u8, u8), py: Python<'_>) { "fn text(a: A)" }
 }
@@ -208,4 +212,9 @@ impl B { #[new] fn of_python(a: A, b: B) {} fn again(a: A) {} }
 #[pyfunction]
 fn also(a: A) {}
 """
-    assert rust_structure.arguments_of(text) == [("none", 0), ("two", 2), ("method", 1)]
+    assert rust_structure.arguments_of(text) == [
+        ("none", 0),
+        ("two", 3),
+        ("pair", 4),
+        ("method", 1),
+    ]

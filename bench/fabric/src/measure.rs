@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::home::{Home, SMALL_BYTES, cpu_seconds, huge_memory, memory, pattern};
 use crate::raw::Raw;
-use crate::reader::Reader;
+use crate::reader::{MirrorMemory, Reader};
 use crate::{Compare, Fault};
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -99,7 +99,9 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
     let home = Home::start(options.bytes, &options.congestion)?;
     let mut bench = Bench { home: &home, samples: Samples::default() };
     let (count, congestion) = (options.connections, options.congestion.as_str());
-    let start = |layer, map, grain| Reader::start(&home, layer, count, congestion, (map, grain));
+    let start = |layer, map, grain| {
+        Reader::start(&home, layer, count, congestion, MirrorMemory { map, grain })
+    };
     let (section, chunk_bytes) = (home.greeting.section, Length(CHUNK_BYTES));
     let plain = start("plain", memory(section)?, chunk_bytes)?;
     let tls = start("tls", memory(section)?, chunk_bytes)?;

@@ -15,6 +15,12 @@ use crate::home::{Home, SMALL, TABLE, socket_options};
 
 const TIME: Duration = Duration::from_secs(300);
 
+/// The file of a mirror, and the size of its pages.
+pub struct MirrorMemory {
+    pub map: Arc<FileMap>,
+    pub grain: Length,
+}
+
 pub struct Reader {
     mirror: Arc<Mirror>,
     peer: Peer,
@@ -26,7 +32,7 @@ impl Reader {
         layer: &'static str,
         connections: usize,
         congestion: &str,
-        (map, grain): (Arc<FileMap>, Length),
+        memory: MirrorMemory,
     ) -> Result<Self, Fault> {
         let greeting = &home.greeting;
         let (address, credentials) = match layer {
@@ -40,6 +46,7 @@ impl Reader {
             ..PeerOptions::new("home", address, section)
         };
         let peer = Peer::start(options, credentials, home.control(layer))?;
+        let MirrorMemory { map, grain } = memory;
         let cache = Cache::new(Length(section.0 + 2 * grain.0));
         let mirror = cache.mirror(map, grain)?;
         Ok(Self { mirror, peer })

@@ -298,7 +298,7 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
         for question in &questions {
             let body = question_bytes(question);
             let mut out = Vec::new();
-            asked.state.on_request(9, from, &body, asked.now_ms, &mut out);
+            asked.state.on_request(9, from.into(), &body, asked.now_ms, &mut out);
             let [Action::Peer(PeerAction::Answer { token: 9, body })] = &out[..] else {
                 panic!("{from:?} {question:?}: {out:?}")
             };
@@ -307,10 +307,10 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
         }
         for noise in [&b""[..], b"\xff\xff\xff\xff", &[7; 300]] {
             let mut out = Vec::new();
-            asked.state.on_request(9, from, noise, asked.now_ms, &mut out);
+            asked.state.on_request(9, from.into(), noise, asked.now_ms, &mut out);
             assert_eq!(out.len(), 1, "{out:?}");
             out.clear();
-            asked.state.told(from, noise, asked.now_ms, &mut out);
+            asked.state.told(from.into(), noise, asked.now_ms, &mut out);
             assert_eq!(out, [], "{from:?}");
         }
         // An answer to what was never asked.

@@ -2,7 +2,24 @@
 
 use farrow_store::ClientSlot;
 
-use super::identity::SessionId;
+use super::identity::{PeerIdentity, SessionId};
+
+/// The request that an answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) struct ReplyTo {
+    pub(in crate::protocol) session: SessionId,
+    /// Number of the request in its session.
+    pub(in crate::protocol) seq: u64,
+}
+
+/// The first request of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct FirstRequest {
+    pub(in crate::protocol) session: SessionId,
+    pub(in crate::protocol) seq: u64,
+    pub(in crate::protocol) peer: PeerIdentity,
+    pub(in crate::protocol) now_ms: u64,
+}
 
 /// Identifies a request and its client.
 #[derive(Debug, Clone, Copy)]

@@ -34,6 +34,21 @@ impl From<&ClientRecord> for PeerIdentity {
     }
 }
 
+/// The sender of a message of another node, by its certificate and its own word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerLife<'a> {
+    /// Name of the node.
+    pub name: &'a str,
+    /// Its incarnation.
+    pub incarnation: u64,
+}
+
+impl<'a> From<(&'a str, u64)> for PeerLife<'a> {
+    fn from((name, incarnation): (&'a str, u64)) -> Self {
+        Self { name, incarnation }
+    }
+}
+
 /// Key of a node in the table of clients: 64 bits of FNV-1a of its name.
 pub(crate) fn node_key(name: &str) -> u64 {
     fnv(BASIS, name.as_bytes())

@@ -44,7 +44,7 @@ pub(crate) use convert::span;
 pub(crate) use core::resize::Preparation;
 pub(crate) use handover::unfinished;
 pub(crate) use identity::node_key;
-pub use identity::{PeerIdentity, SessionId};
+pub use identity::{PeerIdentity, PeerLife, SessionId};
 pub use settings::LogControl;
 pub use spill_job::{SpillDone, SpillJob, WriteFault};
 pub use state::{AdoptedState, DaemonInfo, NodeState};

@@ -4,7 +4,7 @@ use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
 
 use super::action::{Action, answer, answer_to, answer_wait};
-use super::context::{Asker, RequestContext};
+use super::context::{Asker, FirstRequest, ReplyTo, RequestContext};
 use super::convert::{store_error, wire_span};
 use super::core::clients::ClientSession;
 use super::core::quota::ReservationRequest;
@@ -206,7 +206,7 @@ impl NodeState {
                     next.map(|next| next.map(|next| ReplyBody::Watched { next }))
                 }
                 (None, RequestBody::Pages { start, end }) => {
-                    self.bring_pages((session, seq), (start, end), out)
+                    self.bring_pages(ReplyTo { session, seq }, start..end, out)
                 }
                 (None, _) => Err(not_first()),
                 (Some(slot), body) => {
@@ -236,7 +236,7 @@ impl NodeState {
                 Err(error) => Err(error),
             },
             (None, RequestBody::OpenLazy(open)) => {
-                return self.open_lazy((session, seq), peer, &open, now_ms, out);
+                return self.open_lazy(first, &open, out);
             }
             (None, RequestBody::Listen(listen)) => self.listen(session, peer, &listen),
             (None, RequestBody::Hello(hello)) => {
@@ -310,11 +310,12 @@ impl NodeState {
                 return self.import(ask, now_ms, out);
             }
             RequestBody::ListAt { node, prefix, from } => {
-                let listed = self.list_at((session, seq), slot, (node, prefix, from), out);
-                return listed.map(|()| None);
+                let query = self.page_query(slot, prefix, from)?;
+                return self.ask_for_items(context, node, &query, out).map(|()| None);
             }
             RequestBody::FindAt { node, targets } => {
-                return self.find_at((session, seq), slot, (node, targets), out).map(|()| None);
+                let query = self.find_query(slot, targets)?;
+                return self.ask_for_items(context, node, &query, out).map(|()| None);
             }
             RequestBody::FindLost { name } => {
                 let full = self.full_name(slot, &name)?;
@@ -406,15 +407,6 @@ impl NodeState {
         };
         done.map(Some)
     }
-}
-
-/// A message of a connection that has sent none before.
-#[derive(Debug, Clone, Copy)]
-struct FirstRequest {
-    session: SessionId,
-    seq: u64,
-    peer: PeerIdentity,
-    now_ms: u64,
 }
 
 fn not_first() -> WireError {

@@ -31,7 +31,7 @@ impl Server {
             match event {
                 PeerEvent::Message { from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Message, Direction::In, body.len());
-                    self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
+                    self.state.told((from.as_str(), incarnation).into(), &body, now_ms, actions);
                 }
                 PeerEvent::Request { token, from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Question, Direction::In, body.len());
@@ -39,7 +39,7 @@ impl Server {
                     let asked = remote_sessions.next_asked;
                     remote_sessions.next_asked += 1;
                     remote_sessions.asked.insert(asked, token);
-                    let from = (from.as_str(), incarnation);
+                    let from = (from.as_str(), incarnation).into();
                     self.state.on_request(asked, from, &body, now_ms, actions);
                 }
                 PeerEvent::Response { token, result } => {
@@ -111,7 +111,10 @@ impl Server {
                 }
             }
             PeerAction::Ask { token, node, address, incarnation, body, timeout_ms } => {
-                self.ask_other(token, (&node, &address), incarnation, body, timeout_ms);
+                if let Some(remote_sessions) = &self.remote_sessions {
+                    remote_sessions.peers.set_incarnation(incarnation);
+                }
+                self.ask_other(token, &node, &address, body, Duration::from_millis(timeout_ms));
             }
             PeerAction::Answer { token, body } => self.answer_other(token, body),
             PeerAction::Map { node, offer } => {
@@ -149,17 +152,15 @@ impl Server {
     pub(super) fn ask_other(
         &mut self,
         token: u64,
-        (node, address): (&str, &str),
-        incarnation: u64,
+        node: &str,
+        address: &str,
         body: Vec<u8>,
-        timeout_ms: u64,
+        timeout: Duration,
     ) {
         self.count(node, PeerMessageKind::Question, Direction::Out, body.len());
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
-        remote_sessions.peers.set_incarnation(incarnation);
-        let timeout = Duration::from_millis(timeout_ms);
         let failed = match named(node, address) {
             None => Some(format!("{address} is no address")),
             Some(address) => {

@@ -309,10 +309,16 @@ impl World {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[0];
         match kind {
-            Kind::Message => node.state.told(("b", 5), body, now_ms, &mut out),
-            Kind::Stranger => node.state.told(("c", 1), body, now_ms, &mut out),
+            Kind::Message => node.state.told(("b", 5).into(), body, now_ms, &mut out),
+            Kind::Stranger => node.state.told(("c", 1).into(), body, now_ms, &mut out),
             Kind::Question => {
-                node.state.on_request(u64::MAX - self.next_asked, ("b", 5), body, now_ms, &mut out);
+                node.state.on_request(
+                    u64::MAX - self.next_asked,
+                    ("b", 5).into(),
+                    body,
+                    now_ms,
+                    &mut out,
+                );
             }
             Kind::Answer => {
                 if let Some(asked) = node.asked.pop_front() {
@@ -378,7 +384,7 @@ impl World {
                     continue;
                 }
                 let (mut out, name) = (Vec::new(), (NAMES[from], incarnation));
-                self.nodes[to].state.told(name, &body, self.now_ms, &mut out);
+                self.nodes[to].state.told(name.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
             let asked = std::mem::take(&mut self.nodes[from].asked);
@@ -399,7 +405,7 @@ impl World {
                 let number = self.next_asked;
                 self.next_asked += 1;
                 let (mut out, name) = (Vec::new(), (NAMES[by], incarnation));
-                self.nodes[to].state.on_request(number, name, &body, self.now_ms, &mut out);
+                self.nodes[to].state.on_request(number, name.into(), &body, self.now_ms, &mut out);
                 let at = out.iter().position(|action| {
                     matches!(action, Action::Peer(PeerAction::Answer { token, .. }) if *token == number)
                 });
@@ -431,8 +437,8 @@ impl World {
         let token = u64::MAX / 2;
         let state = &mut self.nodes[0].state;
         match kind {
-            Kind::Message => state.told(("b", life), body, now_ms, &mut out),
-            _ => state.on_request(token, ("b", life), body, now_ms, &mut out),
+            Kind::Message => state.told(("b", life).into(), body, now_ms, &mut out),
+            _ => state.on_request(token, ("b", life).into(), body, now_ms, &mut out),
         }
         let answer = out.iter().find_map(|action| match action {
             Action::Peer(PeerAction::Answer { token: of, body }) if *of == token => {

@@ -70,13 +70,21 @@ pub(super) fn pages_of(blocks: &[LazyBlock]) -> Option<Vec<Span>> {
     Some(joined)
 }
 
+/// Where an object lies in its file: its blocks, and the whole pages that have them.
+pub(super) struct BlockRanges {
+    pub(super) blocks: Vec<LazyBlock>,
+    pub(super) pages: Vec<Span>,
+}
+
 impl PagedObject {
     pub(super) fn new(
-        (map, source): (Arc<LazyMap>, PagesConnection),
+        map: Arc<LazyMap>,
+        source: PagesConnection,
         id: ObjectId,
-        (blocks, pages): (Vec<LazyBlock>, Vec<Span>),
+        ranges: BlockRanges,
         requester: Requester,
     ) -> Arc<Self> {
+        let BlockRanges { blocks, pages } = ranges;
         let source = CurrentPages { source: Arc::new(source), is_first: true };
         let address = map.address();
         let source = Mutex::new(source);

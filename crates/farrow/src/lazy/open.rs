@@ -15,7 +15,7 @@ use rustix::event::EventfdFlags;
 
 use super::ahead::ReadAhead;
 use super::faults;
-use super::object::{PAUSE, PagedObject, Users, pages_of};
+use super::object::{BlockRanges, PAUSE, PagedObject, Users, pages_of};
 use super::source::{OpenOutcome, PagesConnection, Requester};
 use crate::connection::session::Session;
 use crate::error::Error;
@@ -53,7 +53,8 @@ pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLa
             Ok(OpenOutcome::Replica) => return Ok(FoundLazy::Replica),
             Ok(OpenOutcome::Later) => crate::interrupt::pause(Duration::ZERO)?,
             Ok(OpenOutcome::Lazy(opened, device)) => {
-                return value(*opened, device, requester, session).map(FoundLazy::Value);
+                let (object, source) = *opened;
+                return value(object, source, device, requester, session).map(FoundLazy::Value);
             }
             // The daemon restarts.
             Err(Error::Disconnected { .. }) if Instant::now() < until => {
@@ -65,7 +66,8 @@ pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLa
 }
 
 fn value(
-    (opened, source): (LazyObject, PagesConnection),
+    opened: LazyObject,
+    source: PagesConnection,
     device: Option<OwnedFd>,
     requester: Requester,
     session: &Arc<Session>,
@@ -78,8 +80,9 @@ fn value(
     let end = last.offset.0 + last.length.0;
     let hull = Span::new(Offset(first.offset.0), Length(end - first.offset.0));
     let faults = PageFaults::open(device.as_ref().map(AsFd::as_fd))?;
+    let ranges = BlockRanges { blocks: opened.blocks, pages };
     let map = Arc::new(LazyMap::new(source.file.as_fd(), hull, faults)?);
-    let object = PagedObject::new((map, source), id, (opened.blocks, pages), requester);
+    let object = PagedObject::new(map, source, id, ranges, requester);
     let system = |error: std::io::Error| Error::System {
         what: "serve page faults",
         reason: error.to_string(),

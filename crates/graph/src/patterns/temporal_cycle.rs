@@ -144,13 +144,13 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
                 return true;
             }
             let window_back = self.window_to(next_back);
-            let lookup_back = self.look_up(&mut back, next_back, window_back);
+            let lookup_back = self.look_up(&mut back, next_back.1, window_back);
             if lookup_back.cost == 0 {
                 back.skip(next_back);
                 continue;
             }
             let window_ahead = self.window_from(next_ahead, next_back);
-            let lookup_ahead = self.look_up(&mut ahead, next_ahead, window_ahead);
+            let lookup_ahead = self.look_up(&mut ahead, next_ahead.1, window_ahead);
             if lookup_ahead.cost == 0 {
                 ahead.skip(next_ahead);
                 continue;
@@ -161,7 +161,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
                 return false;
             }
             if cost_back <= cost_ahead {
-                self.expand(&mut back, next_back, lookup_back, window_back);
+                self.expand(&mut back, next_back.1, lookup_back, window_back);
                 // A path cannot leave an account before the earliest remaining arrival.
                 let is_origin = next_ahead.1 == self.from_target.origin;
                 let first = if is_origin { 0 } else { next_ahead.0 };
@@ -169,7 +169,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
                 self.touch(back.reach, Side::In);
                 back.renew();
             } else {
-                self.expand(&mut ahead, next_ahead, lookup_ahead, window_ahead);
+                self.expand(&mut ahead, next_ahead.1, lookup_ahead, window_ahead);
                 self.touch(ahead.reach, Side::Out);
                 ahead.renew();
             }
@@ -188,7 +188,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
     fn look_up(
         &self,
         front: &mut Front<'_, 'a, T>,
-        (_, account): (u64, u32),
+        account: u32,
         window: (T, T),
     ) -> StepEdges<'a, T> {
         *front.lookup.get_or_insert_with(|| {
@@ -203,7 +203,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
     fn expand(
         &self,
         front: &mut Front<'_, 'a, T>,
-        (_, account): (u64, u32),
+        account: u32,
         lookup: StepEdges<'a, T>,
         window: (T, T),
     ) {

@@ -12,6 +12,7 @@ pub mod statistics;
 pub mod view;
 
 use farrow_graph::{Edges, Mode, Pattern, PatternKind, PatternSettings, Settings};
+use statistics::{EdgeRow, of_row};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use view::View;
 
@@ -219,8 +220,10 @@ impl Oracle {
             let place = (0..order.len()).find(of).unwrap_or_default();
             cells.extend(&counts[place]);
             if let Some(wanted) = &self.settings.statistics {
-                let ends = (rows.sources[row], rows.targets[row], rows.times[row]);
-                cells.extend(statistics::of_row(&view, wanted, self.recent, ends));
+                let (source, target, time) =
+                    (rows.sources[row], rows.targets[row], rows.times[row]);
+                let row = EdgeRow { source, target, time };
+                cells.extend(of_row(&view, wanted, self.recent, row));
             }
         }
         self.evict(rows, &order);

@@ -5,23 +5,34 @@ use super::{Edge, Fault, before};
 use farrow_graph::{Column, Measure, StatisticsSettings};
 
 /// Source out, source in, target out, target in (C3).
-pub fn of_row(
-    view: &View<'_>,
-    wanted: &StatisticsSettings,
-    recent: u64,
-    (source, target, time): (i64, i64, i64),
-) -> Vec<f64> {
-    let sides = [(source, Way::Out), (source, Way::In), (target, Way::Out), (target, Way::In)];
-    sides.into_iter().flat_map(|side| of_side(view, wanted, recent, side, time)).collect()
+pub fn of_row(view: &View<'_>, wanted: &StatisticsSettings, recent: u64, row: EdgeRow) -> Vec<f64> {
+    let EdgeRow { source, target, time } = row;
+    let ends = [source, target].into_iter();
+    let sides =
+        ends.flat_map(|account| [Way::Out, Way::In].map(|way| AccountSide { account, way }));
+    sides.flat_map(|side| of_side(view, wanted, recent, side, time)).collect()
+}
+
+/// A row whose statistics are wanted.
+pub struct EdgeRow {
+    pub source: i64,
+    pub target: i64,
+    pub time: i64,
+}
+
+struct AccountSide {
+    account: i64,
+    way: Way,
 }
 
 fn of_side(
     view: &View<'_>,
     wanted: &StatisticsSettings,
     recent: u64,
-    (account, way): (i64, Way),
+    side: AccountSide,
     time: i64,
 ) -> Vec<f64> {
+    let AccountSide { account, way } = side;
     let start = before(time, wanted.window);
     let is_endless = !view.is_causal || view.fault == Some(Fault::EndlessStatistics);
     let is_seen = |one: &&Edge| is_endless || (i128::from(one.time) > start && one.time <= time);

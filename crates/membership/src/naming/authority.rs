@@ -16,6 +16,16 @@ struct HomeNames {
     names: usize,
 }
 
+/// A part of the list of names of a home.
+#[derive(Debug)]
+pub(super) struct ListPart {
+    pub(super) session: u64,
+    pub(super) serial: u64,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+    pub(super) names: Vec<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct NameAuthority {
     flights: BTreeMap<String, NodeNumber>,
@@ -60,13 +70,8 @@ impl NameAuthority {
     }
 
     /// Handles a part of a home's list. Returns whether to acknowledge it.
-    pub(super) fn list(
-        &mut self,
-        from: NodeNumber,
-        (session, serial): (u64, u64),
-        (part, parts): (u32, u32),
-        names: Vec<String>,
-    ) -> bool {
+    pub(super) fn list(&mut self, from: NodeNumber, list: ListPart) -> bool {
+        let ListPart { session, serial, part, parts, names } = list;
         let home = self.homes.entry(from).or_default();
         if session < home.session {
             return false;
@@ -110,10 +115,10 @@ impl NameAuthority {
         &mut self,
         from: NodeNumber,
         names: &[String],
-        (exists, may_name): NameChecks<'_>,
+        checks: NameChecks<'_>,
     ) -> Vec<Verdict> {
         let mut grant = |name: &String| {
-            if !may_name(name) {
+            if !(checks.may_name)(name) {
                 return Verdict::NotAllowed;
             }
             let holder = self.flights.get(name).copied();
@@ -121,7 +126,7 @@ impl NameAuthority {
             if holder.is_some_and(|holder| holder != from) {
                 return Verdict::Taken;
             }
-            if exists(name) {
+            if (checks.exists)(name) {
                 // A home claims only names that it does not hold, so an earlier flight is settled.
                 if self.flights.remove(name).is_some() {
                     home.names = home.names.saturating_sub(1);
@@ -166,10 +171,12 @@ mod unit {
         let names = ["team\0x".to_owned(), "x".to_owned()];
         let exists = |_: &str| false;
         let may_name = |name: &str| !name.starts_with("team");
-        let verdicts = authority.claim(home, &names, (&exists, &may_name));
+        let verdicts =
+            authority.claim(home, &names, NameChecks { exists: &exists, may_name: &may_name });
         assert_eq!(verdicts, [Verdict::NotAllowed, Verdict::Granted]);
         // It is free for another home.
-        let verdicts = authority.claim(other, &names, (&exists, &|_| true));
+        let verdicts =
+            authority.claim(other, &names, NameChecks { exists: &exists, may_name: &|_| true });
         assert_eq!(verdicts, [Verdict::Granted, Verdict::Taken]);
     }
 }

@@ -4,11 +4,11 @@ mod decisions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::authority::NameAuthority;
+use super::authority::{ListPart, NameAuthority};
 use super::debt::{Debt, batches};
 use super::{
     NAMES_MAX, NameChecks, NameMessage, NameMessageBody, NameOutput, NameRefusal, NameRequest,
-    RETRY_MS, Unread, Verdict, hash_of_member, highest, is_name,
+    NumberedLife, RETRY_MS, Unread, Verdict, hash_of_member, highest, is_name,
 };
 use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -48,6 +48,22 @@ struct PendingNames {
     next_ms: u64,
     /// It was sent more than once, so a copy may arrive after the answer.
     is_again: bool,
+}
+
+/// Who claims names.
+#[derive(Debug, Clone, Copy)]
+struct ClaimSender {
+    home: NodeNumber,
+    session: u64,
+    serial: u64,
+}
+
+/// Sessions of home and authority, and the message's number in the former.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    session: u64,
+    authority: u64,
+    serial: u64,
 }
 
 /// One node's part in keeping names unique. See the module.
@@ -187,9 +203,10 @@ impl Naming {
         let parts = batches(held.cloned());
         let parts_all = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         if members.own == to {
+            let (session, serial) = (self.session, self.serial);
             for (part, names) in (0..).zip(parts) {
-                let place = (part, parts_all);
-                self.authority.list(to, (self.session, self.serial), place, names);
+                let list = ListPart { session, serial, part, parts: parts_all, names };
+                self.authority.list(to, list);
             }
             return;
         }
@@ -322,45 +339,46 @@ impl Naming {
     /// Handles a message of a member; `may_name` returns whether the member may have a name.
     pub fn handle(
         &mut self,
-        from: (NodeNumber, Incarnation),
+        from: NumberedLife,
         message: NameMessage,
-        (exists, may_name): NameChecks<'_>,
+        checks: NameChecks<'_>,
         now_ms: u64,
         out: &mut Vec<NameOutput>,
     ) {
         let Some(members) = &self.members else { return };
-        let is_member = members.all.iter().any(|(number, life, _)| (*number, *life) == from);
+        let NumberedLife { number: from, incarnation: life } = from;
+        let is_member = members.all.iter().any(|one| (one.0, one.1) == (from, life));
         let is_now = message.cluster == members.cluster && message.epoch == members.epoch;
         #[cfg(test)]
         let is_now = is_now || self.hears_old_epochs;
         // A member in another epoch repeats its message, until both are in the same.
-        if !is_member || !is_now || from.0 == members.own || !message.body.is_sound() {
+        if !is_member || !is_now || from == members.own || !message.body.is_sound() {
             return;
         }
         let NameMessage { session, authority, serial, body, .. } = message;
-        let (from, life) = from;
         let is_asked = authority == self.session;
         let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == authority);
         let is_own = session == self.session && is_known;
         let answer = match body {
             NameMessageBody::List { part, parts, names } => {
                 self.meet(from, life, session);
-                let is_listed =
-                    is_asked && self.authority.list(from, (session, serial), (part, parts), names);
+                let list = ListPart { session, serial, part, parts, names };
+                let is_listed = is_asked && self.authority.list(from, list);
                 is_listed.then_some(NameMessageBody::Listed { part })
             }
             NameMessageBody::Claim { claim, names } if is_asked => {
                 let may_grant = self.has_lease && self.authority.is_settled();
                 if may_grant && self.authority.is_newest(from, session, serial) {
-                    self.consider((from, session, serial), claim, names, (exists, may_name));
+                    let sender = ClaimSender { home: from, session, serial };
+                    self.consider(sender, claim, names, checks);
                 }
                 None
             }
             NameMessageBody::Query { question, names } => {
-                let taken = names.iter().map(|name| exists(name)).collect();
+                let taken = names.iter().map(|name| (checks.exists)(name)).collect();
                 let lost = self.unread.lost;
                 let answer = NameMessageBody::Queried { question, taken, lost };
-                self.send(from, (session, authority), serial, answer, out);
+                self.send(from, Header { session, authority, serial }, answer, out);
                 None
             }
             NameMessageBody::Queried { question, taken, lost } if is_asked => {
@@ -388,9 +406,9 @@ impl Naming {
             _ => None,
         };
         if let Some(body) = answer {
-            self.send(from, (session, self.session), serial, body, out);
+            self.send(from, Header { session, authority: self.session, serial }, body, out);
         }
-        self.claim_own(exists);
+        self.claim_own(checks.exists);
         self.decide(out);
         self.pay(now_ms, out);
     }
@@ -553,26 +571,27 @@ impl Naming {
         for (question, members, names) in self.authority.undecided.due(now_ms) {
             for to in NodeNumber::all().filter(|number| members.has(*number)) {
                 let body = NameMessageBody::Query { question, names: names.clone() };
-                self.send(to, (0, self.session), 0, body, out);
+                let header = Header { session: 0, authority: self.session, serial: 0 };
+                self.send(to, header, body, out);
             }
         }
         for (to, body) in due {
             self.serial += 1;
             let authority = self.debts.get(&to).map_or(0, |debt| debt.to);
-            self.send(to, (self.session, authority), self.serial, body, out);
+            let header = Header { session: self.session, authority, serial: self.serial };
+            self.send(to, header, body, out);
         }
     }
 
-    /// Sends a message with the sessions of home and authority.
     fn send(
         &self,
         to: NodeNumber,
-        (session, authority): (u64, u64),
-        serial: u64,
+        header: Header,
         body: NameMessageBody,
         out: &mut Vec<NameOutput>,
     ) {
         let Some(ViewMembers { cluster, epoch, .. }) = self.members else { return };
+        let Header { session, authority, serial } = header;
         let message = NameMessage { cluster, epoch, session, authority, serial, body };
         out.push(NameOutput::Send { to, message });
     }

@@ -186,8 +186,23 @@ pub struct NameRequest {
     pub deadline_ms: u64,
 }
 
-/// Checks of a name: whether an object has it, and whether a home may have it.
-pub type NameChecks<'a> = (&'a dyn Fn(&str) -> bool, &'a dyn Fn(&str) -> bool);
+/// Checks of a name.
+#[derive(Clone, Copy)]
+pub struct NameChecks<'a> {
+    /// Whether an object has it.
+    pub exists: &'a dyn Fn(&str) -> bool,
+    /// Whether the home that claims it may have it.
+    pub may_name: &'a dyn Fn(&str) -> bool,
+}
+
+/// One incarnation of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberedLife {
+    /// Number of the member in the view.
+    pub number: NodeNumber,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+}
 
 /// The decision of an authority on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -449,9 +449,9 @@ impl World {
         to: usize,
         message: NameMessage,
     ) -> Result<(), String> {
-        let from = (number(from.0), Incarnation(from.1));
+        let from = NumberedLife { number: number(from.0), incarnation: Incarnation(from.1) };
         self.call(to, |naming, now_ms, exists, out| {
-            naming.handle(from, message, (exists, &|_| true), now_ms, out);
+            naming.handle(from, message, NameChecks { exists, may_name: &|_| true }, now_ms, out);
         })
     }
 

@@ -4,6 +4,7 @@ use super::action::PeerAction;
 use super::questions::{Answer, NAMES_MAX, Question};
 use crate::net::NetAction;
 use crate::protocol::action::{Action, answer_peer};
+use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -11,7 +12,7 @@ impl NodeState {
     pub fn on_request(
         &mut self,
         token: u64,
-        from: (&str, u64),
+        from: PeerLife<'_>,
         body: &[u8],
         now_ms: u64,
         out: &mut Vec<Action>,
@@ -30,11 +31,12 @@ impl NodeState {
     pub(super) fn answer_question(
         &mut self,
         token: u64,
-        (from, incarnation): (&str, u64),
+        from: PeerLife<'_>,
         question: Question,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
+        let PeerLife { name: from, incarnation } = from;
         let Some(member) = self.cluster.peer_in_life(from, incarnation) else {
             return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
         };

@@ -70,10 +70,15 @@ impl NodeState {
                 self.hint_answered(search, answer, now_ms, out);
             }
             (PendingQuestion::DataAddress { node, incarnation }, answer) => {
-                self.data_address_answered((&node, incarnation), answer, now_ms, out);
+                self.data_address_answered(
+                    (node.as_str(), incarnation).into(),
+                    answer,
+                    now_ms,
+                    out,
+                );
             }
             (PendingQuestion::Room { node, incarnation }, answer) => {
-                self.room_answered((&node, incarnation), answer, now_ms);
+                self.room_answered((node.as_str(), incarnation).into(), answer, now_ms);
             }
             (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {

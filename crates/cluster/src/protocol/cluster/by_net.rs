@@ -8,6 +8,7 @@ use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
 use crate::net::NetAction;
 use crate::protocol::Action;
+use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
 
 /// Limit of the time for a ticket: a connection waits for it.
@@ -55,7 +56,7 @@ impl NodeState {
             let about = PendingQuestion::DataAddress { node: node.clone(), incarnation };
             if !self.cluster.ask_node(&node, &Question::DataAddress, about, out) {
                 let none = Err("it is no member".to_owned());
-                self.data_address_answered((&node, incarnation), none, now_ms, out);
+                self.data_address_answered((node.as_str(), incarnation).into(), none, now_ms, out);
             }
         }
     }
@@ -63,11 +64,12 @@ impl NodeState {
     /// Handles a node's answer with the address of its data server, or its failure.
     pub(super) fn data_address_answered(
         &mut self,
-        (node, incarnation): (&str, u64),
+        from: PeerLife<'_>,
         answer: Result<Answer, String>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let PeerLife { name: node, incarnation } = from;
         let kind = self.replicas.kind();
         let Some(cluster) = &mut self.cluster.0 else { return };
         let Some(peer) = cluster.peers.get_mut(node) else { return };

@@ -7,6 +7,7 @@ use super::asks::PeerQuestion;
 use super::pending::PendingQuestion;
 use super::questions::{Answer, Question};
 use crate::protocol::action::Action;
+use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
 
 /// Pause between two questions to one node: older room misleads programs that put often.
@@ -34,7 +35,7 @@ impl NodeState {
                 PeerQuestion { node: &node, question: &question, about, timeout_ms: ANSWER_MS_MAX };
             if !self.cluster.ask(asked, out) {
                 let none = Err("it is no member".to_owned());
-                self.room_answered((&node, incarnation), none, now_ms);
+                self.room_answered((node.as_str(), incarnation).into(), none, now_ms);
             }
         }
     }
@@ -43,13 +44,13 @@ impl NodeState {
     /// understand the question: its room stays unknown.
     pub(super) fn room_answered(
         &mut self,
-        (node, incarnation): (&str, u64),
+        from: PeerLife<'_>,
         answer: Result<Answer, String>,
         now_ms: u64,
     ) {
         let Some(cluster) = &mut self.cluster.0 else { return };
-        let Some(peer) = cluster.peers.get_mut(node) else { return };
-        if peer.member.incarnation.0 != incarnation {
+        let Some(peer) = cluster.peers.get_mut(from.name) else { return };
+        if peer.member.incarnation.0 != from.incarnation {
             return;
         }
         match answer {

@@ -15,6 +15,7 @@ use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
 use super::waiting::{Awaited, Lookups, Parked};
 use crate::protocol::action::Action;
+use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -76,21 +77,17 @@ impl NodeState {
     }
 
     /// Handles a message. `from` is taken from the certificate of the sender.
-    pub fn told(
-        &mut self,
-        (from, incarnation): (&str, u64),
-        body: &[u8],
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
+    pub fn told(&mut self, from: PeerLife<'_>, body: &[u8], now_ms: u64, out: &mut Vec<Action>) {
         if self.cluster.0.is_none() {
             return;
         }
         let Ok(message) = postcard::from_bytes::<Message>(body) else {
-            tracing::warn!(from, bytes = body.len(), "a message cannot be decoded");
+            tracing::warn!(from = from.name, bytes = body.len(), "a message cannot be decoded");
             return;
         };
-        if (message.from.name.as_str(), message.from.incarnation.0) != (from, incarnation) {
+        let sender = (message.from.name.as_str(), message.from.incarnation.0);
+        if PeerLife::from(sender) != from {
+            let from = from.name;
             tracing::warn!(from, name = %message.from.name, "a message of a false sender");
             return;
         }

@@ -343,10 +343,11 @@ impl NodeState {
         let exists = |name: &str| is_name_known(&self.home, peers, name);
         let (rules, key) = (&self.rules, node_key(from.name.as_str()));
         let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
-        let (asks, life) = ((&exists as _, &may_name as _), (from.number, from.incarnation));
+        let checks = naming::NameChecks { exists: &exists, may_name: &may_name };
+        let life = naming::NumberedLife { number: from.number, incarnation: from.incarnation };
         let mut outputs = Vec::new();
         naming.set_unread(unread(peers, membership.view()));
-        naming.handle(life, message, asks, now_ms, &mut outputs);
+        naming.handle(life, message, checks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.serve_indebted(now_ms, out);
     }

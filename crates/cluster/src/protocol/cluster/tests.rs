@@ -370,14 +370,14 @@ impl World {
         for (to, incarnation, body) in std::mem::take(&mut self.messages) {
             if !self.is_deaf(to) {
                 let (mut out, from) = (Vec::new(), (NAMES[1 - to], incarnation));
-                self.nodes[to].told(from, &body, self.now_ms, &mut out);
+                self.nodes[to].told(from.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
         }
         for (number, by, incarnation, body) in std::mem::take(&mut self.asked) {
             let to = 1 - by;
             let (mut out, from) = (Vec::new(), (NAMES[by], incarnation));
-            self.nodes[to].on_request(number, from, &body, self.now_ms, &mut out);
+            self.nodes[to].on_request(number, from.into(), &body, self.now_ms, &mut out);
             self.perform(to, out);
         }
         if !self.is_slow {

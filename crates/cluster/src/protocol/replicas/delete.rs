@@ -3,13 +3,12 @@
 use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, Rights, WireError, WireTarget};
 
-use super::transfers::DeleteWaiter;
 use super::withdrawals::{DeleteOrigin, Forwarded, PendingDelete, Withdrawal};
 use crate::protocol::Action;
 use crate::protocol::action::answer_peer;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{Answer, Question};
-use crate::protocol::context::RequestContext;
+use crate::protocol::context::{ReplyTo, RequestContext};
 use crate::protocol::convert::{limit, store_error, store_target};
 use crate::protocol::state::NodeState;
 
@@ -64,9 +63,9 @@ impl NodeState {
         if left == 0 && far.is_empty() {
             return Ok(Some(ReplyBody::Deleted(self.with_what_is_lost(&full, results))));
         }
-        let waiter = DeleteWaiter { session, seq };
-        let forwarded = Forwarded { waiter, targets: full, results, left };
-        self.forward((number, forwarded), slot, targets, far, out);
+        let waiter = ReplyTo { session, seq };
+        let forwarded = Forwarded { number, waiter, targets: full, results, left };
+        self.forward(forwarded, slot, targets, far, out);
         Ok(None)
     }
 
@@ -97,12 +96,13 @@ impl NodeState {
     /// Asks other nodes to delete their objects.
     fn forward(
         &mut self,
-        (number, mut forwarded): (u64, Forwarded),
+        mut forwarded: Forwarded,
         slot: ClientSlot,
         targets: &[WireTarget],
         far: Vec<(usize, Vec<String>)>,
         out: &mut Vec<Action>,
     ) {
+        let number = forwarded.number;
         for (place, nodes) in far {
             let Some(target) = targets.get(place) else { continue };
             let what = target.to_string();

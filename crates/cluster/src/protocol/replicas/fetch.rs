@@ -1,7 +1,6 @@
 //! Transfers of objects of other nodes: memory for them, their bytes, and their seals.
 
 use farrow_memory::{Length, Span};
-use farrow_net::frame::Opened;
 use farrow_store::{
     Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
     own_name,
@@ -10,8 +9,8 @@ use farrow_wire::{Extent, WireError};
 
 use super::search::{LocalReplica, answer_all, fetched};
 use super::state::{Replica, Replicas};
-use super::transfers::{FetchKey, FetchSender, Fetching, Opening, ROOM_MS_MAX};
-use crate::net::query::{Brought, NetQuery};
+use super::transfers::{FetchKey, FetchSender, Fetching, OpenedObject, Opening, ROOM_MS_MAX};
+use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
@@ -24,16 +23,17 @@ impl NodeState {
     pub(super) fn begin_load(
         &mut self,
         opening: Opening,
-        (node, hold, opened, brought, head): (String, u64, Opened, Brought, SpillHead),
+        found: OpenedObject,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let OpenedObject { node, hold, opened, brought, head } = found;
         let origin = head.id;
-        // The object exists until it is recalled, also for clients that asked after the answer.
-        let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
-        let FetchKey { wish, extent } = opening.key;
+        let Opening { key: FetchKey { wish, extent }, waiters, late, import, lost_ms, .. } =
+            opening;
         let part = extent.part().cloned();
-        let import = opening.import;
+        // The object exists until it is recalled, also for clients that asked after the answer.
+        let waiters: Vec<_> = waiters.into_iter().chain(late).collect();
         let whole = self.replica_of(origin, None).map(LocalReplica::Whole);
         let known =
             whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
@@ -88,7 +88,7 @@ impl NodeState {
             is_on_its_way: false,
             is_brought: false,
             is_gone: false,
-            lost_ms: opening.lost_ms,
+            lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             import,
         };

@@ -9,23 +9,23 @@
 //! it mapped never reads wrong bytes there, whatever ends: this daemon, the home, or the object.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use farrow_memory::{Length, Offset, Span};
-use farrow_net::frame::Opened;
-use farrow_store::{ClientSlot, SpillHead};
+use farrow_store::ClientSlot;
 use farrow_wire::{
     Extent, LazyBlock, LazyObject, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
 };
 
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
-use super::transfers::{FetchKey, FetchWaiter, Opening, wish_of};
-use crate::net::query::{Brought, NetQuery};
+use super::transfers::{FetchKey, FetchWaiter, OpenedObject, Opening, wish_of};
+use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
+use crate::protocol::context::{FirstRequest, ReplyTo};
 use crate::protocol::convert::limit;
-use crate::protocol::identity::{PeerIdentity, SessionId};
 use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.
@@ -38,13 +38,12 @@ impl NodeState {
     /// Opens an object whose pages are brought one by one. The connection is used for nothing else.
     pub(in crate::protocol) fn open_lazy(
         &mut self,
-        (session, seq): (SessionId, u64),
-        peer: PeerIdentity,
+        first: FirstRequest,
         open: &OpenLazy,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let answer = self.begin_open_lazy((session, seq), peer, open, now_ms, out).transpose();
+        let FirstRequest { session, seq, .. } = first;
+        let answer = self.begin_open_lazy(first, open, out).transpose();
         let Some(answer) = answer else { return };
         let is_refused = answer.is_err();
         out.push(answer_to(session, seq, answer));
@@ -55,12 +54,11 @@ impl NodeState {
 
     fn begin_open_lazy(
         &mut self,
-        (session, seq): (SessionId, u64),
-        peer: PeerIdentity,
+        first: FirstRequest,
         open: &OpenLazy,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
+        let FirstRequest { session, seq, peer, now_ms } = first;
         if peer.remote_client.is_some() {
             let text = "pages are brought for clients of this machine only";
             return Err(WireError::Invalid(text.into()));
@@ -71,7 +69,7 @@ impl NodeState {
         let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
         let known = self.replicas.lazy.known(&wish).filter(|_| is_current);
         if let Some(file) = known {
-            self.attach_lazy(file, [(session, seq)], out);
+            self.attach_lazy(file, [ReplyTo { session, seq }], out);
             return Ok(None);
         }
         let key = FetchKey::new(wish, Extent::Lazy { is_again: open.is_again })?;
@@ -83,16 +81,18 @@ impl NodeState {
     pub(super) fn begin_lazy(
         &mut self,
         opening: Opening,
-        (node, hold, opened, brought, head): (String, u64, Opened, Brought, SpillHead),
+        found: OpenedObject,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let OpenedObject { node, hold, opened, brought, head } = found;
         let origin = head.id;
-        let waiters: Vec<_> = opening.waiters.into_iter().chain(opening.late).collect();
-        let waiting: Vec<_> = waiters.iter().map(|one| (one.session, one.seq)).collect();
+        let Opening { key, waiters, late, .. } = opening;
+        let waiters: Vec<_> = waiters.into_iter().chain(late).collect();
+        let waiting: Vec<_> = waiters.iter().map(FetchWaiter::reply_to).collect();
         let bytes: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
         let release = Action::Net(NetAction::Release { node: node.clone(), hold });
-        let is_again = opening.key.extent == Extent::Lazy { is_again: true };
+        let is_again = key.extent == Extent::Lazy { is_again: true };
         let whole = self.replica_of(origin, None).filter(|_| !is_again);
         if let Some(whole) = whole.map(LocalReplica::Whole) {
             out.push(release);
@@ -114,13 +114,14 @@ impl NodeState {
             descriptor: brought.descriptor,
             descriptor_crc: brought.descriptor_crc,
         };
-        let (file, key, blocks) = (self.replicas.token(), origin.lo, opened.blocks);
-        out.push(Action::Net(NetAction::OpenFile { file, key, blocks: blocks.clone() }));
+        let (file, blocks) = (self.replicas.token(), opened.blocks);
+        let open = NetAction::OpenFile { file, key: origin.lo, blocks: blocks.clone() };
+        out.push(Action::Net(open));
         let lazy = Lazy {
             node,
             hold,
             origin,
-            wish: opening.key.wish,
+            wish: key.wish,
             blocks,
             bytes,
             object,
@@ -173,12 +174,12 @@ impl NodeState {
     fn attach_lazy(
         &mut self,
         file: u64,
-        users: impl IntoIterator<Item = (SessionId, u64)>,
+        users: impl IntoIterator<Item = ReplyTo>,
         out: &mut Vec<Action>,
     ) {
         let LazyObjects { all, files, .. } = &mut self.replicas.lazy;
         let Some(lazy) = all.get_mut(&file) else { return };
-        for (session, seq) in users {
+        for ReplyTo { session, seq } in users {
             files.insert(session, file);
             lazy.users.insert(session);
             lazy.until_ms = None;
@@ -190,14 +191,16 @@ impl NodeState {
     /// Brings the bytes of an object that lie in a range of its file. `None`: the answer follows.
     pub(in crate::protocol) fn bring_pages(
         &mut self,
-        (session, seq): (SessionId, u64),
-        (start, end): (u64, u64),
+        to: ReplyTo,
+        asked: Range<u64>,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let none = || WireError::Invalid("this connection has no object".into());
+        let ReplyTo { session, seq } = to;
         let file = *self.replicas.lazy.files.get(&session).ok_or_else(none)?;
         let lazy = self.replicas.lazy.all.get(&file).ok_or_else(none)?;
-        let asked = Span::new(Offset(start), Length(end.saturating_sub(start)));
+        let length = asked.end.saturating_sub(asked.start);
+        let asked = Span::new(Offset(asked.start), Length(length));
         let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(asked));
         let ranges: Vec<Span> = ranges.filter(|range| !range.is_empty()).collect();
         if ranges.is_empty() {

@@ -4,51 +4,49 @@ use farrow_net::frame::{OPEN_BYTES_MAX, Opened};
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
-use super::transfers::DeleteWaiter;
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault, listing};
+use crate::protocol::Action;
 use crate::protocol::action::answer_to;
+use crate::protocol::context::{ReplyTo, RequestContext};
 use crate::protocol::convert::{limit, store_error};
 use crate::protocol::state::NodeState;
-use crate::protocol::{Action, SessionId};
 
 /// Limit of pages requested at a time.
 const LISTINGS_MAX: usize = 256;
 
 impl NodeState {
-    /// Requests a page of another node's list for a client. The answer follows later.
-    pub(in crate::protocol) fn list_at(
-        &mut self,
-        (session, seq): (SessionId, u64),
+    /// The query for a page of another node's list.
+    pub(in crate::protocol) fn page_query(
+        &self,
         slot: ClientSlot,
-        (node, prefix, from): (String, String, u64),
-        out: &mut Vec<Action>,
-    ) -> Result<(), WireError> {
+        prefix: String,
+        from: u64,
+    ) -> Result<NetQuery, WireError> {
         limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
-        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
-        let namespace = namespace.options.name.clone();
-        let query = NetQuery::List { namespace, prefix, from };
-        self.ask_for_items((session, seq), node, &query, out)
+        Ok(NetQuery::List { namespace: self.namespace_name(slot)?, prefix, from })
     }
 
-    /// Looks for objects at another node, for a client. The answer follows later.
-    pub(in crate::protocol) fn find_at(
-        &mut self,
-        asker: (SessionId, u64),
+    /// The query for objects of another node.
+    pub(in crate::protocol) fn find_query(
+        &self,
         slot: ClientSlot,
-        (node, targets): (String, Vec<WireTarget>),
-        out: &mut Vec<Action>,
-    ) -> Result<(), WireError> {
-        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
-        let namespace = namespace.options.name.clone();
-        let query = NetQuery::Find { namespace, targets };
+        targets: Vec<WireTarget>,
+    ) -> Result<NetQuery, WireError> {
+        let query = NetQuery::Find { namespace: self.namespace_name(slot)?, targets };
         limit("bytes of names to look for", query.encode().len(), OPEN_BYTES_MAX as usize)?;
-        self.ask_for_items(asker, node, &query, out)
+        Ok(query)
     }
 
-    fn ask_for_items(
+    fn namespace_name(&self, slot: ClientSlot) -> Result<String, WireError> {
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
+        Ok(namespace.options.name.clone())
+    }
+
+    /// Asks another node for a client. The answer follows later.
+    pub(in crate::protocol) fn ask_for_items(
         &mut self,
-        (session, seq): (SessionId, u64),
+        context: RequestContext,
         node: String,
         query: &NetQuery,
         out: &mut Vec<Action>,
@@ -64,7 +62,8 @@ impl NodeState {
         let token = self.replicas.token();
         let want = query.encode();
         out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
-        self.replicas.listings.insert(token, DeleteWaiter { session, seq });
+        let RequestContext { session, seq, .. } = context;
+        self.replicas.listings.insert(token, ReplyTo { session, seq });
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use farrow_store::{ObjectId, SpillHead, Target};
 use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
 use super::lazy_objects::can_be_lazy;
-use super::transfers::{FetchKey, FetchWaiter, Opening};
+use super::senders::SenderReply;
+use super::transfers::{FetchKey, FetchWaiter, OpenedObject, Opening};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -201,7 +202,8 @@ impl NodeState {
             return;
         }
         if let Some(asked) = self.replicas.senders.remove(&token) {
-            return self.sender_event(asked, node, (token, result), now_ms, out);
+            let reply = SenderReply { token, node, result };
+            return self.sender_event(asked, reply, now_ms, out);
         }
         let opening = self.replicas.openings.get(&token);
         let is_import = opening.is_some_and(|opening| opening.import.is_some());
@@ -258,16 +260,16 @@ impl NodeState {
                                 node: node.to_owned(),
                                 hold,
                             }));
-                            let waiters = opening.waiters.into_iter().chain(opening.late);
                             return answer_all(
-                                waiters,
+                                opening.waiters.into_iter().chain(opening.late),
                                 &Ok(ReplyBody::Metadata(brought.metadata)),
                                 out,
                             );
                         }
                         let is_lazy = matches!(opening.key.extent, Extent::Lazy { .. })
                             && can_be_lazy(&opened, &brought, &head);
-                        let found = (node.to_owned(), hold, opened, brought, head);
+                        let node = node.to_owned();
+                        let found = OpenedObject { node, hold, opened, brought, head };
                         if is_lazy {
                             return self.begin_lazy(opening, found, now_ms, out);
                         }

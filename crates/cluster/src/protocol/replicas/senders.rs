@@ -21,6 +21,13 @@ const ASK_AGAIN_MS: u64 = 20;
 /// A home that lets a reader wait for longer than its own limit, by this, is not asked again.
 const LATE_MS: u64 = 2_000;
 
+/// What a node answered to a question about a sender.
+pub(super) struct SenderReply<'a> {
+    pub(super) token: u64,
+    pub(super) node: &'a str,
+    pub(super) result: Result<(u64, Opened), NetFault>,
+}
+
 /// Bytes of an object.
 fn bytes_of(loading: &Fetching) -> u64 {
     loading.opened.blocks.iter().map(|block| block.length.0).fold(0, u64::saturating_add)
@@ -53,18 +60,19 @@ impl NodeState {
 
     /// Asks the home which node sends an object. After `until_ms` it is not asked again.
     fn ask_for_sender(&mut self, origin: ObjectId, until_ms: u64, out: &mut Vec<Action>) {
-        self.ask_home(origin, (None, Some(until_ms)), out);
+        self.ask_home(origin, None, Some(until_ms), out);
     }
 
     /// Tells the home that a node does not send an object. The home sends it then.
     fn fall_back(&mut self, origin: ObjectId, failed: String, out: &mut Vec<Action>) {
-        self.ask_home(origin, (Some(failed), None), out);
+        self.ask_home(origin, Some(failed), None, out);
     }
 
     fn ask_home(
         &mut self,
         origin: ObjectId,
-        (failed, until_ms): (Option<String>, Option<u64>),
+        failed: Option<String>,
+        until_ms: Option<u64>,
         out: &mut Vec<Action>,
     ) {
         let token = self.replicas.token();
@@ -111,11 +119,11 @@ impl NodeState {
     pub(super) fn sender_event(
         &mut self,
         asked: SenderQuestion,
-        node: &str,
-        (token, result): (u64, Result<(u64, Opened), NetFault>),
+        reply: SenderReply<'_>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let SenderReply { token, node, result } = reply;
         match asked {
             SenderQuestion::Complete { hold } => {
                 release(node, &result, out);
@@ -134,7 +142,7 @@ impl NodeState {
                         .and_then(|(_, opened)| postcard::from_bytes(&opened.entry).ok())
                         // Also of an earlier version, which rejects the question.
                         .unwrap_or(SenderAnswer::Home);
-                    self.sender_named(origin, (named, until_ms.unwrap_or(now_ms)), now_ms, out);
+                    self.sender_named(origin, named, until_ms.unwrap_or(now_ms), now_ms, out);
                 }
             }
             SenderQuestion::Open(origin) => {
@@ -156,7 +164,8 @@ impl NodeState {
     fn sender_named(
         &mut self,
         origin: ObjectId,
-        (named, until_ms): (SenderAnswer, u64),
+        named: SenderAnswer,
+        until_ms: u64,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {

@@ -9,11 +9,12 @@ use farrow_store::{Home, ObjectId};
 use farrow_wire::PartSpec;
 
 use super::lazy_objects::LazyObjects;
-use super::transfers::{DeleteWaiter, FetchKey, FetchWaiter, Fetching, Opening, SenderQuestion};
+use super::transfers::{FetchKey, FetchWaiter, Fetching, Opening, SenderQuestion};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
 use crate::net::{Interests, Rules};
+use crate::protocol::context::ReplyTo;
 use crate::protocol::core::residency::RemoteReplicas;
 use crate::protocol::identity::SessionId;
 use crate::protocol::rights::RightsTable;
@@ -65,7 +66,7 @@ pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) leaving: BTreeMap<ObjectId, Leaving>,
     pub(in crate::protocol) withdrawals: Vec<Withdrawal>,
     /// Clients that wait for pages of lists.
-    pub(in crate::protocol) listings: BTreeMap<u64, DeleteWaiter>,
+    pub(in crate::protocol) listings: BTreeMap<u64, ReplyTo>,
     pub(in crate::protocol) forwarded: BTreeMap<u64, Forwarded>,
     pub(in crate::protocol) replacements: BTreeMap<u64, PendingReplacement>,
     pub(in crate::protocol) indebted: Vec<PendingDelete>,

@@ -195,11 +195,11 @@ impl Pair {
             let (now_ms, mut out) = (self.now_ms, Vec::new());
             let (sender, from) = (from, (NAMES[from], INCARNATION));
             match message {
-                Message::ToPeer(body) => self.nodes[to].told(from, &body, now_ms, &mut out),
+                Message::ToPeer(body) => self.nodes[to].told(from.into(), &body, now_ms, &mut out),
                 Message::Question(token, body) => {
                     let number = self.asked.len() as u64;
                     self.asked.push((sender, token));
-                    self.nodes[to].on_request(number, from, &body, now_ms, &mut out);
+                    self.nodes[to].on_request(number, from.into(), &body, now_ms, &mut out);
                 }
                 Message::Answer(token, body) => {
                     self.nodes[to].on_response(token, Ok(body), now_ms, &mut out);
@@ -379,7 +379,7 @@ fn a_description_from_an_earlier_life_becomes_no_replica() {
 
     let gone = Question::Gone { objects: vec![EVERYTHING.lo] };
     let gone = postcard::to_allocvec(&gone).unwrap();
-    reader.on_request(0, ("a", INCARNATION), &gone, now_ms, &mut Vec::new());
+    reader.on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut Vec::new());
     let answer = |hold| {
         let result = Ok((hold, opened.clone()));
         NetEvent::Opened { token, node: "a".to_owned(), result }

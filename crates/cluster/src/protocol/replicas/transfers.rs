@@ -12,6 +12,7 @@ use farrow_wire::{
 use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
 use crate::protocol::action::Action;
+use crate::protocol::context::ReplyTo;
 use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
 
@@ -47,11 +48,10 @@ pub(in crate::protocol) struct FetchWaiter {
     pub(in crate::protocol) until_ms: u64,
 }
 
-/// A client that waits for a delete.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::protocol) struct DeleteWaiter {
-    pub(in crate::protocol) session: SessionId,
-    pub(in crate::protocol) seq: u64,
+impl FetchWaiter {
+    pub(in crate::protocol) fn reply_to(&self) -> ReplyTo {
+        ReplyTo { session: self.session, seq: self.seq }
+    }
 }
 
 /// Limit of the wait of an object for room, or for its home to restore it to memory.
@@ -111,6 +111,16 @@ impl Opening {
             import: None,
         }
     }
+}
+
+/// An object that its home has opened, and holds, for this node.
+#[derive(Debug)]
+pub(in crate::protocol) struct OpenedObject {
+    pub(in crate::protocol) node: String,
+    pub(in crate::protocol) hold: u64,
+    pub(in crate::protocol) opened: Opened,
+    pub(in crate::protocol) brought: Brought,
+    pub(in crate::protocol) head: SpillHead,
 }
 
 /// The sender of an object that is being fetched.

@@ -7,13 +7,13 @@ use farrow_store::ObjectId;
 use farrow_wire::{SealItem, WireError, WireTarget};
 
 use super::gone_notice::LastNotice;
-use super::transfers::DeleteWaiter;
-use crate::protocol::context::RequestContext;
+use crate::protocol::context::{ReplyTo, RequestContext};
 
 /// A delete that other nodes perform or allow in part.
 #[derive(Debug)]
 pub(in crate::protocol) struct Forwarded {
-    pub(in crate::protocol) waiter: DeleteWaiter,
+    pub(in crate::protocol) number: u64,
+    pub(in crate::protocol) waiter: ReplyTo,
     pub(in crate::protocol) targets: Vec<WireTarget>,
     pub(in crate::protocol) results: Vec<Result<(), WireError>>,
     /// Number of parts that are not done.

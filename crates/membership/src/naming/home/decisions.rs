@@ -2,20 +2,21 @@
 
 use super::super::unread::Undecided;
 use super::super::{NameChecks, NameMessageBody, NameOutput, Verdict};
-use super::Naming;
 #[cfg(test)]
 use super::UnreadFault;
+use super::{ClaimSender, Header, Naming};
 use crate::NodeNumber;
 
 impl Naming {
     /// Decides on a claim as far as this node can read, and queries the other members.
     pub(super) fn consider(
         &mut self,
-        (home, session, serial): (NodeNumber, u64, u64),
+        sender: ClaimSender,
         claim: u64,
         names: Vec<String>,
-        asks: NameChecks<'_>,
+        checks: NameChecks<'_>,
     ) {
+        let ClaimSender { home, session, serial } = sender;
         let undecided = &self.authority.undecided;
         if undecided.has(home, claim) || !undecided.has_room(home, names.len()) {
             return;
@@ -24,7 +25,7 @@ impl Naming {
         // Names granted earlier stay granted: the answer may have been lost.
         let is_in_flight = |name: &String| self.authority.is_in_flight(home, name);
         let had: Vec<bool> = names.iter().map(is_in_flight).collect();
-        let mut verdicts = self.authority.claim(home, &names, asks);
+        let mut verdicts = self.authority.claim(home, &names, checks);
         if let Some(lost) = self.unread.lost {
             let mut refused = Vec::new();
             for ((verdict, name), had) in verdicts.iter_mut().zip(&names).zip(had) {
@@ -89,7 +90,8 @@ impl Naming {
                 self.claimed(home, claim, &verdicts, out);
             } else {
                 let body = NameMessageBody::Claimed { claim, verdicts };
-                self.send(home, (session, self.session), serial, body, out);
+                let header = Header { session, authority: self.session, serial };
+                self.send(home, header, body, out);
             }
         }
     }
@@ -106,7 +108,8 @@ impl Naming {
         let claims: Vec<(u64, Vec<String>)> =
             claims.map(|(id, claim)| (*id, claim.names.clone())).collect();
         for (id, names) in claims {
-            self.consider((own, self.session, self.serial), id, names, (exists, &|_| true));
+            let sender = ClaimSender { home: own, session: self.session, serial: self.serial };
+            self.consider(sender, id, names, NameChecks { exists, may_name: &|_| true });
         }
     }
 }

@@ -26,7 +26,7 @@ use super::moving::{COST_BYTES, Moves};
 use super::name_state::NameState;
 use super::state::{BarrierContext, Barriers};
 use super::table::NAMES_MAX;
-use super::waits::Outcomes;
+use super::waits::{Outcomes, Waiter};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
@@ -219,13 +219,12 @@ impl Barriers {
     /// Handles state from a leaving node, for names that this node will own.
     pub(super) fn inherit(
         &mut self,
-        (from, number, epoch): (&str, u64, Epoch),
+        waiter: Waiter,
         name: String,
         retained: NameState,
         context: &BarrierContext<'_>,
     ) -> Result<(), String> {
-        self.check_stays(context.cluster)?;
-        self.moves.check_epoch(epoch)?;
+        let Waiter { node: from, number } = waiter;
         let owner = context.cluster.authority_name(&name);
         if owner == context.cluster.own_name() {
             return Err(format!("{name:?} is owned by {owner:?}, which was asked"));
@@ -234,13 +233,13 @@ impl Barriers {
         let inherited = self.moves.inherited.len();
         limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
-        if context.may_hand_over(from, &name) && !self.received.has(from, number) {
+        if context.may_hand_over(&from, &name) && !self.received.has(&from, number) {
             let Moves { inherited, inherited_budget, .. } = &mut self.moves;
             inherited_budget.add(retained.members.len(), || {
                 inherited.values().map(|(_, retained)| retained.members.len()).sum()
             })?;
             inherited.insert(name, (owner, retained));
-            self.received.add(from, number);
+            self.received.add(&from, number);
         }
         Ok(())
     }

@@ -288,7 +288,10 @@ impl Barriers {
                 self.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
             SyncQuestion::Retained { number, name, retained, epoch } => {
-                self.inherit((from, number, epoch), name, retained, context)?;
+                self.check_stays(context.cluster)?;
+                self.moves.check_epoch(epoch)?;
+                let waiter = Waiter { node: from.to_owned(), number };
+                self.inherit(waiter, name, retained, context)?;
             }
             SyncQuestion::HandOver { epoch, after } => {
                 return self.hand_over(from, epoch, after.as_ref());

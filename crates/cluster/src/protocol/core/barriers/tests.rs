@@ -217,14 +217,14 @@ impl World {
         let Some(node) = self.nodes.get_mut(&to) else { return };
         match message {
             Message::ToPeer { incarnation, body } => {
-                node.told((NAMES[from], incarnation), &body, now_ms, &mut out);
+                node.told((NAMES[from], incarnation).into(), &body, now_ms, &mut out);
             }
             Message::Question { incarnation, token, body } => {
                 self.next_asked += 1;
                 self.asked.insert(self.next_asked, (from, token));
                 node.on_request(
                     self.next_asked,
-                    (NAMES[from], incarnation),
+                    (NAMES[from], incarnation).into(),
                     &body,
                     now_ms,
                     &mut out,

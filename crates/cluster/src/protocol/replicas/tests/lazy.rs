@@ -184,7 +184,7 @@ fn after_a_delete_or_a_fault_the_home_is_asked_again() {
             let gone = Question::Gone { objects: vec![1 << 32] };
             let gone = postcard::to_allocvec(&gone).unwrap();
             let now_ms = reader.pair.now_ms;
-            reader.node().on_request(0, ("a", INCARNATION), &gone, now_ms, &mut Vec::new());
+            reader.node().on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut Vec::new());
         } else {
             let out = reader.send(first, RequestBody::Pages { start: 0, end: 1 });
             let Some(Action::Net(NetAction::Pages { token, .. })) = out.first() else {

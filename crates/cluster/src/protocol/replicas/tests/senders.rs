@@ -306,7 +306,7 @@ fn a_recalled_object_becomes_no_replica_at_any_step() {
         let gone = postcard::to_allocvec(&gone).unwrap();
         let recall = |reader: &mut Reader| {
             let (now_ms, mut out) = (reader.pair.now_ms, Vec::new());
-            reader.pair.nodes[1].on_request(0, ("a", INCARNATION), &gone, now_ms, &mut out);
+            reader.pair.nodes[1].on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut out);
         };
         let out = if step == 0 {
             recall(&mut reader);
