@@ -60,10 +60,12 @@ class Retained:
         client: the client of this process.
         node: its node.
         worker: the name of the worker, by which objects of a killed process are found.
+        lease: seconds for which exchanges outlive this process.
     """
 
-    def __init__(self, client: farrow.Client, node: str, worker: str) -> None:
+    def __init__(self, client: farrow.Client, node: str, worker: str, lease: float) -> None:
         self._client = client
+        self._lease = lease
         self._node = node
         self._label = {WORKER_LABEL: worker, PROCESS_LABEL: str(os.getpid())}
         self._references: list[Any] = []
@@ -91,7 +93,7 @@ class Retained:
             put = self._client.put(rows, metadata=self._label)
             try:
                 stored = self._client.get(put)
-                reference = _native.share(stored, MIN_BYTES, LEASE_SECONDS)
+                reference = _native.share(stored, MIN_BYTES, self._lease)
             finally:
                 # The reference has the memory from here on.
                 self._client.delete(put)

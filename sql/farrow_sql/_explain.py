@@ -31,15 +31,20 @@ def _lines(prepared: Prepared) -> Iterator[str]:
         yield (
             f"table {source.name}: {len(source.parts)} of {parts} chunks, rows: {where or 'none'}"
         )
+    for reason in prepared.unused:
+        yield f"not used: {reason}"
     if prepared.plan is None:
         yield f"one stage, in this process: {prepared.reason}"
-        return
-    for stage in prepared.plan.stages:
-        yield from _stage(prepared, stage)
-    if prepared.runs:
-        moved = sum(run.bytes_moved for run in prepared.runs)
-        rows = sum(run.rows_moved for run in prepared.runs)
-        yield f"moved between nodes: {human_bytes(moved)} of exchanges, {rows} rows of tables"
+    else:
+        for stage in prepared.plan.stages:
+            yield from _stage(prepared, stage)
+    if prepared.moved is not None:
+        moved = prepared.moved
+        yield (
+            f"moved between nodes: {human_bytes(moved.exchange_bytes)} of exchanges,"
+            f" {moved.table_rows} rows of tables ({human_bytes(moved.table_bytes)}),"
+            f" {human_bytes(moved.result_bytes)} of the result"
+        )
 
 
 def _stage(prepared: Prepared, stage: Stage) -> Iterator[str]:
@@ -50,7 +55,8 @@ def _stage(prepared: Prepared, stage: Stage) -> Iterator[str]:
         run = prepared.runs[stage.number]
         outputs = [one for some in run.outputs.values() for one in some]
         yield (
-            f"  read {run.rows_read} rows of tables ({run.rows_moved} of other nodes)"
+            f"  read {run.rows_read} rows of tables ({run.rows_moved} of other nodes,"
+            f" {human_bytes(run.table_bytes_moved)})"
             f" and {human_bytes(run.bytes_moved)} of other nodes' exchanges;"
             f" produced {sum(one.rows for one in outputs)} rows,"
             f" {human_bytes(sum(one.nbytes for one in outputs))}; {run.seconds:.3f} s"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from farrow_sql._exchange import Output
     from farrow_sql._plan import Plan
     from farrow_sql._stages import Exchange, Stage
+    from farrow_sql._task import Done
     from farrow_sql._workers import Worker
 
 __all__ = ["Range", "Schedule", "StageRun", "shares"]
@@ -81,9 +82,12 @@ class StageRun:
     # Of the tasks, where each ran.
     workers: dict[int, Worker] = field(default_factory=dict)
     seconds: float = 0.0
+    # Of exchanges.
     bytes_moved: int = 0
+    # Of tables.
     rows_read: int = 0
     rows_moved: int = 0
+    table_bytes_moved: int = 0
 
 
 @dataclass
@@ -117,9 +121,7 @@ class Schedule:
         nodes = [worker.node for worker in workers]
         self._shares = [shares(source.parts, nodes) for source in plan.sources]
         self._queues: dict[str, queue.Queue[_Job | None]] = {}
-        self._events: queue.Queue[tuple[Worker, _Job, list[Output] | BaseException, float]] = (
-            queue.Queue()
-        )
+        self._events: queue.Queue[tuple[Worker, _Job, Done | BaseException, float]] = queue.Queue()
         self._lost: set[str] = set()
         # Threads of several workers make plans by one session.
         self._lock = threading.Lock()
@@ -150,7 +152,7 @@ class Schedule:
         """Run the tasks of one worker, one after another."""
         while (job := self._queues[worker.name].get()) is not None:
             began = time.monotonic()
-            result: list[Output] | BaseException
+            result: Done | BaseException
             try:
                 with self._lock:
                     task = self._task(job, worker)
@@ -177,13 +179,14 @@ class Schedule:
             if isinstance(result, BaseException):
                 raise result
             run = self.runs[job.stage.number]
-            run.outputs[job.task], run.workers[job.task] = result, worker
+            run.outputs[job.task], run.workers[job.task] = result.outputs, worker
+            run.table_bytes_moved += result.bytes_moved
             run.seconds += seconds
             done += 1
             self._start_ready(started)
         self._progress(done, total)
 
-    def _next_event(self) -> tuple[Worker, _Job, list[Output] | BaseException, float]:
+    def _next_event(self) -> tuple[Worker, _Job, Done | BaseException, float]:
         while True:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 raise Timeout("the query did not end in time, and was cancelled")

@@ -13,20 +13,19 @@ import signal
 import socket
 import sys
 import threading
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Pipe, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 import farrow
 from farrow_sql import _task
+from farrow_sql._accept import Acceptor
+from farrow_sql._channel import Channel, Credentials, server_context
 from farrow_sql._errors import QueryFailed, spoken
 from farrow_sql._exchange import Retained
-from farrow_sql._frames import receive, send
-from farrow_sql._workers import keep_alive, shut_down, task_of
+from farrow_sql._messages import answer_of, receive, send, task_of
 
 __all__ = ["main"]
 
-_HANDSHAKE_SECONDS = 10.0
 _CANCELLED = 3
 
 _Answer = tuple[dict[str, Any], list[bytes]]
@@ -39,12 +38,13 @@ def main() -> int:
     settings = json.loads(sys.stdin.buffer.readline())
     client = farrow.connect(settings["address"], namespace=settings["namespace"])
     listener = socket.socket(settings["family"], socket.SOCK_STREAM, fileno=settings["listener"])
+    context = server_context(Credentials(settings["certificate"], settings["private_key"]))
+    acceptor = Acceptor(listener, context, bytes.fromhex(settings["key"]))
     server = _Server(client, settings)
     threading.Thread(target=_end_with_input, daemon=True).start()
     os.write(1, b"r")
     while True:
-        accepted, _ = listener.accept()
-        server.query(accepted)
+        server.query(acceptor.accept())
 
 
 def _end_with_input() -> None:
@@ -58,8 +58,8 @@ class _Server:
         self._client = client
         self._node = client.node or ""
         self._name = str(settings["name"])
-        self._key = bytes.fromhex(settings["key"])
         self._memory = int(settings["memory"])
+        self._lease = float(settings["lease"])
         self._retained: Retained | None = None
         # A task failed, and other partitions of it may run on.
         self._is_worn = False
@@ -71,40 +71,24 @@ class _Server:
                 self._retained.close()
         os._exit(code)
 
-    def query(self, accepted: socket.socket) -> None:
+    def query(self, channel: Channel) -> None:
         """Run the tasks of one query, one after another, and delete what they produced."""
-        self._retained = Retained(self._client, self._node, self._name)
+        self._retained = Retained(self._client, self._node, self._name, self._lease)
         try:
-            keep_alive(accepted)
-            accepted.settimeout(None)
-            with Connection(accepted.detach()) as connection:
-                self._greet(connection)
+            with contextlib.closing(channel):
                 while True:
-                    message, blobs = receive(connection)
-                    answer, data = self._answer(connection, message, blobs)
-                    send(connection, answer, data)
-        except (EOFError, OSError, AuthenticationError, QueryFailed):
-            # The query has ended, or the other side is no client.
+                    message, blobs = receive(channel)
+                    answer, data = self._answer(channel, message, blobs)
+                    send(channel, answer, data)
+        except (EOFError, OSError, QueryFailed):
+            # The query has ended, or the other side is no client of this version.
             pass
         finally:
             if self._is_worn:
                 self.end(0)
             self._retained.close()
 
-    def _greet(self, connection: Connection) -> None:
-        # A stranger that sends nothing must not keep this process.
-        timer = threading.Timer(_HANDSHAKE_SECONDS, shut_down, [connection.fileno()])
-        timer.daemon = True
-        timer.start()
-        try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-        finally:
-            timer.cancel()
-
-    def _answer(
-        self, connection: Connection, message: dict[str, Any], blobs: list[bytes]
-    ) -> _Answer:
+    def _answer(self, channel: Channel, message: dict[str, Any], blobs: list[bytes]) -> _Answer:
         """Run one task in a thread of its own; without its client, the process ends with it.
 
         DataFusion would go on: it ends an operator between batches only, and some have none for
@@ -119,7 +103,7 @@ class _Server:
 
         threading.Thread(target=body, daemon=True).start()
         # A client sends nothing while it waits: what can be read is its end.
-        if finished not in wait([finished, connection]):
+        if finished not in wait([finished, channel.fileno()]):
             self.end(_CANCELLED)
         finished.close()
         return result[0]
@@ -128,12 +112,11 @@ class _Server:
         assert self._retained is not None
         try:
             task = task_of(message, blobs)
-            outputs = _task.run(self._client, task, self._retained, self._memory)
+            return answer_of(_task.run(self._client, task, self._retained, self._memory))
         except BaseException as error:
             # Whatever a query causes, a panic of DataFusion too, is its own error.
             self._is_worn = True
             return {"error": spoken(error)}, []
-        return {"outputs": [one.head() for one in outputs]}, [one.data for one in outputs]
 
 
 if __name__ == "__main__":

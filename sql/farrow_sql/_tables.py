@@ -192,14 +192,28 @@ def add_views(
 
 
 def read_ranges(
-    client: farrow.Client, ranges: list[tuple[bytes, int, int]], schema: pa.Schema
-) -> pa.Table:
-    """Rows of objects, one range after another: of each only these columns, in place or fetched."""
-    names = schema.names
-    parts = []
-    for id, begin, end in ranges:
+    client: farrow.Client,
+    ranges: list[tuple[bytes, int, int]],
+    nodes: list[str],
+    schema: pa.Schema,
+) -> tuple[pa.Table, int]:
+    """Rows of objects, one range after another: of each only these columns, in place or fetched.
+
+    Args:
+        client: the client that reads.
+        ranges: object, first row and end.
+        nodes: the node that has the object of each range.
+        schema: the columns.
+
+    Returns:
+        The rows, and the bytes of those that other nodes have.
+    """
+    names, own = schema.names, client.node or ""
+    parts, moved = [], 0
+    for (id, begin, end), node in zip(ranges, nodes, strict=True):
         part = client.get(id, columns=names, rows=slice(begin, end))
         if isinstance(part, pa.RecordBatch):
             part = pa.Table.from_batches([part])
         parts.append(part.replace_schema_metadata())
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+        moved += part.nbytes * (node != own)
+    return pa.concat_tables(parts) if parts else schema.empty_table(), moved

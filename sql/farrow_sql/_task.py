@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import farrow
     from farrow_sql._exchange import Retained
 
-__all__ = ["Drain", "Inputs", "Sink", "Task", "run"]
+__all__ = ["Done", "Drain", "Inputs", "Sink", "Task", "run"]
 
 # Output is put when a partition has this much, so that memory of the process stays small.
 _FLUSH_BYTES = 32 << 20
@@ -39,7 +39,7 @@ class Inputs:
     schema: pa.Schema
     # Of a table: object, first row and end.
     ranges: list[tuple[bytes, int, int]] = field(default_factory=list)
-    # Where these objects are, as the client knows it; not sent.
+    # The nodes that have these objects.
     nodes: list[str] = field(default_factory=list)
     # Of an exchange, in the order of their rows.
     outputs: list[Output] = field(default_factory=list)
@@ -54,7 +54,16 @@ class Task:
     inputs: list[Inputs]
 
 
-def run(client: farrow.Client, task: Task, retained: Retained, memory: int) -> list[Output]:
+@dataclass
+class Done:
+    """What a task has done."""
+
+    outputs: list[Output]
+    # Of tables, from other nodes.
+    bytes_moved: int = 0
+
+
+def run(client: farrow.Client, task: Task, retained: Retained, memory: int) -> Done:
     """Run a task, and put what it produces.
 
     Args:
@@ -70,8 +79,7 @@ def run(client: farrow.Client, task: Task, retained: Retained, memory: int) -> l
     """
     runtime = datafusion.RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(memory)
     context = session(1, runtime)
-    for inputs in task.inputs:
-        _register(context, client, inputs)
+    bytes_moved = sum(_register(context, client, inputs) for inputs in task.inputs)
     plan = datafusion.ExecutionPlan.from_bytes(context, task.plan)
     check_operators(operators(plan))
     outputs: list[list[Output]] = [[] for _ in range(plan.partition_count)]
@@ -79,18 +87,16 @@ def run(client: farrow.Client, task: Task, retained: Retained, memory: int) -> l
     # All partitions at once: a repartition fills them side by side.
     streams = [context.execute(plan, number) for number in range(len(sinks))]
     Drain(streams, sinks).run()
-    return [one for found in outputs for one in found]
+    return Done([one for found in outputs for one in found], bytes_moved)
 
 
-def _register(
-    context: datafusion.SessionContext,
-    client: farrow.Client,
-    inputs: Inputs,
-) -> None:
+def _register(context: datafusion.SessionContext, client: farrow.Client, inputs: Inputs) -> int:
+    """Let the plan read rows; bytes of tables that were read from other nodes."""
+    moved = 0
     if not inputs.functions:
-        return
+        return moved
     if inputs.is_table:
-        rows = read_ranges(client, inputs.ranges, inputs.schema)
+        rows, moved = read_ranges(client, inputs.ranges, inputs.nodes, inputs.schema)
     else:
         # Columns of a join may have the same name: they are told apart by their place.
         names = inputs.schema.names
@@ -102,6 +108,7 @@ def _register(
         if values.type != planned:
             raise QueryFailed(f"a column of {values.type}, planned as {planned}")
         register(context, function, Column(values, inputs.first))
+    return moved
 
 
 class _Sink:

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING
 import datafusion
 
 import farrow
-from farrow_sql._exchange import delete_leftovers
-from farrow_sql._workers import PREFIX
+from farrow_sql._channel import KEY_BYTES, Credentials
+from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
+from farrow_sql._workers import PREFIX, PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,8 @@ class Supervisor:
     ) -> None:
         self._client = connect()
         self._node = self._client.node or ""
-        self._key = secrets.token_hex(32)
+        key = secrets.token_hex(KEY_BYTES)
+        credentials = Credentials.create()
         self._stop = threading.Event()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family)
@@ -75,7 +77,9 @@ class Supervisor:
         announcement = {
             "host": host,
             "port": self._listener.getsockname()[1],
-            "key": self._key,
+            "key": key,
+            "certificate": credentials.fingerprint,
+            "protocol": PROTOCOL,
             "node": self._node,
             "pid": os.getpid(),
             "datafusion": datafusion.__version__,
@@ -86,8 +90,11 @@ class Supervisor:
                 "name": self.name,
                 "address": self._client.address,
                 "namespace": self._client.namespace,
-                "key": self._key,
+                "key": key,
+                "certificate": credentials.certificate,
+                "private_key": credentials.private_key,
                 "memory": memory,
+                "lease": LEASE_SECONDS,
                 "listener": self._listener.fileno(),
                 "family": int(family),
             }

@@ -22,6 +22,10 @@ ENDLESS = (
 )
 
 
+# How nodes read each other's memory: mapped, or brought by network.
+FABRICS = {"mapped": (), "net": ("--plaintext", "--net=only", "--no-prepare")}
+
+
 class Workers:
     """Processes of ``farrow sql-worker``."""
 
@@ -48,8 +52,14 @@ class Workers:
             process.wait(LIMIT_SECONDS)
 
 
+@pytest.fixture(scope="module", params=FABRICS)
+def fabric(request: pytest.FixtureRequest) -> str:
+    """How the nodes of a test read each other's memory."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def workers(tmp_path_factory: pytest.TempPathFactory, fabric: str) -> Iterator[Workers]:
     """Two nodes with a worker each, for all tests that end none."""
     made: list[Node] = []
 
@@ -59,7 +69,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
     started = None
     try:
-        started = Workers(Cluster(make, 2))
+        started = Workers(Cluster(make, 2, *FABRICS[fabric]))
         for node in "ab":
             started.start(node)
         client = started.cluster.client("a")
@@ -106,9 +116,9 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def pair(make_cluster: Callable[..., Cluster]) -> Iterator[Workers]:
+def pair(make_cluster: Callable[..., Cluster], fabric: str) -> Iterator[Workers]:
     """Two nodes with a worker each, which the test may end."""
-    started = Workers(make_cluster(2))
+    started = Workers(make_cluster(2, *FABRICS[fabric]))
     try:
         for node in "ab":
             started.start(node)

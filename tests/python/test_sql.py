@@ -177,8 +177,8 @@ def test_explain_says_where_tasks_run_and_what_moves(workers: Workers) -> None:
     assert "stage 0: 2 tasks, 1 on a, 1 on b" in planned
     assert "table numbers: 20000 + 20000 rows" in planned
     ran = farrow_sql.explain(query, client, analyze=True)
-    assert "read 40000 rows of tables (0 of other nodes)" in ran
-    moved = re.search(r"moved between nodes: (\S+ \S+) of exchanges, 0 rows of tables", ran)
+    assert "read 40000 rows of tables (0 of other nodes, 0 B)" in ran
+    moved = re.search(r"moved between nodes: (\S+ \S+) of exchanges, 0 rows of tables \(0 B\)", ran)
     assert moved is not None
     assert moved[1] != "0 B"
 

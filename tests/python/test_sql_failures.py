@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import threading
-from multiprocessing import AuthenticationError, connection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +13,7 @@ import pytest
 
 import farrow
 from conftest import Cluster, Node, wait_until
-from sql_cases import ENDLESS, WORKERS, Workers, free_bytes, nameless, numbers, rows_of
+from sql_cases import ENDLESS, FABRICS, WORKERS, Workers, free_bytes, nameless, numbers, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,16 +67,6 @@ def test_a_killed_client_leaves_nothing(workers: Workers) -> None:
     wait_until(lambda: nameless(client) == 0, "the exchanges are deleted")
 
 
-def test_a_stranger_is_not_served(workers: Workers) -> None:
-    """An announcement has the key; without it a worker runs nothing."""
-    client = workers.cluster.client("a")
-    name = client.list(WORKERS)["name"][0].as_py()
-    announced = json.loads(client.get(name).to_pybytes())
-    with pytest.raises((AuthenticationError, EOFError, ConnectionError)):
-        connection.Client((announced["host"], announced["port"]), authkey=b"another").close()
-    assert rows_of(farrow.sql("select count(*) from numbers", client)) == [(40_000,)]
-
-
 def test_a_worker_killed_in_the_middle(pair: Workers) -> None:
     """Its tasks run elsewhere, and what it produced is read: it is in the store."""
     client = pair.cluster.client("a")
@@ -103,9 +91,9 @@ def test_a_worker_killed_in_the_middle(pair: Workers) -> None:
     assert client.list(WORKERS, all_nodes=True).num_rows == 1
 
 
-def test_a_killed_node_is_named(make_cluster: Callable[..., Cluster]) -> None:
+def test_a_killed_node_is_named(make_cluster: Callable[..., Cluster], fabric: str) -> None:
     """Of three: two are no majority once one is lost."""
-    cluster = make_cluster(3)
+    cluster = make_cluster(3, *FABRICS[fabric])
     client = cluster.client("a")
     numbers(client, 8_000)
     client.put(pa.table({"k": [1, 2]}), "small")

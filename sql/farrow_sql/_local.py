@@ -1,0 +1,171 @@
+"""Run a whole query in this process, over the tables of the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from farrow.exceptions import InvalidArgument, Timeout
+from farrow_sql import _plan
+from farrow_sql._columns import Column, register
+from farrow_sql._errors import raised, spoken
+from farrow_sql._sessions import session
+from farrow_sql._tables import add_views, column_name, first_row, read_ranges
+from farrow_sql._task import Drain
+
+if TYPE_CHECKING:
+    import datafusion
+
+    import farrow
+    from farrow_sql._tables import Source
+
+__all__ = ["LocalQuery", "Moved", "check"]
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass
+class Moved:
+    """What a query read from other nodes than those of its tasks."""
+
+    exchange_bytes: int = 0
+    table_rows: int = 0
+    table_bytes: int = 0
+    # By the client, of the last stage.
+    result_bytes: int = 0
+
+
+class _Batches:
+    """The rows of a stream, in this process."""
+
+    def __init__(self) -> None:
+        self.found: list[pa.RecordBatch] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.found.append(rows)
+
+    def end(self) -> None:
+        pass
+
+
+class LocalQuery:
+    """A query that is not divided.
+
+    Args:
+        client: the client that reads the tables.
+        text: one ``select``.
+        deadline: of ``time.monotonic``; None: none.
+    """
+
+    def __init__(self, client: farrow.Client, text: str, deadline: float | None) -> None:
+        self._client = client
+        self._text = text
+        self._deadline = deadline
+        self.moved = Moved()
+
+    def run(self, found: list[Source]) -> pa.Table:
+        """The rows of the query over these tables.
+
+        Raises:
+            InvalidArgument: DataFusion does not accept the query.
+            Timeout: the deadline is over.
+            QueryFailed, OutOfMemory, ...: DataFusion reported an error while it ran.
+        """
+        used = check(self._text, found)
+        # Views refer to the functions that are registered when they are made.
+        context = session(_cores())
+        _plan.declare_tables(context, found)
+        for table, source in enumerate(found):
+            self._read(context, table, source, used)
+        add_views(context, found)
+        frame = _plan.frame_of(context, self._text)
+        schema = pa.schema([pa.field(one.name, one.type) for one in frame.schema()])
+        batches = _Batches()
+        self._drain(frame.execute_stream(), batches)
+        tables = [pa.Table.from_arrays(one.columns, schema=schema) for one in batches.found]
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def _drain(self, stream: Any, batches: _Batches) -> None:
+        """Read a stream in another thread, so that Ctrl-C and the deadline end the wait."""
+        drain = Drain([stream], [batches])
+        del stream
+        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def body() -> None:
+            try:
+                drain.run()
+            except BaseException as error:
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        # It may outlive the query for a while: an operator ends between batches.
+        threading.Thread(target=body, name="farrow-sql query", daemon=True).start()
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    error = ended.get(timeout=_POLL_SECONDS)
+                    break
+                if self._is_late():
+                    raise Timeout("late")
+        except BaseException:
+            drain.cancel()
+            raise
+        if error is not None:
+            if self._is_late():
+                raise Timeout("late")
+            raise raised(*spoken(error)) from None
+
+    def _read(
+        self, context: datafusion.SessionContext, table: int, source: Source, used: str
+    ) -> None:
+        """Let the session read the columns of a table that the plan names."""
+        numbers = [
+            number
+            for number in range(len(source.schema))
+            if re.search(rf"\b{column_name(table, number)}\(", used)
+        ]
+        if not numbers:
+            return
+        schema = pa.schema([source.schema.field(number) for number in numbers])
+        own = self._client.node or ""
+        ranges = [(part.id, 0, part.rows) for part in source.parts]
+        nodes = [part.node for part in source.parts]
+        rows, moved = read_ranges(self._client, ranges, nodes, schema)
+        self.moved.table_bytes += moved
+        self.moved.table_rows += sum(part.rows for part in source.parts if part.node != own)
+        first = first_row(table)
+        for position, number in enumerate(numbers):
+            column = Column(rows.column(position), first, self._is_late)
+            register(context, column_name(table, number), column)
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+
+def check(text: str, found: list[Source]) -> str:
+    """The plan of a query, which names the columns that it reads.
+
+    Raises:
+        InvalidArgument: DataFusion does not accept it; the message has its words.
+    """
+    context = session(1)
+    _plan.declare_tables(context, found)
+    add_views(context, found)
+    frame = _plan.frame_of(context, text)
+    try:
+        return frame.execution_plan().display_indent()
+    except Exception as error:
+        raise InvalidArgument(f"query not accepted: {error}") from None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,110 @@
+"""SQL over nodes that share no memory: what travels, and what is left of it.
+
+That queries return the same rows there is tested by ``test_sql.py`` and ``test_sql_failures.py``,
+which run over both kinds of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import Cluster, wait_until
+from sql_cases import FABRICS, Workers, nameless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytest.importorskip("datafusion")
+farrow_sql = pytest.importorskip("farrow_sql")
+
+SCHEMA = pa.schema({"n": pa.int64(), "half": pa.float64(), "word": pa.string()})
+CHUNKS, ROWS = 4, 50_000
+# An int64 of each row; the words have 1.2 MB a chunk.
+COLUMN_BYTES = CHUNKS * ROWS * 8
+
+
+def append(client: farrow.Client, nodes: str) -> None:
+    """A table of four chunks, on these nodes in turn."""
+    table = client.huge_table("trades", SCHEMA)
+    for number in range(CHUNKS):
+        n = np.arange(number * ROWS, (number + 1) * ROWS)
+        rows = pa.table({"n": n, "half": n / 2, "word": [f"word {one:020}" for one in n]}, SCHEMA)
+        table.append(rows, node=nodes[number % len(nodes)])
+
+
+@pytest.fixture
+def net(make_cluster: Callable[..., Cluster]) -> Iterator[Workers]:
+    """Nodes a and b, which map nothing of each other, without workers."""
+    started = Workers(make_cluster(2, *FABRICS["net"]))
+    yield started
+    started.close()
+
+
+def ran(client: farrow.Client, query: str) -> tuple[pa.Table, farrow_sql._query.Moved]:
+    """The rows, and what moved between nodes."""
+    rows, prepared = farrow_sql._query.Query(query, client, timeout=60).run()
+    assert prepared.plan is not None, prepared.reason
+    return rows, prepared.moved
+
+
+def used(net: Workers) -> list[int]:
+    """Bytes of objects and copies on each node."""
+    return [client.stats()["used"] for client in net.cluster.clients()]
+
+
+def test_only_columns_and_chunks_that_are_asked_for_travel(net: Workers) -> None:
+    """All rows are on b, and the only worker is on a."""
+    net.start("a")
+    a, b = net.cluster.clients()
+    append(b, "b")
+    before = used(net)
+    rows, moved = ran(b, "select sum(n) as s from trades")
+    assert rows["s"].to_pylist() == [sum(range(CHUNKS * ROWS))]
+    assert (moved.table_rows, moved.table_bytes) == (CHUNKS * ROWS, COLUMN_BYTES)
+    # Copies stay until their room is needed: one column of three, and some metadata.
+    came = used(net)[0] - before[0]
+    assert COLUMN_BYTES <= came < 1.25 * COLUMN_BYTES
+    # Of one chunk two columns: the filter leaves the others out before anything is read.
+    rows, moved = ran(b, f"select max(half) as h from trades where n < {ROWS // 2}")
+    assert rows["h"].to_pylist() == [(ROWS // 2 - 1) / 2]
+    assert (moved.table_rows, moved.table_bytes) == (ROWS, 2 * 8 * ROWS)
+    # Rows are counted where nothing of them is read.
+    _, moved = ran(b, "select count(*) from trades")
+    assert moved.table_bytes == 0
+    text = farrow_sql.explain("select sum(half) from trades", a, analyze=True)
+    assert "read 200000 rows of tables (200000 of other nodes, 1.53 MiB)" in text
+    assert ", 200000 rows of tables (1.53 MiB), 0 B of the result" in text
+
+
+def test_exchanges_travel_and_nothing_of_them_stays(net: Workers) -> None:
+    for node in "ab":
+        net.start(node)
+    a, b = net.cluster.clients()
+    append(a, "ab")
+    # Half of each side is exchanged: some 6 MB, as objects of each task for the other one.
+    query = (
+        "select t.n, u.word from trades t join trades u on t.n = u.n + 1 where u.half < 1000000 "
+        "order by t.n"
+    )
+    # Copies of what announces tables and workers stay.
+    ran(b, query)
+    wait_until(lambda: nameless(a) == 0, "the exchanges are deleted")
+    before = used(net)
+    rows, moved = ran(b, query)
+    assert rows["n"].to_pylist() == list(range(1, CHUNKS * ROWS))
+    assert rows["word"][-1].as_py() == f"word {CHUNKS * ROWS - 2:020}"
+    assert moved.table_bytes == 0
+    assert moved.exchange_bytes > 1 << 20
+    # No more than all of both sides, and then all rows for the last stage.
+    assert moved.exchange_bytes < 4 * CHUNKS * ROWS * (8 + 8 + 29)
+    wait_until(lambda: nameless(a) == 0, "the exchanges are deleted")
+    # The result was brought to the client's node, where it stays as long as it is held.
+    assert moved.result_bytes in (0, rows.nbytes)
+    assert rows["word"][0].as_py() == f"word {0:020}"
+    del rows
+    wait_until(lambda: used(net) <= before, f"no memory is left over: {used(net)}, {before}")

@@ -1,0 +1,325 @@
+"""Connections between clients and workers of SQL: TLS 1.3, strangers, and floods of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS, Node, wait_until
+from sql_cases import WORKERS, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytest.importorskip("datafusion")
+farrow_sql = pytest.importorskip("farrow_sql")
+from farrow_sql import _accept, _channel  # noqa: E402
+
+QUERY = "select sum(k) from numbers"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[farrow.Client]:
+    """A client of a node with a table and a worker, which serves one query at a time."""
+    node = Node(tmp_path_factory.mktemp("node"))
+    client = farrow.connect(node.socket)
+    client.put(pa.table({"k": list(range(100))}), "numbers")
+    command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--queries", "1"]
+    worker = subprocess.Popen([*command, "--socket", node.socket], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: client.list(WORKERS).num_rows == 1, "a worker")
+        yield client
+    finally:
+        worker.terminate()
+        worker.wait(LIMIT_SECONDS)
+        node.close()
+
+
+def announced(client: farrow.Client) -> tuple[str, dict[str, Any]]:
+    """The name of the worker, and what it says of itself."""
+    name = client.list(WORKERS)["name"][0].as_py()
+    return name, json.loads(client.get(name).to_pybytes())
+
+
+@contextlib.contextmanager
+def announcing(client: farrow.Client, **other: Any) -> Iterator[None]:
+    """While the worker's announcement says something else."""
+    name, found = announced(client)
+    # Otherwise the worker announces itself again.
+    client.put(json.dumps({**found, **other}).encode(), name, replace=True)
+    try:
+        yield
+    finally:
+        client.put(json.dumps(found).encode(), name, replace=True)
+
+
+def answers(client: farrow.Client) -> bool:
+    """Whether the worker serves a query."""
+    found, prepared = farrow_sql._query.Query(QUERY, client, timeout=60).run()
+    assert rows_of(found) == [(4950,)]
+    return prepared.plan is not None
+
+
+def not_used(client: farrow.Client) -> str:
+    """Why the only worker is not used; the query runs all the same."""
+    assert not answers(client)
+    text = farrow_sql.explain(QUERY, client)
+    assert "in this process: the cluster has no workers that can be used, 1 that cannot" in text
+    [line] = [line for line in text.splitlines() if line.startswith("not used: worker ")]
+    return line
+
+
+def connect(client: farrow.Client, timeout: float = LIMIT_SECONDS) -> socket.socket:
+    """A connection to the worker's port, as anybody can have one."""
+    found = announced(client)[1]
+    return socket.create_connection((found["host"], found["port"]), timeout)
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the worker ends a connection before the time of its wait."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connections_are_encrypted(served: farrow.Client) -> None:
+    """What passes over the wire has neither the key nor the plan nor the rows."""
+    _, found = announced(served)
+    seen = bytearray()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                seen.extend(data)
+                target.sendall(data)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = listener.accept()[0]
+                far = socket.create_connection((found["host"], found["port"]))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        with announcing(served, port=listener.getsockname()[1]):
+            text = "select 'a secret word' as word, sum(k) as total from numbers"
+            rows, prepared = farrow_sql._query.Query(text, served, timeout=60).run()
+            assert prepared.plan is not None
+            assert rows.to_pydict() == {"word": ["a secret word"], "total": [4950]}
+    finally:
+        listener.close()
+    assert len(seen) > 1000
+    for plain in (b"secret", b"farrow_0", bytes.fromhex(found["key"]), b"outputs", b"total"):
+        assert plain not in seen
+    # A record of a handshake, in the framing that TLS 1.3 has in common with 1.2.
+    assert seen[:2] == b"\x16\x03"
+
+
+def test_another_certificate_is_not_trusted(served: farrow.Client) -> None:
+    other = _channel.Credentials.create().fingerprint
+    with announcing(served, certificate=other):
+        line = not_used(served)
+    own = announced(served)[1]["certificate"]
+    assert f"has the SHA-256 {own}, announced is {other}" in line
+    assert answers(served)
+
+
+@pytest.fixture
+def impostor() -> Iterator[Callable[[Callable[[socket.socket], None]], int]]:
+    """Something else that listens at a port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def start(greet: Callable[[socket.socket], None]) -> int:
+        def body() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection = listener.accept()[0]
+                    with connection, contextlib.suppress(OSError):
+                        greet(connection)
+
+        threading.Thread(target=body, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    yield start
+    listener.close()
+
+
+def test_nothing_leads_to_plain_text(served: farrow.Client, impostor: Callable[..., int]) -> None:
+    """A port that speaks without TLS gets no key, and an announcement that asks for it no query."""
+    received = bytearray()
+
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(struct.pack("<Q", 5) + b"ready")
+        while data := connection.recv(65536):
+            received.extend(data)
+
+    with announcing(served, port=impostor(greet)):
+        assert "no TLS 1.3 at 127.0.0.1:" in not_used(served)
+    assert bytes.fromhex(announced(served)[1]["key"]) not in received
+    # As workers did before they had certificates.
+    with announcing(served, protocol=1):
+        assert "its protocol is 1, here it is 2" in not_used(served)
+    with announcing(served, certificate=None):
+        assert "announced is None" in not_used(served)
+
+
+def test_an_older_tls_is_refused(served: farrow.Client) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with connect(served) as raw, pytest.raises(ssl.SSLError):
+        context.wrap_socket(raw)
+    assert answers(served)
+
+
+def test_a_worker_that_does_not_answer_costs_seconds(
+    served: farrow.Client, impostor: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(farrow_sql._workers, "_CONNECT_SECONDS", 0.3)
+
+    def listen(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            continue
+
+    with announcing(served, port=impostor(listen)):
+        assert "timed out" in not_used(served)
+
+
+def test_strangers_are_not_served(served: farrow.Client) -> None:
+    """They have no key, and whatever they send ends their own connection only."""
+    _, found = announced(served)
+    address = (found["host"], found["port"])
+    # It proves that it is the worker, and the key is another one.
+    with pytest.raises((TimeoutError, OSError)):
+        _channel.client_channel(address, found["certificate"], os.urandom(32), 0.5)
+    for length in (33, 1 << 40, (1 << 64) - 1):
+        with connect(served) as raw:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with context.wrap_socket(raw) as stream:
+                stream.sendall(struct.pack("<Q", length))
+                assert ends(stream)
+    # Plain text to the port.
+    for data in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000), b"\x16\x03\x01\xff\xff"):
+        with connect(served) as raw:
+            raw.sendall(data)
+            if data[0] != 0x16:
+                wait_until(lambda raw=raw: ends(raw), "the worker ends it")  # type: ignore[misc]
+        assert answers(served)
+
+
+def test_silence_keeps_nobody_out(served: farrow.Client) -> None:
+    """The process of the worker waited for the first who came, while others waited behind."""
+    silent = [connect(served) for _ in range(_accept.PENDING_MAX // 2)]
+    try:
+        assert answers(served)
+        # The query was served before the silent ones' time was over, and cut them.
+        for one in silent:
+            one.settimeout(_accept.HANDSHAKE_SECONDS + LIMIT_SECONDS)
+            assert ends(one)
+    finally:
+        for one in silent:
+            one.close()
+    # Without a query, their time ends.
+    with connect(served, _accept.HANDSHAKE_SECONDS + LIMIT_SECONDS) as one:
+        assert ends(one)
+
+
+def test_a_flood_keeps_nobody_out(served: farrow.Client) -> None:
+    """More connections than are accepted at a time, again and again, while queries run."""
+    stop = threading.Event()
+    counts = [0, 0]
+
+    def flood(number: int) -> None:
+        found: list[socket.socket] = []
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                found.append(connect(served, 1.0))
+                counts[number] += 1
+            if len(found) > 2 * _accept.PENDING_MAX:
+                found.pop(0).close()
+            time.sleep(0.005)
+        for one in found:
+            one.close()
+
+    threads = [threading.Thread(target=flood, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(counts) > 4 * _accept.PENDING_MAX, "the flood")
+        assert sum(answers(served) for _ in range(10)) >= 8
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert answers(served)
+
+
+def test_of_the_address_with_most_connections_the_oldest_is_cut() -> None:
+    """So an honest client of another address is not."""
+    context = _channel.server_context(_channel.Credentials.create())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        acceptor = _accept.Acceptor(listener, context, bytes(32))
+        accepted: list[_channel.Channel] = []
+        thread = threading.Thread(target=lambda: accepted.append(acceptor.accept()), daemon=True)
+        thread.start()
+
+        def come(source: str) -> socket.socket:
+            return socket.create_connection(("127.0.0.1", port), 10, (source, 0))
+
+        honest = come("127.0.0.2")
+        strangers = [come("127.0.0.3") for _ in range(_accept.PENDING_MAX + 5)]
+        # One for each that is too many, the first ones first.
+        for one in strangers[:6]:
+            assert ends(one)
+        raw = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        raw.check_hostname, raw.verify_mode = False, ssl.CERT_NONE
+        with raw.wrap_socket(honest) as stream:
+            channel = _channel.Channel(stream)
+            channel.send_bytes(bytes(32))
+            assert channel.recv_bytes(5) == b"ready"
+            for one in strangers:
+                assert ends(one)
+                one.close()
+        thread.join(LIMIT_SECONDS)
+        assert len(accepted) == 1
+        accepted[0].close()
+
+
+def test_a_message_has_limits() -> None:
+    from farrow_sql import _messages
+
+    class Scripted:
+        def __init__(self, *data: bytes) -> None:
+            self.data = list(data)
+
+        def recv_bytes(self, limit: int) -> bytes:
+            assert len(self.data[0]) <= limit
+            return self.data.pop(0)
+
+    for text in (b"", b"[]", b"null", b"{}", b'{"blobs": -1}', b'{"blobs": 65537}', b"\xff"):
+        with pytest.raises(farrow_sql.QueryFailed):
+            _messages.receive(Scripted(text))  # type: ignore[arg-type]
+    found = _messages.receive(Scripted(b'{"blobs": 2}', b"a", b"b"))  # type: ignore[arg-type]
+    assert found == ({"blobs": 2}, [b"a", b"b"])
