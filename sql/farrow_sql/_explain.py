@@ -84,7 +84,8 @@ def _input(prepared: Prepared, stage: Stage, found: Scan | Exchange) -> str:
         return f"stage {found.stage.number}, {how}{', merged' if found.is_merged else ''}"
     source = prepared.sources[found.table]
     if stage.tasks == 1:
-        return f"table {source.name}: {source.rows} rows"
+        rows = source.rows if found.rows_max is None else min(source.rows, found.rows_max)
+        return f"table {source.name}: {rows} rows"
     nodes = [worker.node for worker in prepared.workers]
     counts = [
         sum(end - begin for _, begin, end, _ in ranges) for ranges in shares(source.parts, nodes)

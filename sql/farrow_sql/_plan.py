@@ -11,6 +11,7 @@ import pyarrow as pa
 from farrow.exceptions import InvalidArgument
 from farrow_sql._columns import Column, register
 from farrow_sql._errors import CannotDistribute
+from farrow_sql._limits import project_early
 from farrow_sql._sessions import bytes_of, empty_rows, reader, session
 from farrow_sql._stages import Exchange, Scan, Stage, check_operators, cut, operators, tree
 from farrow_sql._tables import add_views, column_name
@@ -94,7 +95,7 @@ def make(query: str, found: list[Source], partitions: int) -> Plan:
     except Exception as error:
         raise InvalidArgument(f"query not accepted: {error}") from None
     check_operators(operators(physical))
-    stages = cut(tree(physical, context), partitions, ranges)
+    stages = cut(project_early(tree(physical, context)), partitions, ranges)
     plan = Plan(found, stages, schema, leaves)
     for stage in stages:
         _check_rows(stage, len(found))

@@ -74,6 +74,18 @@ def _divided(parts: list[Part], count: int) -> list[list[Range]]:
     return found
 
 
+def _first_rows(parts: list[Part], rows: int | None) -> list[Range]:
+    """So many rows of a table, or all."""
+    found = []
+    left = sum(part.rows for part in parts) if rows is None else rows
+    for part in parts:
+        end = min(part.rows, left)
+        if end > 0:
+            found.append((part.id, 0, end, part.node))
+        left -= end
+    return found
+
+
 @dataclass
 class StageRun:
     """What is known of a stage while it runs."""
@@ -245,11 +257,11 @@ class Schedule:
             first = uid << FIRST_ROW_BITS
             if isinstance(one, Scan):
                 if one.table not in scanned:
-                    found = self._scan(job, one, first)
+                    found = self._scan(job, one.table, first)
                     rows = sum(end - begin for _, begin, end in found.ranges)
                     scanned[one.table] = range(first, first + rows)
                     inputs.append(found)
-                leaves[id(one)] = plan.rows_of_table(one, scanned[one.table])
+                leaves[id(one)] = plan.rows_of_table(one, scanned[one.table][: one.rows_max])
             else:
                 found, ranges = self._exchange(job, one, first)
                 inputs.append(found)
@@ -268,13 +280,13 @@ class Schedule:
         inputs.schema = pa.schema([inputs.schema.field(number) for number in used])
         return inputs
 
-    def _scan(self, job: _Job, scan: Scan, first: int) -> Inputs:
-        source = self._plan.sources[scan.table]
+    def _scan(self, job: _Job, table: int, first: int) -> Inputs:
+        source = self._plan.sources[table]
         if job.stage.tasks > 1:
-            ranges = self._shares[scan.table][job.task]
+            ranges = self._shares[table][job.task]
         else:
-            ranges = [(part.id, 0, part.rows, part.node) for part in source.parts]
-        functions = [column_name(scan.table, number) for number in range(len(source.schema))]
+            ranges = _first_rows(source.parts, job.stage.rows_max(table))
+        functions = [column_name(table, number) for number in range(len(source.schema))]
         plain = [(id, begin, end) for id, begin, end, _ in ranges]
         return Inputs(first, functions, source.schema, plain, [one[3] for one in ranges])
 

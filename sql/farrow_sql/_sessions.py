@@ -33,7 +33,8 @@ def session(
     config = config.with_batch_size(BATCH_ROWS)
     for name in _OFF:
         config = config.set(f"datafusion.optimizer.{name}", "false")
-    # Both sides of a join are partitioned, by the same hash, also if one is small.
+    # Both sides of a join are partitioned, by the same hash.  DataFusion knows no sizes here: small
+    # sides are found when the plan is cut.
     for name in ("threshold", "threshold_rows"):
         config = config.set(f"datafusion.optimizer.hash_join_single_partition_{name}", "0")
     # An interleaved union needs inputs that DataFusion itself has partitioned.

@@ -81,6 +81,16 @@ def test_only_columns_and_chunks_that_are_asked_for_travel(net: Workers) -> None
     assert ", 200000 rows of tables (1.53 MiB), 0 B of the result" in text
 
 
+def test_a_limit_reads_the_rows_that_it_returns(net: Workers) -> None:
+    net.start("a")
+    _, b = net.cluster.clients()
+    append(b, "b")
+    rows, moved = ran(b, "select * from trades limit 7")
+    assert rows.num_rows == 7
+    assert moved.table_rows == 7
+    assert moved.table_bytes < 7 * 100
+
+
 def test_exchanges_travel_and_nothing_of_them_stays(net: Workers) -> None:
     for node in "ab":
         net.start(node)
@@ -108,3 +118,19 @@ def test_exchanges_travel_and_nothing_of_them_stays(net: Workers) -> None:
     assert rows["word"][0].as_py() == f"word {0:020}"
     del rows
     wait_until(lambda: used(net) <= before, f"no memory is left over: {used(net)}, {before}")
+
+
+def test_small_tables_are_read_whole_by_each_task(net: Workers) -> None:
+    """So the rows of the large side stay where they are."""
+    for node in "ab":
+        net.start(node)
+    a, _ = net.cluster.clients()
+    append(a, "ab")
+    a.put(pa.table({"key": pa.array(range(100), pa.int64()), "name": ["x"] * 100}), "small")
+    # The large side's words would be exchanged.
+    query = "select max(word) as w, max(name) as x, count(*) as c from {} on n % 100 = key"
+    wanted = {"w": [f"word {CHUNKS * ROWS - 1:020}"], "x": ["x"], "c": [CHUNKS * ROWS]}
+    for tables in ("trades join small", "small join trades"):
+        rows, moved = ran(a, query.format(tables))
+        assert rows.to_pydict() == wanted
+        assert 0 < moved.exchange_bytes < 10_000, tables
