@@ -89,7 +89,7 @@ def sources(client: farrow.Client, paths: dict[str, Path]) -> dict[str, Any]:
     """A connection of DuckDB for each source, in which the tables have their names."""
     connections = {OWN: duckdb.connect(), FARROW: duckdb.connect(), PARQUET: duckdb.connect()}
     for name, path in paths.items():
-        table = _plain(pq.read_table(path))
+        table = plain(pq.read_table(path))
         huge = client.huge_table(name, table.schema)
         for start in range(0, table.num_rows, CHUNK_ROWS):
             huge.append(table.slice(start, CHUNK_ROWS).combine_chunks())
@@ -99,7 +99,7 @@ def sources(client: farrow.Client, paths: dict[str, Path]) -> dict[str, Any]:
     return connections
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def plain(table: pa.Table) -> pa.Table:
     """Strings in the layout from which DuckDB filters while it reads."""
     fields = [
         field.with_type(pa.string()) if str(field.type) == "string_view" else field

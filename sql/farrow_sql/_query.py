@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import farrow
-from farrow.exceptions import InvalidArgument, NodeLost, NotFound, Timeout
+from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
 from farrow_sql import _plan
 from farrow_sql._errors import CannotDistribute
 from farrow_sql._exchange import open_output
@@ -80,6 +80,8 @@ class Query:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._progress = progress or (lambda done, total: None)
+        # Workers that ended in an earlier run, or whose node did.
+        self._lost: set[str] = set()
 
     def prepare(self) -> Prepared:
         """Plan the query, and connect to the workers; the caller closes the result."""
@@ -87,7 +89,7 @@ class Query:
         parts = [len(source.parts) for source in found]
         for source, left in zip(found, prune(self._text, found), strict=True):
             source.parts = left
-        connected = workers(self._client)
+        connected = workers(self._client, self._lost)
         prepared = Prepared(found, parts, connected.workers, None, unused=connected.unused)
         try:
             if prepared.workers:
@@ -121,7 +123,7 @@ class Query:
             prepared = self.prepare()
             try:
                 return self._run(prepared), prepared
-            except (NodeLost, NotFound, WorkerLost) as error:
+            except (NodeLost, NodeUnreachable, NotFound, WorkerLost) as error:
                 # What a lost node or worker produced is computed again. Rows of tables that are
                 # lost with a node are an error of the next attempt, which names the node.
                 if attempt == _RUNS_MAX:
@@ -144,7 +146,10 @@ class Query:
             try:
                 schedule = Schedule(prepared.plan, prepared.workers, self._deadline, self._progress)
                 prepared.runs = schedule.runs
-                outputs = schedule.run()
+                try:
+                    outputs = schedule.run()
+                finally:
+                    self._lost |= schedule.lost
                 found = self._collect(prepared.plan, outputs)
                 prepared.moved = self._moved(schedule.runs, outputs)
                 return found

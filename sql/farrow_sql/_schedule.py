@@ -134,7 +134,8 @@ class Schedule:
         self._shares = [shares(source.parts, nodes) for source in plan.sources]
         self._queues: dict[str, queue.Queue[_Job | None]] = {}
         self._events: queue.Queue[tuple[Worker, _Job, Done | BaseException, float]] = queue.Queue()
-        self._lost: set[str] = set()
+        # The names of workers that ended.
+        self.lost: set[str] = set()
         # Threads of several workers make plans by one session.
         self._lock = threading.Lock()
         self.runs = [StageRun() for _ in plan.stages]
@@ -182,7 +183,7 @@ class Schedule:
             self._progress(done, total)
             worker, job, result, seconds = self._next_event()
             if isinstance(result, WorkerLost):
-                self._lost.add(worker.name)
+                self.lost.add(worker.name)
                 job.attempts += 1
                 if job.attempts >= _ATTEMPTS_MAX:
                     raise result
@@ -219,7 +220,7 @@ class Schedule:
 
     def _assign(self, job: _Job, cause: WorkerLost | None) -> None:
         """Queue a task at the worker that has its rows, or at one that is left."""
-        left = [one for one in self._workers if one.name not in self._lost]
+        left = [one for one in self._workers if one.name not in self.lost]
         if not left:
             raise cause or WorkerLost("no worker is left")
         preferred = self._preferred(job)

@@ -36,7 +36,12 @@ def main() -> int:
     # Ctrl-C in a terminal is for the supervisor, which ends standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.buffer.readline())
-    client = farrow.connect(settings["address"], namespace=settings["namespace"])
+    try:
+        client = farrow.connect(settings["address"], namespace=settings["namespace"])
+    except farrow.FarrowError as error:
+        # The node may be starting again: the supervisor tries again as well.
+        print(f"farrow sql-worker: {error}", file=sys.stderr)
+        return 1
     listener = socket.socket(settings["family"], socket.SOCK_STREAM, fileno=settings["listener"])
     context = server_context(Credentials(settings["certificate"], settings["private_key"]))
     acceptor = Acceptor(listener, context, bytes.fromhex(settings["key"]))

@@ -20,7 +20,7 @@ from farrow_sql._exchange import delete_leftovers
 from farrow_sql._messages import done_of, message_of, receive, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from farrow_sql._task import Done, Task
 
@@ -49,7 +49,7 @@ class Worker:
         """Run a task there.
 
         Raises:
-            WorkerLost: the worker ended, or the query was cancelled here.
+            WorkerLost: the worker or its node ended, or the query was cancelled here.
             QueryFailed, OutOfMemory, ...: what the task raised.
         """
         message, blobs = message_of(task)
@@ -58,12 +58,16 @@ class Worker:
             answer, data = receive(self.channel)
         except (EOFError, OSError) as error:
             raise WorkerLost(f"worker {self.name} on node {self.node!r} ended: {error}") from None
-        if "error" in answer:
-            raise raised(*answer["error"])
         try:
-            return done_of(answer, data)
+            if "error" not in answer:
+                return done_of(answer, data)
+            kind, text = answer["error"]
         except (KeyError, ValueError, TypeError) as error:
             raise raised("", f"worker {self.name} sent no answer: {error!r}") from None
+        if kind == farrow.Disconnected.__name__:
+            # The node was killed, and its workers were not.
+            raise WorkerLost(f"worker {self.name} has lost its node {self.node!r}: {text}")
+        raise raised(kind, text)
 
     def close(self) -> None:
         """End the connection, also under a call of another thread: the worker forgets the query."""
@@ -79,16 +83,23 @@ class Found:
     unused: list[str] = field(default_factory=list)
 
 
-def workers(client: farrow.Client) -> Found:
+def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
     """Connections to all workers that answer and have the same versions, by node; announcements of
     ended ones are deleted.
 
     Another version of DataFusion may understand a plan in another way, and place rows by another
     hash.
+
+    Args:
+        client: the client that finds the announcements.
+        lost: the names of workers that are not used.
     """
     found = Found()
     for name, announced in _announced(client):
         short = name[len(PREFIX) :]
+        if short in lost:
+            found.unused.append(f"worker {short}: it, or its node, has ended during the query")
+            continue
         try:
             found.workers.append(_connect(short, announced))
         except ConnectionRefusedError:

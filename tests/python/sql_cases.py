@@ -26,24 +26,45 @@ ENDLESS = (
 FABRICS = {"mapped": (), "net": ("--plaintext", "--net=only", "--no-prepare")}
 
 
-class Workers:
-    """Processes of ``farrow sql-worker``."""
+# What ``farrow sql-worker`` does, with another lease of exchanges.
+_WORKER = (
+    "import sys, farrow_sql.worker as worker; worker.LEASE_SECONDS = float(sys.argv.pop(1)); "
+    "from farrow.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 
-    def __init__(self, cluster: Cluster) -> None:
+
+class Workers:
+    """Processes of ``farrow sql-worker``.
+
+    Args:
+        cluster: the nodes.
+        lease: seconds for which exchanges outlive the process that made them.
+    """
+
+    def __init__(self, cluster: Cluster, lease: float = 60.0) -> None:
         self.cluster = cluster
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._lease = str(lease)
+        self._by_node: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, node: str, *flags: str) -> subprocess.Popen[bytes]:
         """One more, which answers."""
         client = self.cluster.client("a")
-        before = client.list(WORKERS, all_nodes=True).num_rows
+        before = set(client.list(WORKERS, all_nodes=True)["name"].to_pylist())
         socket = self.cluster.nodes[node].socket
-        command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket", socket, *flags]
+        command = [sys.executable, "-c", _WORKER, self._lease]
+        command += ["sql-worker", "--socket", socket, *flags]
         self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         wait_until(
-            lambda: client.list(WORKERS, all_nodes=True).num_rows > before, f"a worker at {node}"
+            lambda: bool(set(client.list(WORKERS, all_nodes=True)["name"].to_pylist()) - before),
+            f"a worker at {node}",
         )
+        self._by_node[node] = self.processes[-1]
         return self.processes[-1]
+
+    def at(self, node: str) -> subprocess.Popen[bytes]:
+        """The last one that was started at a node."""
+        return self._by_node[node]
 
     def close(self) -> None:
         for process in self.processes:
