@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument
 from farrow_sql._columns import Column, register
+from farrow_sql._cut import cut
 from farrow_sql._errors import CannotDistribute
 from farrow_sql._limits import project_early
 from farrow_sql._sessions import bytes_of, empty_rows, reader, session
-from farrow_sql._stages import Exchange, Scan, Stage, check_operators, cut, operators, tree
+from farrow_sql._stages import Exchange, Scan, Stage, check_operators, operators, tree
 from farrow_sql._tables import add_views, column_name
 from farrow_sql._wire import replace_children, replace_texts
 

@@ -47,7 +47,9 @@ def main() -> int:
     acceptor = Acceptor(listener, context, bytes.fromhex(settings["key"]))
     server = _Server(client, settings)
     threading.Thread(target=_end_with_input, daemon=True).start()
-    os.write(1, b"r")
+    with contextlib.suppress(BrokenPipeError):
+        # Otherwise the supervisor has ended, and this process ends by the end of its input.
+        os.write(1, b"r")
     while True:
         server.query(acceptor.accept())
 

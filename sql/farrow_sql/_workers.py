@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ __all__ = ["PREFIX", "PROTOCOL", "Found", "Worker", "WorkerLost", "workers"]
 PREFIX = "farrow.sql/workers/"
 # Of connections and messages; 1 had no encryption.
 PROTOCOL = 2
+# Of an announcement, which has some 300 B.
+_BYTES_MAX = 1 << 16
+# That are opened at a time.
+_CONNECTIONS = 32
 # On one network; a process that answers at all answers within milliseconds.
 _CONNECT_SECONDS = 3.0
 
@@ -95,32 +100,49 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
         lost: the names of workers that are not used.
     """
     found = Found()
-    for name, announced in _announced(client):
+    announced = {}
+    for name, one in _announced(client):
         short = name[len(PREFIX) :]
         if short in lost:
             found.unused.append(f"worker {short}: it, or its node, has ended during the query")
-            continue
-        try:
-            found.workers.append(_connect(short, announced))
-        except ConnectionRefusedError:
+        else:
+            announced[short] = one
+    # At a time, so that machines that do not answer cost the time of one.
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        answers = list(pool.map(_connected, announced, announced.values()))
+    for short, answer in zip(announced, answers, strict=True):
+        if isinstance(answer, Worker):
+            found.workers.append(answer)
+        elif isinstance(answer, ConnectionRefusedError):
             # The machine answers, and nothing listens: the worker was killed.
             with contextlib.suppress(farrow.FarrowError):
-                client.delete(name)
-            delete_leftovers(client, worker=name)
-        except (OSError, ValueError, TypeError, KeyError, farrow.FarrowError) as error:
+                client.delete(PREFIX + short)
+            delete_leftovers(client, worker=PREFIX + short)
+        else:
             # Another worker has the port by now, or the machine does not answer.
-            found.unused.append(f"worker {short}: {error}")
+            found.unused.append(f"worker {short}: {answer}")
     found.workers.sort(key=lambda worker: (worker.node, worker.name))
     return found
 
 
 def _announced(client: farrow.Client) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in client.list(PREFIX, all_nodes=True)["name"].to_pylist():
+    """What lies below the prefix and may be announcements: whoever can write there wrote it."""
+    listed = client.list(PREFIX, all_nodes=True)
+    for name, size in zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True):
         try:
-            yield name, json.loads(client.get(name).to_pybytes())
-        except (farrow.FarrowError, ValueError, AttributeError):
+            found = json.loads(client.get(name).to_pybytes()) if size <= _BYTES_MAX else None
+        except (farrow.FarrowError, ValueError, AttributeError, RecursionError):
             # Deleted meanwhile, on a node that was lost meanwhile, or no announcement.
             continue
+        if isinstance(found, dict):
+            yield name, found
+
+
+def _connected(name: str, announced: dict[str, Any]) -> Worker | Exception:
+    try:
+        return _connect(name, announced)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, farrow.FarrowError) as error:
+        return error
 
 
 def _connect(name: str, announced: dict[str, Any]) -> Worker:
@@ -129,6 +151,8 @@ def _connect(name: str, announced: dict[str, Any]) -> Worker:
         if announced.get(what) != own:
             raise NotTheWorker(f"its {what} is {announced.get(what, 1)}, here it is {own}")
     address = (str(announced["host"]), int(announced["port"]))
+    if not 0 < address[1] < 1 << 16:
+        raise ValueError(f"a port {address[1]}")
     key = bytes.fromhex(announced["key"])
     channel = client_channel(address, str(announced["certificate"]), key, _CONNECT_SECONDS)
     return Worker(name, str(announced["node"]), channel)

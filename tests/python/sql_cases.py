@@ -55,12 +55,16 @@ class Workers:
         command = [sys.executable, "-c", _WORKER, self._lease]
         command += ["sql-worker", "--socket", socket, *flags]
         self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
-        wait_until(
-            lambda: bool(set(client.list(WORKERS, all_nodes=True)["name"].to_pylist()) - before),
-            f"a worker at {node}",
-        )
-        self._by_node[node] = self.processes[-1]
-        return self.processes[-1]
+        process = self.processes[-1]
+
+        def is_announced() -> bool:
+            assert process.poll() is None, f"the worker at {node} ended: {process.returncode}"
+            names = client.list(WORKERS, all_nodes=True)["name"].to_pylist()
+            return bool(set(names) - before)
+
+        wait_until(is_announced, f"a worker at {node}")
+        self._by_node[node] = process
+        return process
 
     def at(self, node: str) -> subprocess.Popen[bytes]:
         """The last one that was started at a node."""

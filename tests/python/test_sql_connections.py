@@ -205,6 +205,33 @@ def test_a_worker_that_does_not_answer_costs_seconds(
         assert "timed out" in not_used(served)
 
 
+def test_what_is_no_announcement_is_left_out(
+    served: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write in the namespace can write below the prefix."""
+    _, found = announced(served)
+    bad = [
+        b"", b"null", b"[]", b"7", b"{}", b"\xff", b"[" * 50_000, b"{" + b" " * 70_000 + b"}",
+        *(json.dumps({**found, **other}).encode() for other in (
+            {"port": 70_000}, {"port": -1}, {"port": "x"}, {"port": None}, {"port": 1e300},
+            {"host": "a" * 300}, {"host": "no host"}, {"host": ["x"]}, {"key": "xyz"}, {"key": 7},
+            {"certificate": []}, {"datafusion": "1.0"}, {"protocol": "2"},
+        )),
+    ]  # fmt: skip
+    names = [f"{WORKERS}zz-{number}" for number in range(len(bad))]
+    served.put_many(bad, names)
+    served.put(pa.table({"x": [1]}), f"{WORKERS}zz-table")
+    try:
+        assert answers(served)
+        text = farrow_sql.explain(QUERY, served)
+        # One for each that is a JSON object of a size that it can have.
+        unused = [line.split()[3] for line in text.splitlines() if "not used: worker zz-" in line]
+        assert unused == [f"zz-{number}:" for number in sorted([4, *range(8, 21)], key=str)]
+        assert "worker zz-19: its datafusion is 1.0, here it is" in text
+    finally:
+        served.delete([*names, f"{WORKERS}zz-table"])
+
+
 def test_strangers_are_not_served(served: farrow.Client) -> None:
     """They have no key, and whatever they send ends their own connection only."""
     _, found = announced(served)

@@ -55,7 +55,7 @@ class Killer:
         self.kind = chance.choice(["node", "worker", "process"])
         # The client is of node a: that one stays.
         self.node = chance.choice("bc" if self.kind == "node" else NODES)
-        self._tasks = chance.randrange(0, 12)
+        self._tasks = chance.randrange(0, 7)
         self._seconds = chance.choice([0.0, 0.0, chance.random() * 0.2])
         self._workers = workers
         self.is_done = False

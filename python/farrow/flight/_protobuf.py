@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, for the few flat messages of Flight SQL.
+"""The few flat messages of Flight SQL, in the wire format of Protocol Buffers.
 
 Messages are input of anybody who can connect.  A message is decoded into a list of its fields,
 without recursion and with a limit, and whatever is not well formed raises :class:`Malformed`.
@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from farrow._protobuf import BYTES, VARINT, Malformed, decode_varint, encode_varint, spans
+
 __all__ = ["Malformed", "Message", "encode"]
 
 # Fields of one message; the longest is a list of all numbers of CommandGetSqlInfo.
 _FIELDS_MAX = 4096
-_VARINT_BYTES_MAX = 10
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-class Malformed(ValueError):
-    """Bytes are no message of the expected type."""
 
 
 class _Field(NamedTuple):
@@ -55,7 +51,7 @@ class Message:
             else:
                 position = 0
                 while position < len(field.value):
-                    value, position = _varint(field.value, position)
+                    value, position = decode_varint(field.value, position)
                     found.append(value)
         if len(found) > _FIELDS_MAX:
             raise Malformed(f"field {number} has {len(found)} values, {_FIELDS_MAX} are allowed")
@@ -101,60 +97,22 @@ def encode(*fields: tuple[int, int | bytes | str]) -> bytes:
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
-            out += _encoded(number << 3 | _VARINT) + _encoded(value)
+            out += encode_varint(number << 3 | VARINT) + encode_varint(value)
         else:
             data = value.encode() if isinstance(value, str) else value
-            out += _encoded(number << 3 | _BYTES) + _encoded(len(data)) + data
+            out += encode_varint(number << 3 | BYTES) + encode_varint(len(data)) + data
     return bytes(out)
 
 
 def _decode(data: bytes) -> list[_Field]:
     fields: list[_Field] = []
-    position = 0
-    while position < len(data):
+    for span in spans(data):
         if len(fields) == _FIELDS_MAX:
             raise Malformed(f"more than {_FIELDS_MAX} fields")
-        key, position = _varint(data, position)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise Malformed("a field with the number 0")
         value: int | bytes
-        if kind == _VARINT:
-            value, position = _varint(data, position)
+        if span.kind == VARINT:
+            value, _ = decode_varint(data, span.content)
         else:
-            if kind == _BYTES:
-                length, position = _varint(data, position)
-            elif kind in (_FIXED64, _FIXED32):
-                length = 8 if kind == _FIXED64 else 4
-            else:
-                raise Malformed(f"field {number} has the unknown wire type {kind}")
-            if length > len(data) - position:
-                left = len(data) - position
-                raise Malformed(f"field {number} has {length} bytes, {left} are left")
-            value = bytes(data[position : position + length])
-            position += length
-        fields.append(_Field(number, value))
+            value = bytes(data[span.content : span.end])
+        fields.append(_Field(span.number, value))
     return fields
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for count in range(_VARINT_BYTES_MAX):
-        if position + count >= len(data):
-            raise Malformed("a number ends early")
-        byte = data[position + count]
-        value |= (byte & 0x7F) << (7 * count)
-        if byte < 0x80:
-            if value >= 1 << 64:
-                break
-            return value, position + count + 1
-    raise Malformed("a number has more than 64 bits")
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
