@@ -156,6 +156,14 @@ impl Link {
         lock(&self.receiving).dead.is_some()
     }
 
+    /// True once the connection is closed, also where the daemon closed it while no call waited.
+    pub fn has_ended(&self) -> bool {
+        let mut socket = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let is_polled = poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
+        self.is_dead() || (is_polled && socket.iter().any(|one| one.revents().intersects(ends)))
+    }
+
     /// False in a forked child, and after the connection was passed on.
     fn is_own_process(&self) -> bool {
         self.process.load(sync::Ordering::Relaxed) == process_number()

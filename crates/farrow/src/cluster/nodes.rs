@@ -159,12 +159,11 @@ impl Nodes {
         Ok(session)
     }
 
-    /// A connection for requests to a node whose memory is not mapped.
+    /// The connection for requests to a node whose memory is not mapped.
     pub(crate) fn request_link(&self, node: &MemberInfo) -> Result<Arc<RequestLink>, Error> {
         let known = lock(&self.links).get(&node.name).cloned();
         if let Some(link) = &known
             && link.incarnation == node.incarnation
-            && !link.is_dead()
         {
             return Ok(Arc::clone(link));
         }

@@ -4,7 +4,7 @@
 //! *staged*. The other node brings it over the network and makes it an object of its own; then the
 //! staged one is deleted. If the client dies before that, its node deletes it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farrow_store::ObjectId;
@@ -14,28 +14,65 @@ use farrow_wire::{
     WireTarget,
 };
 
+use crate::connection::connect::connect;
 use crate::connection::session::Session;
+use crate::connection::turn::Turn;
 use crate::error::Error;
 use crate::interrupt;
+use crate::lock::lock;
 use crate::memory::room;
 
 /// Pause before a node without room is asked again, while the caller waits.
 pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection for requests to a node whose memory is not mapped.
+/// Attempts to send a request. A node that returns may end a second connection soon after it
+/// accepted it.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// The other node may have ended a connection that was not used for this long, without a message
+/// that arrived: the shortest lease is shorter, and a round trip a second costs nothing.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Requests to a node whose memory is not mapped. A connection that has ended is replaced.
 #[derive(Debug)]
 pub(crate) struct RequestLink {
     pub(crate) own: Arc<Session>,
     node: String,
+    namespace: String,
     pub(crate) incarnation: u64,
+    current: Mutex<RequestConnection>,
+    reconnecting: Turn,
+}
+
+/// One connection. What was reserved over it at the other node ends with it.
+#[derive(Debug, Clone)]
+struct RequestConnection {
     link: Arc<Link>,
+    number: u64,
     /// Its slot at the other node: (region uid, slot, nonce).
     slot: (u64, u32, u64),
+    used_at: Instant,
+}
+
+/// Why a request has no reply.
+#[derive(Debug)]
+enum Failure {
+    /// The node has not received it, or will undo it: it may be sent over another connection.
+    Unsent(Box<RequestBody>, Error),
+    Other(Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent(_, error) | Failure::Other(error) => error,
+        }
+    }
 }
 
 impl RequestLink {
-    /// Connects to a node. A connection `earlier` that broke ends there at once, so that its names
-    /// are free for this one.
+    /// Connects to a node. A connection of `earlier` ends there at once, so that its names are free
+    /// for this one.
     pub(crate) fn open(
         own: &Arc<Session>,
         node: &MemberInfo,
@@ -43,21 +80,13 @@ impl RequestLink {
         earlier: Option<&Self>,
     ) -> Result<Self, Error> {
         own.check_process()?;
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            resume: earlier.map(|earlier| earlier.slot),
-            namespace: namespace.to_owned(),
-            node: node.name.clone(),
-            maps_memory: false,
-        };
-        let (link, welcome, _) = Link::connect(&own.socket, hello, Instant::now() + own.timeout)?;
-        let slot = (welcome.region_uid, welcome.slot, welcome.nonce);
-        let (node, incarnation) = (node.name.clone(), node.incarnation);
-        Ok(Self { own: Arc::clone(own), node, incarnation, link: Arc::new(link), slot })
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.link.is_dead()
+        let (node, incarnation, namespace) =
+            (node.name.clone(), node.incarnation, namespace.to_owned());
+        let earlier = earlier.map(|earlier| lock(&earlier.current).clone());
+        let deadline = Instant::now() + own.timeout;
+        let first = connect_again(own, (&node, &namespace), earlier.as_ref(), deadline)?;
+        let (own, current) = (Arc::clone(own), Mutex::new(first));
+        Ok(Self { own, node, namespace, incarnation, current, reconnecting: Turn::default() })
     }
 
     pub(crate) fn not_found(&self) -> Error {
@@ -65,32 +94,116 @@ impl RequestLink {
         Error::NodeLost { node: self.node.clone(), reason }
     }
 
+    /// Sends a request and waits for its reply. If the connection has ended, sends it over the next
+    /// one, unless the node may have served it.
     pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
-        self.own.check_process()?;
+        Ok(self.call_numbered(body)?.0)
+    }
+
+    /// As [`Self::call`]. Also returns the number of the connection.
+    fn call_numbered(&self, body: RequestBody) -> Result<(ReplyBody, u64), Error> {
         let deadline = Instant::now() + self.own.timeout;
-        let answer = self.link.call_unless(interrupt::current().as_ref(), body, deadline);
-        answer.map_err(|error| {
-            // Its reply may still come, and bring what has to be given back.
-            self.own.late.attend(&self.link);
-            self.lost(error)
+        let mut body = body;
+        let mut attempt = 1;
+        loop {
+            body = match self.attempt(None, body, deadline) {
+                Err(Failure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
+                result => return Ok(result?),
+            };
+            attempt += 1;
+        }
+    }
+
+    /// Sends a request once. `on` is the only connection over which it may be sent.
+    fn attempt(
+        &self,
+        on: Option<u64>,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Failure> {
+        self.own.check_process().map_err(Failure::Other)?;
+        let RequestConnection { link, number, .. } =
+            self.connection(deadline).map_err(Failure::Other)?;
+        if on.is_some_and(|on| on != number) {
+            let error = self.gone("its last connection has ended");
+            return Err(Failure::Unsent(Box::new(body), error));
+        }
+        let again = may_repeat(&body).then(|| Box::new(body.clone()));
+        let error = match link.call_unless(interrupt::current().as_ref(), body, deadline) {
+            Ok(reply) => {
+                self.note_use(number);
+                return Ok((reply, number));
+            }
+            Err(error) => error,
+        };
+        // Its reply may still come, and bring what has to be given back.
+        self.own.late.attend(&link);
+        Err(match (error, again) {
+            (LinkError::Unsent { body, reason, .. }, _) => {
+                Failure::Unsent(body, self.gone(&reason))
+            }
+            (LinkError::Closed { reason, .. }, Some(body)) => {
+                Failure::Unsent(body, self.gone(&reason))
+            }
+            (LinkError::Closed { reason, .. }, None) => Failure::Other(self.gone(&reason)),
+            (LinkError::Timeout { waited_ms, .. }, _) => {
+                Failure::Other(Error::Timeout { what: format!("node {:?}", self.node), waited_ms })
+            }
+            (error, _) => Failure::Other(error.into()),
         })
+    }
+
+    /// The current connection, or a new one if it has ended.
+    fn connection(&self, deadline: Instant) -> Result<RequestConnection, Error> {
+        let current = lock(&self.current).clone();
+        if !current.link.has_ended() {
+            return Ok(current);
+        }
+        let _one = self.reconnecting.enter(&self.own.socket, deadline)?;
+        let current = lock(&self.current).clone();
+        if !current.link.has_ended() {
+            return Ok(current);
+        }
+        let node = (self.node.as_str(), self.namespace.as_str());
+        let next = connect_again(&self.own, node, Some(&current), deadline)?;
+        *lock(&self.current) = next.clone();
+        Ok(next)
+    }
+
+    fn note_use(&self, number: u64) {
+        let mut current = lock(&self.current);
+        if current.number == number {
+            current.used_at = Instant::now();
+        }
+    }
+
+    /// Sends a request that changes nothing, if the connection was not used for some time. So an end
+    /// of the connection that this side has not seen is noticed before a request that cannot be
+    /// repeated.
+    fn check_idle(&self) -> Result<(), Error> {
+        let is_idle = lock(&self.current).used_at.elapsed() > IDLE;
+        if is_idle {
+            self.call(RequestBody::Reserve { names: Vec::new() })?;
+        }
+        Ok(())
     }
 
     /// Sends a request whose reply is not needed, without waiting.
     pub(crate) fn notify(&self, notification: Notification) {
-        self.own.late.notify(&self.link, notification);
+        let link = Arc::clone(&lock(&self.current).link);
+        self.own.late.notify(&link, notification);
     }
 
     /// A connection that ended while the client's own node is there ended at the other node.
-    fn lost(&self, error: LinkError) -> Error {
-        match error {
-            LinkError::Closed { reason, .. } | LinkError::Unsent { reason, .. }
-                if std::os::unix::net::UnixStream::connect(&self.own.socket).is_ok() =>
-            {
+    fn gone(&self, reason: &str) -> Error {
+        match std::os::unix::net::UnixStream::connect(&self.own.socket) {
+            Ok(_) => {
                 let reason = format!("it went away before it answered: {reason}");
                 Error::NodeLost { node: self.node.clone(), reason }
             }
-            error => error.into(),
+            Err(_) => {
+                Error::Disconnected { socket: self.own.socket.clone(), reason: reason.to_owned() }
+            }
         }
     }
 }
@@ -103,12 +216,48 @@ impl Drop for RequestLink {
     }
 }
 
+fn connect_again(
+    own: &Session,
+    (node, namespace): (&str, &str),
+    earlier: Option<&RequestConnection>,
+    deadline: Instant,
+) -> Result<RequestConnection, Error> {
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        resume: earlier.map(|earlier| earlier.slot),
+        namespace: namespace.to_owned(),
+        node: node.to_owned(),
+        maps_memory: false,
+    };
+    let connected = connect(&own.socket, &hello, None, deadline, own.timeout)?;
+    let welcome = connected.welcome;
+    Ok(RequestConnection {
+        link: Arc::new(connected.link),
+        number: earlier.map_or(0, |earlier| earlier.number + 1),
+        slot: (welcome.region_uid, welcome.slot, welcome.nonce),
+        used_at: Instant::now(),
+    })
+}
+
+/// Whether a request may be sent again after the end of its connection. The node undoes
+/// reservations and imports without a seal when a connection ends, and sets a pin only once.
+fn may_repeat(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Reserve { .. }
+            | RequestBody::Pin { .. }
+            | RequestBody::Import { step: ImportStep::Bring, .. }
+    )
+}
+
 /// Where an object of this client is to be, and the name that it has reserved there.
 #[derive(Debug)]
 pub(crate) struct FarDestination {
     link: Arc<RequestLink>,
     /// `None`: the object has no name, or has it.
     name: Option<String>,
+    /// The connection over which the name was reserved.
+    reserved_on: u64,
 }
 
 impl FarDestination {
@@ -117,15 +266,20 @@ impl FarDestination {
         link: &Arc<RequestLink>,
         names: Vec<Option<&str>>,
     ) -> Result<Vec<Self>, Error> {
-        let nameless = || Self { link: Arc::clone(link), name: None };
+        let nameless = || Self { link: Arc::clone(link), name: None, reserved_on: 0 };
         let mut all: Vec<Self> = names.iter().map(|_| nameless()).collect();
         let named = all.iter_mut().zip(names).filter_map(|(one, name)| Some((one, name?)));
         let mut named: Vec<(&mut Self, &str)> = named.collect();
+        if named.is_empty() {
+            link.check_idle()?;
+        }
         // If a later part fails, the earlier ones give their names back.
         for some in named.chunks_mut(BATCH_ITEMS_MAX) {
             let names = some.iter().map(|(_, name)| (*name).to_owned()).collect();
-            link.call(RequestBody::Reserve { names })?;
-            some.iter_mut().for_each(|(one, name)| one.name = Some((*name).to_owned()));
+            let (_, number) = link.call_numbered(RequestBody::Reserve { names })?;
+            for (one, name) in some {
+                (one.name, one.reserved_on) = (Some((*name).to_owned()), number);
+            }
         }
         Ok(all)
     }
@@ -133,6 +287,30 @@ impl FarDestination {
     /// The object has the name.
     pub(crate) fn is_used(&mut self) {
         self.name = None;
+    }
+
+    /// Sends an import under the reserved name. If the connection that reserved it has ended,
+    /// reserves it again first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyExists`] if another client has taken the name meanwhile.
+    pub(crate) fn call(&mut self, import: RequestBody) -> Result<ReplyBody, Error> {
+        let deadline = Instant::now() + self.link.own.timeout;
+        let mut body = import;
+        let mut attempt = 1;
+        loop {
+            let on = self.name.as_ref().map(|_| self.reserved_on);
+            body = match self.link.attempt(on, body, deadline) {
+                Err(Failure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
+                result => return Ok(result?.0),
+            };
+            attempt += 1;
+            if let Some(name) = &self.name {
+                let names = vec![name.clone()];
+                self.reserved_on = self.link.call_numbered(RequestBody::Reserve { names })?.1;
+            }
+        }
     }
 
     /// Has the node bring a staged object and make it one of its own, and deletes the staged one.
@@ -144,8 +322,7 @@ impl FarDestination {
             let origin = (staged.hi, staged.lo);
             let (name, metadata) = (self.name.clone(), None);
             let step = ImportStep::Seal { name, metadata, is_pinned: false };
-            let import = RequestBody::Import { origin, step, wait_ms };
-            match self.link.call(import) {
+            match self.call(RequestBody::Import { origin, step, wait_ms }) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
                 Ok(ReplyBody::Fetching) => {}
                 Ok(ReplyBody::Fetched(None)) => break Err(self.link.not_found()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
-use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
+use farrow_wire::{Hello, Members, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
 use crate::connection::connect::{Connected, connect};
 use crate::connection::session::{Connection, Identity, Session};
@@ -85,9 +85,24 @@ impl Session {
                         _ => false,
                     };
                     let lost = (!is_unsent).then(|| Box::new(LostReply { sent_on, pending }));
-                    return Err(Unanswered { error: error.into(), lost });
+                    return Err(Unanswered { error: self.error_of(error), lost });
                 }
             };
+        }
+    }
+
+    /// The error of a call; of a timeout, with the name of the node and why it may be silent.
+    fn error_of(&self, error: LinkError) -> Error {
+        let members = self.reader.published_members().ok().flatten();
+        match (error, members.and_then(|(_, bytes)| Members::decode(&bytes))) {
+            (LinkError::Timeout { waited_ms, .. }, Some(members)) => {
+                let own = members.nodes.iter().find(|node| node.is_own);
+                let name = own.map_or(self.node.as_str(), |own| own.name.as_str());
+                let is_cut_off = members.cluster != 0 && !members.has_lease;
+                let why = if is_cut_off { ", which is cut off from its cluster" } else { "" };
+                Error::Timeout { what: format!("node {name:?}{why}"), waited_ms }
+            }
+            (error, _) => error.into(),
         }
     }
 

@@ -10,7 +10,7 @@
 //! * `inherited`: memory that forked children may read.
 
 mod calls;
-mod connect;
+pub(crate) mod connect;
 mod holds;
 mod inherited;
 pub(crate) mod late_queue;
@@ -22,4 +22,4 @@ pub(crate) mod reserved_names;
 pub(crate) mod reserved_objects;
 pub(crate) mod sealing;
 pub(crate) mod session;
-mod turn;
+pub(crate) mod turn;

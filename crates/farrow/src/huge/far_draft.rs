@@ -39,7 +39,7 @@ impl FarDraft {
         let staged = Draft::staged(client.nodes().own(), value, options)?.stage()?;
         let draft = Self { link, staged, is_sealed: false };
         loop {
-            match draft.step(ImportStep::Bring) {
+            match draft.link.call(draft.import(ImportStep::Bring)) {
                 Ok(ReplyBody::Done) => return Ok(draft),
                 Ok(ReplyBody::Fetching) => {}
                 Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
@@ -59,23 +59,26 @@ impl FarDraft {
         name: &str,
         metadata: &Metadata,
     ) -> Result<Option<ObjectId>, Error> {
-        let mut reserved = match FarDestination::reserve(&self.link, vec![Some(name)]) {
-            Ok(mut reserved) => reserved.pop(),
-            Err(Error::AlreadyExists { .. }) => return Ok(None),
+        let reserved = FarDestination::reserve(&self.link, vec![Some(name)]);
+        let mut reserved = match reserved.map(|mut reserved| reserved.pop()) {
+            Ok(Some(reserved)) => reserved,
+            Ok(None) | Err(Error::AlreadyExists { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         let (name, metadata) = (Some(name.to_owned()), Some(metadata.encode()));
         let step = ImportStep::Seal { name, metadata, is_pinned: true };
         loop {
-            match self.step(step.clone())? {
-                ReplyBody::Fetched(Some((hi, lo))) => {
+            match reserved.call(self.import(step.clone())) {
+                Ok(ReplyBody::Fetched(Some((hi, lo)))) => {
                     self.is_sealed = true;
-                    reserved.iter_mut().for_each(FarDestination::is_used);
+                    reserved.is_used();
                     return Ok(Some(ObjectId { hi, lo }));
                 }
-                ReplyBody::Fetching => {}
-                ReplyBody::Fetched(None) => return Err(self.link.not_found()),
-                other => return Err(confused(&other).into()),
+                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetched(None)) => return Err(self.link.not_found()),
+                Ok(other) => return Err(confused(&other).into()),
+                Err(Error::AlreadyExists { .. }) => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -85,10 +88,10 @@ impl FarDraft {
         self.staged.bytes()
     }
 
-    fn step(&self, step: ImportStep) -> Result<ReplyBody, Error> {
+    fn import(&self, step: ImportStep) -> RequestBody {
         let id = self.staged.id();
         let wait_ms = u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
-        self.link.call(RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms })
+        RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms }
     }
 }
 

@@ -268,21 +268,27 @@ impl Linked {
         // Those of the nodes are held until all are chosen, so that no two are the same.
         let held: Vec<TcpListener> = (0..count).map(|_| bind()).collect();
         let backs: Vec<SocketAddr> = held.iter().map(address).collect();
+        let held_for_data: Vec<TcpListener> = (0..count).map(|_| bind()).collect();
+        let data_backs: Vec<SocketAddr> = held_for_data.iter().map(address).collect();
         let mut fronts = Vec::new();
-        for (to, target) in backs.iter().copied().enumerate() {
+        for (number, target) in backs.iter().chain(&data_backs).copied().enumerate() {
             let listener = bind();
             fronts.push(address(&listener));
             let links = links.clone();
-            thread::spawn(move || links.serve(&listener, to, target));
+            thread::spawn(move || links.serve(&listener, number % count, target));
         }
-        drop(held);
-        let known: Vec<String> = fronts.iter().map(ToString::to_string).collect();
+        drop((held, held_for_data));
+        let mut known: Vec<String> = fronts.iter().map(ToString::to_string).collect();
+        let known_for_data = known.split_off(count);
         let names: Vec<String> =
             (0..count).map(|n| char::from(b'a' + n as u8).to_string()).collect();
         let daemons = (0..count).map(|number| {
             let listen = backs[number].to_string();
             let mut words = vec!["--plaintext", "--name", &names[number], "--listen", &listen];
             words.extend(["--advertise", &known[number]]);
+            let data_listen = data_backs[number].to_string();
+            words.extend(["--data-listen", &data_listen]);
+            words.extend(["--data-advertise", &known_for_data[number]]);
             for other in known.iter().enumerate().filter(|(n, _)| *n != number) {
                 words.extend(["--join", other.1]);
             }

@@ -24,6 +24,24 @@ impl OptionalCluster {
         }
     }
 
+    /// As [`Self::check_held`], of a name that a client has reserved before. Another object has it, or
+    /// the reservation ended when this node was excluded.
+    ///
+    /// # Errors
+    /// [`WireError::NameTaken`], [`WireError::CutOff`].
+    pub(in crate::protocol) fn check_reserved(
+        &self,
+        home: &Home,
+        full: &str,
+    ) -> Result<(), WireError> {
+        let held = self.check_held(full);
+        if held.is_err() && home.is_reserved(full) && !home.has_name(full).unwrap_or(true) {
+            let reason = format!("it has no lease for the reserved name {:?}", own_name(full));
+            return Err(WireError::CutOff { node: self.own_name(), reason });
+        }
+        held
+    }
+
     /// Has reserved names checked in the next tick: some may not be reserved any more.
     pub(in crate::protocol) fn note_reservations(&mut self) {
         if let Some(cluster) = &mut self.0 {
@@ -60,6 +78,12 @@ impl OptionalCluster {
             NameRefusal::Unread { node: lost } => self
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
+            NameRefusal::NotAnswered { authority } => {
+                let silent =
+                    self.name_of(*authority).unwrap_or_else(|| authority.get().to_string());
+                let reason = format!("node {silent:?}, which grants the name, did not answer");
+                WireError::CutOff { node, reason }
+            }
             why => WireError::CutOff { node, reason: why.to_string() },
         }
     }

@@ -52,6 +52,7 @@ impl NodeState {
             naming,
             incarnation,
             has_lease: false,
+            without_lease_since_ms: now_ms,
             peers: BTreeMap::new(),
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
@@ -246,6 +247,9 @@ impl NodeState {
         }
         let is_over = cluster.has_lease && !has_lease;
         cluster.has_lease = has_lease;
+        if is_over {
+            cluster.without_lease_since_ms = now_ms;
+        }
         cluster.has_news = true;
         let mut outputs = Vec::new();
         cluster.naming.lease(has_lease, &mut outputs);

@@ -63,11 +63,17 @@ impl NodeState {
             return Ok(());
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
-        self.ask_names(
-            WaitingForNames { session, slot, seq, body, names, deadline_ms, is_cancelled: false },
-            now_ms,
-            out,
-        );
+        let waiting = WaitingForNames {
+            session,
+            slot,
+            seq,
+            body,
+            names,
+            deadline_ms,
+            lease_awaited_until_ms: deadline_ms,
+            is_cancelled: false,
+        };
+        self.ask_names(waiting, now_ms, out);
         Ok(())
     }
 
@@ -122,8 +128,8 @@ impl NodeState {
             return;
         };
         if !cluster.has_lease {
-            // Soon after a start or a change of the view this node has a lease, or never.
-            return cluster.parked.asleep.push(waiting);
+            let until_ms = cluster.lease_awaited_until_ms(now_ms);
+            return cluster.parked.await_lease(waiting, until_ms);
         }
         let ticket = cluster.parked.next_ticket;
         cluster.parked.next_ticket += 1;
@@ -166,7 +172,7 @@ impl NodeState {
         let Cluster { naming, peers, parked, membership, .. } = &mut **cluster;
         let asleep = std::mem::take(&mut parked.asleep);
         let (late, asleep): (Vec<WaitingForNames>, _) =
-            asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
+            asleep.into_iter().partition(|one| one.lease_awaited_until_ms <= now_ms);
         parked.asleep = asleep;
         naming.set_unread(unread(peers, membership.view()));
         let exists = |name: &str| is_name_known(&self.home, peers, name);
@@ -225,7 +231,8 @@ impl NodeState {
             let names = waiting.names.iter().zip(results).filter(|(_, result)| result.is_ok());
             let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
             cluster.naming.settle(names);
-            return cluster.parked.asleep.push(waiting);
+            let until_ms = cluster.lease_awaited_until_ms(now_ms);
+            return cluster.parked.await_lease(waiting, until_ms);
         }
         let granted: Vec<String> = (waiting.names.iter().zip(results))
             .filter(|(_, result)| result.is_ok())

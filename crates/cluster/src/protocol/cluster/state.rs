@@ -26,6 +26,8 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) naming: Naming,
     pub(in crate::protocol) incarnation: u64,
     pub(in crate::protocol) has_lease: bool,
+    /// When the lease was last lost, or this daemon started.
+    pub(super) without_lease_since_ms: u64,
     pub(in crate::protocol) peers: BTreeMap<String, PeerNode>,
     pub(in crate::protocol) parked: Parked,
     pub(in crate::protocol) awaited: Awaited,
@@ -46,6 +48,17 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) has_news: bool,
     /// Whether the others know that this node leaves.
     pub(in crate::protocol) has_left: bool,
+}
+
+impl Cluster {
+    /// When a request that needs the lease gives up waiting for it. The other members agree on a
+    /// view without a lost one within two leases, and a node that returns is let in sooner. After
+    /// that this node is cut off; a request then waits only for a lease that is just being granted.
+    pub(super) fn lease_awaited_until_ms(&self, now_ms: u64) -> u64 {
+        let lease_ms = self.options.lease_ms;
+        let new_view_ms = self.without_lease_since_ms.saturating_add(lease_ms.saturating_mul(2));
+        new_view_ms.max(now_ms.saturating_add(lease_ms / 2))
+    }
 }
 
 /// The cluster of this node, if it is in one. Without one it answers for a node that is alone.

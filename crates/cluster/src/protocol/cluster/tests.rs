@@ -25,6 +25,8 @@ use crate::protocol::{
     span,
 };
 
+mod cut_off;
+
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
 const LEASE_MS: u64 = 1000;
@@ -107,6 +109,8 @@ struct World {
     next_asked: u64,
     /// Questions of a to b about its clients, with their times.
     log: Vec<(u64, Question)>,
+    /// Replies of b to its clients.
+    replies: Vec<(SessionId, u64, Result<ReplyBody, WireError>)>,
 }
 
 impl World {
@@ -136,6 +140,7 @@ impl World {
             lost: Vec::new(),
             next_asked: 0,
             log: Vec::new(),
+            replies: Vec::new(),
         };
         let mut first = Vec::new();
         for number in [0, 1] {
@@ -417,7 +422,14 @@ impl World {
 
     fn perform(&mut self, number: usize, actions: Vec<Action>) {
         for action in actions {
-            let Action::Peer(action) = action else { continue };
+            let action = match action {
+                Action::Peer(action) => action,
+                Action::Send { session, reply, .. } if number == 1 => {
+                    self.replies.push((session, reply.seq, reply.body));
+                    continue;
+                }
+                _ => continue,
+            };
             match action {
                 PeerAction::Tell { incarnation, body, .. } if !self.is_deaf(1 - number) => {
                     self.messages.push_back((1 - number, incarnation, body));

@@ -20,6 +20,8 @@ pub(in crate::protocol) struct WaitingForNames {
     /// Full names.
     pub(in crate::protocol) names: Vec<String>,
     pub(in crate::protocol) deadline_ms: u64,
+    /// While it waits for the lease: when it is refused.
+    pub(in crate::protocol) lease_awaited_until_ms: u64,
     /// The request was answered. Names that are still granted for it are given back.
     pub(in crate::protocol) is_cancelled: bool,
 }
@@ -69,6 +71,12 @@ impl Parked {
         self.waiting.len() + self.asleep.len() + self.indebted.len()
     }
 
+    /// Has a request wait for the lease.
+    pub(in crate::protocol) fn await_lease(&mut self, mut waiting: WaitingForNames, until_ms: u64) {
+        waiting.lease_awaited_until_ms = until_ms.min(waiting.deadline_ms);
+        self.asleep.push(waiting);
+    }
+
     /// Memory of a session's requests, with the requested names.
     pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
         let waiting = self.waiting.values().chain(&self.asleep);
@@ -90,7 +98,7 @@ impl Parked {
     }
 
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
-        let asleep = self.asleep.iter().map(|one| one.deadline_ms);
+        let asleep = self.asleep.iter().map(|one| one.lease_awaited_until_ms);
         asleep.chain(self.indebted.iter().map(|one| one.deadline_ms)).min()
     }
 }

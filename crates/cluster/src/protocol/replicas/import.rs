@@ -246,7 +246,7 @@ impl NodeState {
     /// Whether the object could be sealed now.
     fn check_seal(&mut self, import: &ImportTarget) -> Result<(), WireError> {
         let name = import.seal.as_ref().and_then(|seal| seal.name.as_deref());
-        name.map_or(Ok(()), |name| self.cluster.check_held(name))?;
+        name.map_or(Ok(()), |name| self.cluster.check_reserved(&self.home, name))?;
         self.quota.check_objects(&mut self.home, import.slot, 1)
     }
 }
