@@ -84,12 +84,19 @@ func stepName(state nameState, in input) (bool, nameState) {
 	isThere := state.version != 0
 	next := state
 	if state.isClosed {
-		return in.what == "MayPut" || in.what == "MayDelete" || in.what == "MayDeleteById", state
+		switch in.what {
+		case "MayPut", "MayReplace", "MayDelete", "MayDeleteById":
+			return true, state
+		}
+		return false, state
 	}
 	switch in.what {
 	case "Put", "MayPut":
 		next.version = in.Version
 		return !isThere, next
+	case "Replaced", "MayReplace":
+		next.version = in.Version
+		return true, next
 	case "Taken":
 		return isThere || in.IsInFlight, state
 	case "Got":

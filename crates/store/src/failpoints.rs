@@ -96,7 +96,7 @@ pub const OF_CLIENTS: &[&str] =
     &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
 
 /// Deliberate faults. A long-running test uses them to show that it can find a bug.
-pub const FAULTS: &[&str] = &["names.blind"];
+pub const FAULTS: &[&str] = &["names.blind", "replicas.retained"];
 
 /// Environment variable that [`is_faulty`] reads: the name of one of [`FAULTS`].
 pub const FAULT_VARIABLE: &str = "FARROW_FAULT";

@@ -10,6 +10,11 @@ fn put(name: &str, version: u64) -> Call {
     Call::Put { drafts: vec![draft], node: "a".to_owned() }
 }
 
+fn replace(name: &str, version: u64) -> Call {
+    let draft = Draft { name: Some(name.to_owned()), version };
+    Call::Replace { draft, node: "a".to_owned() }
+}
+
 fn made(version: u64) -> Outcome {
     Outcome::Put { ids: vec![format!("id {version}")] }
 }
@@ -102,6 +107,38 @@ fn what_was_changed_is_found() {
             calls[10] = (get("n"), Some(not_found("n")));
             calls.truncate(12);
         }
+        calls[at].1 = Some(outcome);
+        let judgement = judged(calls, false);
+        assert_eq!(judgement.not_count, 1, "{what}: {judgement}");
+    }
+}
+
+/// A name leads to the old object or the new one at every moment, and to no other.
+#[test]
+fn replaced_objects_do_not_come_back() {
+    let right = || {
+        vec![
+            (put("n", 1), Some(made(1))),
+            (replace("n", 2), Some(made(2))),
+            (get("n"), Some(got(2))),
+            (Call::GetById { version: 1 }, Some(Outcome::NotFound { name: None })),
+            (replace("n", 3), Some(Outcome::Unknown("lost".to_owned()))),
+            (get("n"), Some(got(3))),
+            (replace("n", 4), None),
+            (Call::Delete { name: "n".to_owned() }, Some(Outcome::Deleted)),
+            (replace("n", 5), Some(made(5))),
+        ]
+    };
+    let judgement = judged(right(), false);
+    assert_eq!((judgement.not_count, judgement.undecided), (0, 0), "{:?}", judgement.not);
+    let changes = [
+        ("the old one", 2, got(1)),
+        ("none", 2, not_found("n")),
+        ("the old one by its id", 3, got(1)),
+        ("an older one", 5, got(1)),
+    ];
+    for (what, at, outcome) in changes {
+        let mut calls = right();
         calls[at].1 = Some(outcome);
         let judgement = judged(calls, false);
         assert_eq!(judgement.not_count, 1, "{what}: {judgement}");

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrow::{
-    Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectKey, ObjectOptions, Value,
+    Client, ConnectOptions, Error, Metadata, ObjectBytes, ObjectId, ObjectKey, ObjectOptions,
+    Value, Writer,
 };
 use farrow_memory::sync::{AtomicBool, Ordering};
 
@@ -207,10 +208,27 @@ fn outcome_of(error: &Error) -> Outcome {
     }
 }
 
+/// The memory of a node: mapped here, or of a node to which objects are sent.
+enum Place {
+    Mapped(Client),
+    ByNet,
+}
+
+impl Place {
+    /// An error of a put there. A node that is not reached may have received what was sent.
+    fn outcome_of(&self, error: &Error) -> Outcome {
+        match (self, error) {
+            (Self::ByNet, Error::NodeUnreachable { .. }) => Outcome::Unknown(error.to_string()),
+            _ => outcome_of(error),
+        }
+    }
+}
+
 impl Work {
     fn step(&mut self) {
         match self.dice.roll(100) {
-            0..18 => self.put(false),
+            0..14 => self.put(false),
+            14..18 => self.replace(),
             18..24 => self.put_nameless(),
             24..27 => self.put_many(),
             27..30 => self.put(true),
@@ -261,11 +279,15 @@ impl Work {
         (draft, bytes)
     }
 
-    /// The client with the memory of a node, its own one more often.
-    fn somewhere(&mut self) -> Option<(Client, String)> {
+    /// The memory of a node, of its own one more often.
+    fn somewhere(&mut self) -> Option<(Place, String)> {
         let at = self.dice.roll(2 * self.nodes.len() as u64) as usize;
         let node = self.nodes.get(at).unwrap_or(&self.own).clone();
-        self.client.at(&node).ok().map(|client| (client, node))
+        match self.client.at(&node) {
+            Ok(client) => Some((Place::Mapped(client), node)),
+            Err(Error::NodeUnreachable { .. }) => Some((Place::ByNet, node)),
+            Err(_) => None,
+        }
     }
 
     fn know(&mut self, id: ObjectId, version: u64) {
@@ -285,6 +307,28 @@ impl Work {
         let name = self.name(false);
         let (draft, bytes) = self.draft(Some(name));
         self.put_one(draft, &bytes, is_created);
+    }
+
+    /// In the memory of its own node, where alone objects are replaced.
+    fn replace(&mut self) {
+        let name = self.name(false);
+        let (draft, bytes) = self.draft(Some(name));
+        let (client, node, version) = (self.client.clone(), self.own.clone(), draft.version);
+        let name = draft.name.clone();
+        let mut made = None;
+        self.recorder.call(Call::Replace { draft, node }, || {
+            let options = ObjectOptions { replace: true, ..ObjectOptions::named(name.as_deref()) };
+            match client.put_with(&Value::Bytes(&bytes), &options) {
+                Ok(id) => {
+                    made = Some(id);
+                    Outcome::Put { ids: vec![id.to_string()] }
+                }
+                Err(error) => outcome_of(&error),
+            }
+        });
+        if let Some(id) = made {
+            self.know(id, version);
+        }
     }
 
     fn put_nameless(&mut self) {
@@ -317,14 +361,22 @@ impl Work {
     }
 
     fn put_one(&mut self, draft: Draft, bytes: &[u8], is_created: bool) -> Option<ObjectId> {
-        let (client, node) = self.somewhere()?;
+        let (place, node) = self.somewhere()?;
         let version = draft.version;
         let name = draft.name.clone();
         let mut made = None;
+        let (own, at) = (self.client.clone(), node.clone());
         self.recorder.call(Call::Put { drafts: vec![draft], node }, || {
-            let put = match is_created {
-                true => create(&client, name.as_deref(), bytes),
-                false => client.put(&Value::Bytes(bytes), name.as_deref()),
+            let options = ObjectOptions::named(name.as_deref());
+            let put = match (&place, is_created) {
+                (Place::Mapped(client), true) => {
+                    written(client.create(bytes.len() as u64, name.as_deref()), bytes)
+                }
+                (Place::Mapped(client), false) => client.put_with(&Value::Bytes(bytes), &options),
+                (Place::ByNet, true) => {
+                    written(own.create_on(&at, bytes.len() as u64, &options), bytes)
+                }
+                (Place::ByNet, false) => own.put_on(&at, &Value::Bytes(bytes), &options),
             };
             match put {
                 Ok(id) => {
@@ -335,7 +387,7 @@ impl Work {
                 Err(error @ Error::NotFound { .. }) if is_created => {
                     Outcome::Unknown(error.to_string())
                 }
-                Err(error) => outcome_of(&error),
+                Err(error) => place.outcome_of(&error),
             }
         });
         if let Some(id) = made {
@@ -350,15 +402,22 @@ impl Work {
             let name = self.name(false);
             all.insert(name.clone(), self.draft(Some(name)));
         }
-        let Some((client, node)) = self.somewhere() else { return };
+        let Some((place, node)) = self.somewhere() else { return };
         let drafts: Vec<Draft> = all.values().map(|(draft, _)| draft.clone()).collect();
         let values: Vec<(Value<'_>, ObjectOptions<'_>)> = all
             .iter()
             .map(|(name, (_, bytes))| (Value::Bytes(bytes), ObjectOptions::named(Some(name))))
             .collect();
-        self.recorder.call(Call::Put { drafts, node }, || match client.put_many(&values) {
-            Ok(ids) => Outcome::Put { ids: ids.iter().map(ToString::to_string).collect() },
-            Err(error) => outcome_of(&error),
+        let (own, at) = (self.client.clone(), node.clone());
+        self.recorder.call(Call::Put { drafts, node }, || {
+            let put = match &place {
+                Place::Mapped(client) => client.put_many(&values),
+                Place::ByNet => own.put_many_on(&at, &values),
+            };
+            match put {
+                Ok(ids) => Outcome::Put { ids: ids.iter().map(ToString::to_string).collect() },
+                Err(error) => place.outcome_of(&error),
+            }
         });
     }
 
@@ -469,16 +528,23 @@ impl Work {
     fn list(&mut self) {
         let kind = self.dice.roll(KINDS.len() as u64) as usize;
         let prefix = self.prefix(kind, false);
-        let Some((client, node)) = self.somewhere() else { return };
+        let Some((place, node)) = self.somewhere() else { return };
+        let (own, at) = (self.client.clone(), node.clone());
         let names = (0..KINDS[kind].0).map(|number| format!("{prefix}{number}")).collect();
-        self.recorder.call(Call::List { names, node }, || match client.list(&prefix) {
-            Ok(listed) => Outcome::Listed(
-                listed
-                    .into_iter()
-                    .filter_map(|one| Some((one.name?, one.id.to_string())))
-                    .collect(),
-            ),
-            Err(error) => outcome_of(&error),
+        self.recorder.call(Call::List { names, node }, || {
+            let listed = match &place {
+                Place::Mapped(client) => client.list(&prefix),
+                Place::ByNet => own.list_on(&at, &prefix, &Metadata::default()),
+            };
+            match listed {
+                Ok(listed) => Outcome::Listed(
+                    listed
+                        .into_iter()
+                        .filter_map(|one| Some((one.name?, one.id.to_string())))
+                        .collect(),
+                ),
+                Err(error) => place.outcome_of(&error),
+            }
         });
     }
 
@@ -516,8 +582,8 @@ impl Work {
     }
 }
 
-fn create(client: &Client, name: Option<&str>, bytes: &[u8]) -> Result<ObjectId, Error> {
-    let writer = client.create(bytes.len() as u64, name)?;
+fn written(writer: Result<Writer, Error>, bytes: &[u8]) -> Result<ObjectId, Error> {
+    let writer = writer?;
     writer.memory().write_at(0, bytes)?;
     writer.seal()
 }

@@ -179,6 +179,17 @@ fn names_and_flags_are_linearizable_where_objects_are_brought_by_network() {
     Plan::new("by-net", 0x4157_0006).assert_linearizable(ground);
 }
 
+/// As before, and the links of both the membership and the objects are cut, flap, lose and delay, in
+/// one direction too.
+#[test]
+fn names_and_flags_are_linearizable_where_the_network_of_objects_fails() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let more = ["--net", "only", "--spill", spill.path().to_str().unwrap()];
+    let ground = Ground::Proxied(Linked::start(3, MEMORY, &[NODES, &more].concat()));
+    Plan::new("by-net-links", 0x4158_f76b).assert_linearizable(ground);
+}
+
 /// What does not fit goes, by the policy: then nothing says that a name must be there, but what is
 /// there is what was put last, and no deleted object comes back.
 #[test]
@@ -198,11 +209,23 @@ fn names_that_are_given_away_twice_are_found() {
     let nodes = Nodes::start_each(3, NODES, |_, words| {
         Daemon::start_by(&["/usr/bin/env", &fault], MEMORY, words)
     });
-    let plan = Plan {
-        operations: CANARY_OPERATIONS,
-        has_faults: false,
-        ..Plan::new("blind", 0x4157_0003)
-    };
+    assert_found("blind", 0x4157_0003, nodes);
+}
+
+/// The canary by network: nodes that keep their replicas of objects that were deleted.
+#[test]
+fn deleted_objects_that_other_nodes_still_find_are_found() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let fault = format!("{}=replicas.retained", failpoints::FAULT_VARIABLE);
+    let nodes = Nodes::start_each(3, &[NODES, &["--net", "only"]].concat(), |_, words| {
+        Daemon::start_by(&["/usr/bin/env", &fault], MEMORY, words)
+    });
+    assert_found("retained", 0x4157_0008, nodes);
+}
+
+/// Nodes with a planted fault, and a history that tells it.
+fn assert_found(name: &'static str, seed: u64, nodes: Nodes) {
+    let plan = Plan { operations: CANARY_OPERATIONS, has_faults: false, ..Plan::new(name, seed) };
     let parts = plan.run(Ground::Loopback(nodes));
     let judgement = plan.judge(&parts);
     assert!(judgement.not_count > 0, "{judgement}");

@@ -16,6 +16,15 @@ pub enum NameOp {
     Put {
         version: u64,
     },
+    /// An object of this version was made, and took the place of the one with its name, if there
+    /// was one.
+    Replaced {
+        version: u64,
+    },
+    /// Perhaps one took the place of another. It has no end in time either.
+    MayReplace {
+        version: u64,
+    },
     /// Perhaps one was made. As all that begins with "may" it has no end in time, so that it may be
     /// behind [`Self::Close`], where it does nothing.
     MayPut {
@@ -78,6 +87,7 @@ impl Operation for NameOp {
     fn may_change(&self) -> bool {
         match self {
             Self::Put { .. } | Self::MayPut { .. } | Self::MayDelete { .. } => true,
+            Self::Replaced { .. } | Self::MayReplace { .. } => true,
             Self::Deleted { .. } | Self::Unmade { .. } => true,
             Self::DeletedById { .. } | Self::MayDeleteById { .. } => true,
             Self::TakenBack { .. } | Self::Taken { .. } | Self::Got { .. } | Self::NotFound => {
@@ -170,13 +180,19 @@ fn step(op: &NameOp, state: NameState) -> Option<NameState> {
     if state.is_closed {
         let is_open_ended = matches!(
             op,
-            NameOp::MayPut { .. } | NameOp::MayDelete { .. } | NameOp::MayDeleteById { .. }
+            NameOp::MayPut { .. }
+                | NameOp::MayReplace { .. }
+                | NameOp::MayDelete { .. }
+                | NameOp::MayDeleteById { .. }
         );
         return is_open_ended.then_some(state);
     }
     let (is_possible, next) = match op {
         NameOp::Put { version: new } | NameOp::MayPut { version: new } => {
             (version.is_none(), now(Some(*new)))
+        }
+        NameOp::Replaced { version: new } | NameOp::MayReplace { version: new } => {
+            (true, now(Some(*new)))
         }
         NameOp::TakenBack { .. } => (true, state),
         NameOp::Taken { is_in_flight } => (*is_in_flight || version.is_some(), state),

@@ -73,7 +73,7 @@ impl Versions {
         let mut versions = Self::default();
         for one in all {
             let outcome = one.end.as_ref().map(|(_, outcome)| outcome);
-            if let Call::Put { drafts, node } = &one.call {
+            if let Some((drafts, node)) = one.call.drafts() {
                 for (at, draft) in drafts.iter().enumerate() {
                     let partition = partition_of(draft);
                     let there = versions.at.entry((partition.clone(), node.clone()));
@@ -149,8 +149,10 @@ impl Partitions {
             ops.push(Timed { begin_ns, end_ns, op });
         };
         let of = |version: &u64| versions.partition.get(version).cloned().unwrap_or_default();
+        let is_replacing = matches!(one.call, Call::Replace { .. });
         match (&one.call, outcome) {
-            (Call::Put { drafts, .. }, outcome) => {
+            (Call::Put { .. } | Call::Replace { .. }, outcome) => {
+                let drafts = one.call.drafts().map(|(drafts, _)| drafts).unwrap_or_default();
                 for draft in drafts {
                     let (partition, version) = (partition_of(draft), draft.version);
                     let is_taken = matches!(outcome, Some(Outcome::Taken { name })
@@ -160,6 +162,12 @@ impl Partitions {
                     let until_ns = end_ns.saturating_add(more_ns);
                     puts.entry(partition.clone()).or_default().push((begin_ns, until_ns));
                     match outcome {
+                        Some(Outcome::Put { .. }) if is_replacing => {
+                            name(&partition, end_ns, NameOp::Replaced { version });
+                        }
+                        None if is_replacing => {
+                            name(&partition, NEVER, NameOp::MayReplace { version });
+                        }
                         Some(Outcome::Put { .. }) => {
                             name(&partition, end_ns, NameOp::Put { version });
                         }
@@ -301,6 +309,11 @@ impl Partitions {
                             (one.end_ns, one.op) = (*end_ns, NameOp::Put { version });
                         }
                     }
+                    NameOp::MayReplace { version } => {
+                        if let Some(end_ns) = seen.get(&version) {
+                            (one.end_ns, one.op) = (*end_ns, NameOp::Replaced { version });
+                        }
+                    }
                     NameOp::TakenBack { version } => {
                         if seen.contains_key(&version) {
                             more.push(Timed { op: NameOp::Put { version }, ..one.clone() });
@@ -323,7 +336,10 @@ impl Partitions {
             let put: BTreeSet<u64> = ops
                 .iter()
                 .filter_map(|one| match one.op {
-                    NameOp::Put { version } | NameOp::MayPut { version } => Some(version),
+                    NameOp::Put { version }
+                    | NameOp::MayPut { version }
+                    | NameOp::Replaced { version }
+                    | NameOp::MayReplace { version } => Some(version),
                     _ => None,
                 })
                 .collect();

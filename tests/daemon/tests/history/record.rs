@@ -44,6 +44,11 @@ pub enum Call {
         drafts: Vec<Draft>,
         node: String,
     },
+    /// One, with a name that another object of the node may have.
+    Replace {
+        draft: Draft,
+        node: String,
+    },
     /// All, or an error; one, but for `get_many`.
     Get {
         names: Vec<String>,
@@ -77,6 +82,17 @@ pub enum Call {
         name: String,
         mask: u64,
     },
+}
+
+impl Call {
+    /// What is to be made, and in the memory of which node.
+    pub fn drafts(&self) -> Option<(&[Draft], &String)> {
+        match self {
+            Self::Put { drafts, node } => Some((drafts, node)),
+            Self::Replace { draft, node } => Some((std::slice::from_ref(draft), node)),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -58,6 +58,10 @@ impl NodeState {
 
     /// Drops the replica of an object, and those of parts of it.
     fn drop_replica(&mut self, origin: ObjectId) {
+        #[cfg(feature = "failpoints")]
+        if farrow_store::failpoints::is_faulty("replicas.retained") {
+            return;
+        }
         let Replicas { by_origin, named_parts, port, lazy, .. } = &mut self.replicas;
         lazy.outdate(|of, _| of == origin);
         if let Some(port) = port {
