@@ -24,6 +24,9 @@ fn named(name: &str) -> ObjectOptions<'_> {
     ObjectOptions::named(Some(name))
 }
 
+/// Longer than a client uses a connection without a question whether it is still there.
+const IDLE: Duration = Duration::from_millis(1100);
+
 /// Ends all connections between the nodes, and waits until b has no client of a any more.
 fn end_connections(linked: &Linked, there: &Client) {
     let clients = || there.stats().unwrap().node.clients;
@@ -31,6 +34,7 @@ fn end_connections(linked: &Linked, there: &Client) {
     linked.links.reset();
     let is_ended = || (clients() < before).then_some(());
     assert!(wait_for("the end of a connection", is_ended).is_some());
+    std::thread::sleep(IDLE);
 }
 
 fn assert_has(client: &Client, name: &str, bytes: &[u8]) {

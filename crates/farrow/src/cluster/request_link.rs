@@ -239,15 +239,15 @@ fn connect_again(
     })
 }
 
-/// Whether a request may be sent again after the end of its connection. The node undoes
-/// reservations and imports without a seal when a connection ends, and sets a pin only once.
+/// Whether a request may be sent again after the end of its connection. The node undoes imports
+/// without a seal when a connection ends, and sets a pin only once. A reservation may still wait for
+/// the authority of the name, and then a second one finds the name taken.
 fn may_repeat(body: &RequestBody) -> bool {
-    matches!(
-        body,
-        RequestBody::Reserve { .. }
-            | RequestBody::Pin { .. }
-            | RequestBody::Import { step: ImportStep::Bring, .. }
-    )
+    match body {
+        RequestBody::Reserve { names } => names.is_empty(),
+        RequestBody::Pin { .. } | RequestBody::Import { step: ImportStep::Bring, .. } => true,
+        _ => false,
+    }
 }
 
 /// Where an object of this client is to be, and the name that it has reserved there.
@@ -270,9 +270,7 @@ impl FarDestination {
         let mut all: Vec<Self> = names.iter().map(|_| nameless()).collect();
         let named = all.iter_mut().zip(names).filter_map(|(one, name)| Some((one, name?)));
         let mut named: Vec<(&mut Self, &str)> = named.collect();
-        if named.is_empty() {
-            link.check_idle()?;
-        }
+        link.check_idle()?;
         // If a later part fails, the earlier ones give their names back.
         for some in named.chunks_mut(BATCH_ITEMS_MAX) {
             let names = some.iter().map(|(_, name)| (*name).to_owned()).collect();
