@@ -14,8 +14,8 @@ use crate::config;
 use crate::logging::{self, LogFormat, say};
 use crate::metrics::MetricsAddress;
 use crate::node::{
-    ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, NetConfig,
-    NetUse, Node, NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
+    ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource,
+    NetCompress, NetConfig, NetUse, Node, NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
@@ -234,6 +234,11 @@ struct ClusterArguments {
     /// node maps this node's memory), or never
     #[arg(long, value_enum, default_value = "auto", requires = "listen")]
     net: NetUse,
+    /// When bytes of large objects are compressed on their way: where measurements of the link, the
+    /// data and the processor say that it saves time, never, or where they become fewer. Both nodes
+    /// must allow it
+    #[arg(long, value_enum, default_value = "auto", requires = "listen")]
+    net_compress: NetCompress,
     /// RDMA device, such as mlx5_0, by which large objects are read from the memory of other nodes
     /// that have this option too. Their bytes are not encrypted
     #[cfg(feature = "rdma")]
@@ -301,6 +306,7 @@ impl ClusterArguments {
                 advertise: self.data_advertise,
                 cache: self.cache,
                 used: self.net,
+                compress: self.net_compress,
                 #[cfg(feature = "rdma")]
                 rdma: self.rdma,
             },

@@ -120,6 +120,25 @@ fn show_expected(expected: Option<(u64, Span)>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
+    /// A packed piece is no LZ4 block.
+    #[error("no LZ4 block of the length that was asked for: {0}")]
+    NotPacked(String),
+    /// A packed piece has another length than requested.
+    #[error("{bytes} B unpacked, expected {expected}")]
+    Unpacked {
+        /// Bytes of the block.
+        bytes: u64,
+        /// Length of the piece.
+        expected: u64,
+    },
+    /// The checksum of a packed piece does not match.
+    #[error("checksum {found:#010x}, the unpacked bytes have {computed:#010x}")]
+    PackedChecksum {
+        /// Checksum in front of the block.
+        found: u32,
+        /// Checksum of the unpacked bytes.
+        computed: u32,
+    },
     /// The body ends early.
     #[error("{asked} B expected, {left} B left")]
     Short {

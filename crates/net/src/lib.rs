@@ -8,6 +8,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`frame`] | headers and bodies as bytes: decoded, checked, limited |
+//! | [`pack`] | pieces that travel compressed, where that saves time |
 //! | [`records`] | record layers below the frames: plain, and TLS 1.3 |
 //! | [`ticket`] | 32 bytes, used once, that bind a connection to an incarnation of a member |
 //! | [`cache`] | the node's mirrors, their capacity and eviction; chunks, holds, claims |
@@ -42,6 +43,7 @@ pub mod cache;
 mod error;
 pub mod frame;
 mod member;
+pub mod pack;
 pub mod peer;
 pub mod records;
 pub mod server;

@@ -45,6 +45,14 @@ impl LinkEstimate {
         };
     }
 
+    /// As [`Self::on_bytes`], where something else may have been slower than the link: the estimate
+    /// does not become less.
+    pub fn on_bytes_at_least(&mut self, bytes: u64, elapsed: Duration) {
+        let before = self.bytes_per_second;
+        self.on_bytes(bytes, elapsed);
+        self.bytes_per_second = self.bytes_per_second.max(before);
+    }
+
     /// Maximum bytes in flight, over all connections.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
@@ -81,6 +89,16 @@ mod tests {
         assert_eq!(link.window_bytes(), 2 * (5 << 30) / 500);
         link.on_round_trip(Duration::from_micros(10));
         assert_eq!(link.window_bytes(), WINDOW_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_rate_that_something_else_limits_never_makes_the_estimate_less() {
+        let (mut link, second) = (LinkEstimate::default(), Duration::from_secs(1));
+        link.on_bytes(1000, second);
+        link.on_bytes_at_least(10, second);
+        assert_eq!(link.bytes_per_second(), 1000);
+        link.on_bytes_at_least(5000, second);
+        assert_eq!(link.bytes_per_second(), 2000);
     }
 
     #[test]

@@ -179,6 +179,38 @@ fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
     .unwrap();
 }
 
+/// Objects that travel compressed arrive whole, where both nodes allow it, and are counted at both.
+#[test]
+fn compressed_bytes_are_counted_before_and_after() {
+    let bytes: Vec<u8> = (0..3_000_000_u32).flat_map(|number| (number / 9).to_le_bytes()).collect();
+    for (of_home, of_reader, is_compressed) in
+        [("auto", "lz4", true), ("off", "lz4", false), ("lz4", "off", false)]
+    {
+        let nodes = Nodes::start_each(2, &["--net", "only", "--no-prepare"], |number, words| {
+            let mode = if number == 0 { of_home } else { of_reader };
+            Daemon::start("64MiB", &[words, &["--metrics", "--net-compress", mode]].concat())
+        });
+        nodes.client(0).put(&Value::Bytes(&bytes), Some("numbers")).unwrap();
+        let found = nodes.client(1).get(&"numbers".into(), PATIENCE).unwrap();
+        assert!(found.view().unwrap()[..] == bytes[..]);
+        let counted = |number: usize, way: &str| {
+            let text = numbers(&nodes.daemons[number]);
+            ["plain", "compressed"].map(|form| {
+                let labels = format!("{{way=\"{way}\",form=\"{form}\"}}");
+                value(&text, &format!("farrow_net_compressed_bytes_total{labels}")) as usize
+            })
+        };
+        let sent = counted(0, "out");
+        assert_eq!(counted(1, "in"), sent, "{of_home}, {of_reader}");
+        assert_eq!((counted(0, "in"), counted(1, "out")), ([0, 0], [0, 0]));
+        match is_compressed {
+            // With the rest of its last page.
+            true => assert!(sent[0] >= bytes.len() && sent[1] < bytes.len() / 2, "{sent:?}"),
+            false => assert_eq!(sent, [0, 0], "{of_home}, {of_reader}"),
+        }
+    }
+}
+
 #[test]
 fn what_is_no_scrape_is_told_so() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);

@@ -89,7 +89,7 @@ impl Traffic {
 
 /// Writes all metrics of the cluster in the text format.
 pub(crate) fn write(out: &mut String, numbers: &ClusterStats, traffic: &Traffic) {
-    let ClusterStats { members, lease_left_ms, lines, fetched, served } = numbers;
+    let ClusterStats { members, lease_left_ms, lines, fetched, served, packed } = numbers;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -139,6 +139,13 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterStats, traffic: &Traffic)
     head(out, name, "counter", "Bytes sent to other nodes, of own objects and of replicas.");
     for (of, bytes) in ["own", "replica"].iter().zip(served) {
         line(out, name, &format!("{{of=\"{of}\"}}"), *bytes as f64);
+    }
+    let name = "farrow_net_compressed_bytes_total";
+    head(out, name, "counter", "Bytes that were compressed on their way, before and after it.");
+    for (way, counts) in ["out", "in"].iter().zip(packed) {
+        for (form, bytes) in ["plain", "compressed"].iter().zip(counts) {
+            line(out, name, &format!("{{way=\"{way}\",form=\"{form}\"}}"), *bytes as f64);
+        }
     }
     write_traffic(out, others().map(|node| node.name.as_str()), traffic);
 }
@@ -200,7 +207,8 @@ mod tests {
         let members = Members { epoch: 7, has_lease: true, nodes, ..Members::default() };
         let lines = vec![("b".to_owned(), [3, 4])];
         let (fetched, served) = ([5, 600], [7, 800]);
-        let numbers = ClusterStats { members, lease_left_ms: 1500, lines, fetched, served };
+        let packed = [[90, 30], [80, 20]];
+        let numbers = ClusterStats { members, lease_left_ms: 1500, lines, fetched, served, packed };
         let mut traffic = Traffic::default();
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);
@@ -218,6 +226,9 @@ mod tests {
             "farrow_fetched_bytes_total 600",
             "farrow_served_bytes_total{of=\"own\"} 7",
             "farrow_served_bytes_total{of=\"replica\"} 800",
+            "farrow_net_compressed_bytes_total{way=\"out\",form=\"plain\"} 90",
+            "farrow_net_compressed_bytes_total{way=\"out\",form=\"compressed\"} 30",
+            "farrow_net_compressed_bytes_total{way=\"in\",form=\"compressed\"} 20",
             "farrow_peer_messages_total{node=\"b\",kind=\"question\",way=\"out\"} 2",
             "farrow_peer_bytes_total{node=\"b\",kind=\"question\",way=\"out\"} 30",
             "farrow_peer_failures_total{node=\"b\"} 1",

@@ -35,6 +35,10 @@ pub(crate) trait Interests: Send + Sync {
 
     /// Bytes that other nodes read of this node's objects, and of its replicas.
     fn served(&self) -> [u64; 2];
+
+    /// Bytes of the pieces that were sent compressed and of their compressed form, then of those that
+    /// were received.
+    fn packed(&self) -> [[u64; 2]; 2];
 }
 
 impl Interests for RegionSource {
@@ -79,5 +83,9 @@ impl Interests for RegionSource {
     fn served(&self) -> [u64; 2] {
         let [own, replicas] = &self.served;
         [own.load(Ordering::Relaxed), replicas.load(Ordering::Relaxed)]
+    }
+
+    fn packed(&self) -> [[u64; 2]; 2] {
+        [self.packed.sent(), self.packed.received()]
     }
 }

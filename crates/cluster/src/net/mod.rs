@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::cache::MirrorHold;
+use farrow_net::pack::{PackMode, PackingOptions};
 use farrow_net::peer::{Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
 #[cfg(feature = "rdma")]
@@ -99,6 +100,7 @@ struct NetShared {
     teller: Teller,
     /// `"net"` or `"net+TLS"`.
     kind: &'static str,
+    packing: PackingOptions,
     #[cfg(feature = "rdma")]
     rdma: Option<String>,
     /// Nodes of which the name of the data server is being resolved.
@@ -123,6 +125,8 @@ pub(crate) struct NetOptions {
     pub(crate) listen: SocketAddr,
     pub(crate) credentials: Credentials,
     pub(crate) rules: Arc<RwLock<Rules>>,
+    /// When objects are compressed on their way.
+    pub(crate) packing: PackMode,
     /// The network card for one-sided reads.
     #[cfg(feature = "rdma")]
     pub(crate) rdma: Option<String>,
@@ -154,7 +158,7 @@ fn words(error: impl Display) -> String {
 impl Net {
     /// Serves a region.
     pub(crate) fn start(region: &Arc<Region>, options: NetOptions) -> Result<Self, String> {
-        let NetOptions { listen, credentials, rules, .. } = options;
+        let NetOptions { listen, credentials, rules, packing, .. } = options;
         let (wake, told) = UnixStream::pair().map_err(words)?;
         wake.set_nonblocking(true).map_err(words)?;
         told.set_nonblocking(true).map_err(words)?;
@@ -164,7 +168,9 @@ impl Net {
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let map = writable_map(region)?;
+        let packing = PackingOptions { packing, counts: Arc::clone(&source.packed) };
         let of_server = ServerOptions {
+            packing: packing.clone(),
             #[cfg(feature = "rdma")]
             rdma: options.rdma.clone().map(|device| RdmaHome { device, map: Arc::clone(&map) }),
             ..ServerOptions::default()
@@ -177,6 +183,7 @@ impl Net {
             source,
             teller,
             kind: credentials.as_str(),
+            packing,
             #[cfg(feature = "rdma")]
             rdma: options.rdma,
             resolving: Mutex::default(),
@@ -326,6 +333,7 @@ impl Net {
             return Ok(());
         };
         let options = PeerOptions {
+            packing: self.shared.packing.clone(),
             #[cfg(feature = "rdma")]
             rdma: self.shared.rdma.clone(),
             ..PeerOptions::new(node, at, Length(section))

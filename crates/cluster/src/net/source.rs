@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::frame::{ErrorCode, INLINE_BYTES_MAX, Opened};
+use farrow_net::pack::PackedCounts;
 use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
 use farrow_store::{
     BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, StoreError, Target,
@@ -81,6 +82,8 @@ pub(crate) struct RegionSource {
     teller: Teller,
     /// Bytes that other nodes read of objects of this node, and of replicas.
     pub(super) served: [AtomicU64; 2],
+    /// Pieces that were compressed on their way, from and to this node.
+    pub(super) packed: Arc<PackedCounts>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,6 +111,7 @@ impl RegionSource {
             state: Mutex::default(),
             teller,
             served: [const { AtomicU64::new(0) }; 2],
+            packed: Arc::default(),
         }))
     }
 

@@ -34,7 +34,8 @@ use crate::upgrade::{self, Succession, TakenOver, UpgradeState};
 pub use error::NodeError;
 pub(crate) use error::{check_socket_path, failed};
 pub use options::{
-    ClusterConfig, EvictionKind, MEMORY_BYTES_MIN, MemorySource, NetConfig, NetUse, NodeOptions,
+    ClusterConfig, EvictionKind, MEMORY_BYTES_MIN, MemorySource, NetCompress, NetConfig, NetUse,
+    NodeOptions,
 };
 use scraped::Scraped;
 use start::{

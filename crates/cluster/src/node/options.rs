@@ -153,6 +153,8 @@ pub struct NetConfig {
     pub cache: Option<Length>,
     /// When objects are read over the network.
     pub used: NetUse,
+    /// When their bytes are compressed on the way.
+    pub compress: NetCompress,
     /// The network card by which large objects are read one-sidedly, of nodes that have one too.
     #[cfg(feature = "rdma")]
     pub rdma: Option<String>,
@@ -168,6 +170,18 @@ pub enum NetUse {
     Only,
     /// Never: objects whose memory cannot be mapped are not readable.
     Off,
+}
+
+/// When bytes of objects are compressed on their way over the network. Both nodes must allow it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum NetCompress {
+    /// By LZ4, if measurements of the link, of the data and of the processor say that it saves time.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// By LZ4, if the bytes become fewer.
+    Lz4,
 }
 
 impl NodeOptions {

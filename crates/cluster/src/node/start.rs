@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{HeldMemory, Length, WINDOW_BASE};
+use farrow_net::pack::PackMode;
 use farrow_net::records::Credentials;
 use farrow_store::{Lru, RegionUid};
 use farrow_wire::{NodeSettings, paths};
 
 use super::error::{NodeError, failed};
-use super::options::{ClusterConfig, EvictionKind, NetConfig, NetUse, NodeOptions};
+use super::options::{ClusterConfig, EvictionKind, NetCompress, NetConfig, NetUse, NodeOptions};
 use crate::host::own_host;
 use crate::lock::Lock;
 use crate::logging;
@@ -110,6 +111,11 @@ pub(super) fn start_net(
         listen,
         credentials,
         rules: Arc::clone(&rules),
+        packing: match config.net.compress {
+            NetCompress::Auto => PackMode::Auto,
+            NetCompress::Off => PackMode::Off,
+            NetCompress::Lz4 => PackMode::Lz4,
+        },
         #[cfg(feature = "rdma")]
         rdma: config.net.rdma.clone(),
     };

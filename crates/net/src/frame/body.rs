@@ -3,6 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use crate::error::{BodyError, FrameError};
+use crate::pack::PackWish;
 use crate::ticket::{TICKET_BYTES, Ticket};
 
 /// Maximum ranges of one request: one page, so that a request fits any socket buffer.
@@ -11,6 +12,9 @@ pub const RANGES_MAX: usize = 256;
 /// Maximum bytes of one request. Reads of this version ask for 1 MiB. The limit bounds the time
 /// that a reader waits for a request of another version.
 pub const READ_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes of the rate in front of the ranges of a ReadPacked.
+pub(super) const RATE_BYTES: usize = 8;
 
 /// Bytes of a range in a body: offset and length.
 pub(super) const RANGE_BYTES: usize = 16;
@@ -159,6 +163,24 @@ pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
         return Err(FrameError::Body { what: "ranges", error });
     }
     Ok(ranges)
+}
+
+/// Encodes a ReadPacked.
+#[must_use]
+pub fn encode_packed_read(wish: PackWish, ranges: &[Span]) -> Vec<u8> {
+    let mut bytes = wish.rate.to_le_bytes().to_vec();
+    bytes.extend(encode_ranges(ranges));
+    bytes
+}
+
+/// Decodes a ReadPacked.
+///
+/// # Errors
+/// As of [`decode_ranges`].
+pub fn decode_packed_read(bytes: &[u8]) -> Result<(PackWish, Vec<Span>), FrameError> {
+    let mut input = ByteReader { rest: bytes };
+    let rate = input.array().map_err(|error| FrameError::Body { what: "ReadPacked", error })?;
+    Ok((PackWish { rate: u64::from_le_bytes(rate) }, decode_ranges(input.rest)?))
 }
 
 /// Decodes the ranges of an Expose, of any length: no thread sends them.

@@ -2,7 +2,7 @@
 
 use super::body::{
     ENDPOINT_BYTES, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, HELLO_BYTES, INLINE_BYTES_MAX,
-    KEY_BYTES, OPENED_BLOCKS_MAX, RANGE_BYTES, RANGES_MAX,
+    KEY_BYTES, OPENED_BLOCKS_MAX, RANGE_BYTES, RANGES_MAX, RATE_BYTES,
 };
 use crate::PIECE_BYTES_MAX;
 use crate::error::FrameError;
@@ -15,6 +15,12 @@ pub const VERSION: u64 = 1;
 
 /// Maximum length of a request to open an object: a name, a namespace and some fields.
 pub const OPEN_BYTES_MAX: u64 = 4096;
+
+/// Bit of the id of a Welcome: the server answers ReadPacked. Earlier versions send 0 and ignore it.
+pub const CAN_PACK: u64 = 1;
+
+/// A checksum, and a block of at least one byte.
+const PACKED_BYTES_MIN: u64 = 5;
 
 /// Bit of `flags`: the checksum is set.
 const FLAG_CHECKED: u8 = 1;
@@ -62,11 +68,15 @@ pub enum Op {
     Exposed = 17,
     /// Ends what Expose began.
     Conceal = 18,
+    /// As Read; pieces may come packed.
+    ReadPacked = 19,
+    /// Compressed bytes of one piece of a range.
+    Packed = 20,
 }
 
 impl Op {
     /// Every op.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Hello,
         Self::Welcome,
         Self::Open,
@@ -85,6 +95,8 @@ impl Op {
         Self::Expose,
         Self::Exposed,
         Self::Conceal,
+        Self::ReadPacked,
+        Self::Packed,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -106,7 +118,12 @@ impl Op {
             Self::Read | Self::Push | Self::Expose => {
                 (RANGE_BYTES as u64, (RANGES_MAX * RANGE_BYTES) as u64)
             }
+            Self::ReadPacked => {
+                let (rate, range) = (RATE_BYTES as u64, RANGE_BYTES as u64);
+                (rate + range, rate + RANGES_MAX as u64 * range)
+            }
             Self::Data => (1, PIECE_BYTES_MAX),
+            Self::Packed => (PACKED_BYTES_MIN, PIECE_BYTES_MAX - 1),
             Self::Error => (0, ERROR_TEXT_BYTES_MAX),
             Self::Meet | Self::Met => (ENDPOINT_BYTES as u64, ENDPOINT_BYTES as u64),
             Self::Exposed => (KEY_BYTES as u64, (RANGES_MAX * KEY_BYTES) as u64),

@@ -13,11 +13,13 @@
 //! | op | sent by | offset | body |
 //! | --- | --- | --- | --- |
 //! | Hello | client | version | a ticket and the class of the connection |
-//! | Welcome | server | version | length of the data section |
+//! | Welcome | server | version | length of the data section; bit 0 of the id: [`CAN_PACK`] |
 //! | Open | client | hold, a new number | the request, which the daemon interprets |
 //! | Opened | server | hold | [`Opened`] |
 //! | Read | client | hold | 1 to 256 ranges, answered by Data for each [`piece`] in order |
 //! | Data | both | offset of the bytes | the bytes |
+//! | ReadPacked | client | hold | 8 bytes of a [wish], ranges; answered by Data or Packed for each piece |
+//! | Packed | server | offset of the bytes | CRC-32C of the bytes, 4 bytes; an LZ4 block shorter than they |
 //! | Release | client | hold | none |
 //! | Released | server | hold | none |
 //! | Push | client | grant | 1 to 256 ranges; Data for each piece follows, Pushed answers |
@@ -30,6 +32,8 @@
 //! | Exposed | server | hold | a key for each range |
 //! | Conceal | client | none | none |
 //!
+//! [wish]: crate::pack::PackWish
+//!
 //! The decoders check all input of a peer against limits, and the caller checks it against its
 //! requests. The decoders read no clock and no socket, so a fuzzer can drive them.
 
@@ -39,9 +43,9 @@ mod header;
 pub use body::{
     ConnectionClass, ENDPOINT_BYTES, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode,
     INLINE_BYTES_MAX, KEY_BYTES, Opened, PeerHello, RANGES_MAX, READ_BYTES_MAX,
-    decode_exposed_ranges, decode_ranges, encode_ranges,
+    decode_exposed_ranges, decode_packed_read, decode_ranges, encode_packed_read, encode_ranges,
 };
-pub use header::{FrameHeader, HEADER_BYTES, OPEN_BYTES_MAX, Op, VERSION};
+pub use header::{CAN_PACK, FrameHeader, HEADER_BYTES, OPEN_BYTES_MAX, Op, VERSION};
 
 use farrow_memory::{Length, Offset, Span};
 
@@ -118,6 +122,21 @@ impl ExpectedRanges {
                 Err(FrameError::NotAsked { id: header.id, found, expected })
             }
         }
+    }
+
+    /// As [`Self::check`], for a packed piece: its length is not in the header.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; [`FrameError::BodyLength`] if it is not shorter than the piece.
+    pub fn check_packed(&self, header: &FrameHeader) -> Result<Span, FrameError> {
+        let length = self.next().map_or(0, |piece| piece.length.0);
+        let piece = self.check(&FrameHeader { length, ..*header })?;
+        if header.length >= length {
+            let (min, _) = header.op.body_bytes();
+            let (op, max) = (header.op, length.saturating_sub(1));
+            return Err(FrameError::BodyLength { op, length: header.length, min, max });
+        }
+        Ok(piece)
     }
 
     /// The ranges that have not arrived.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::CHUNK_BYTES;
+use crate::pack::PackWish;
 use crate::ticket::Ticket;
 
 fn span(offset: u64, length: u64) -> Span {
@@ -50,7 +51,7 @@ fn headers_beyond_their_limits_are_refused_with_numbers() {
         FrameHeader::decode(&bytes, false)
     };
     assert_eq!(with(0, 0, 1), Err(FrameError::UnknownOp { op: 0 }));
-    assert_eq!(with(19, 0, 1), Err(FrameError::UnknownOp { op: 19 }));
+    assert_eq!(with(21, 0, 1), Err(FrameError::UnknownOp { op: 21 }));
     let flags = FrameError::Flags { op: Op::Data, flags: 1, expected: 0 };
     assert_eq!(with(6, 1, 1), Err(flags), "a checksum where TLS has none");
     let (op, min, max) = (Op::Data, 1, PIECE_BYTES_MAX);
@@ -89,6 +90,39 @@ fn pieces_end_where_chunks_end() {
     expected.advance();
     assert_eq!(behind(span(5, 3), Length(4)), None);
     assert_eq!(piece(span(u64::MAX - 1, 1)), span(u64::MAX - 1, 1));
+}
+
+/// The length of a packed piece says nothing of what it contains, but it is shorter.
+#[test]
+fn a_packed_piece_is_the_next_one_and_shorter_than_it() {
+    let mut expected = ExpectedRanges::new(3, &[span(100, 5000), span(9000, 10)]);
+    let header = FrameHeader::new(Op::Packed, 3, 100, 4999);
+    assert_eq!(expected.check_packed(&header), Ok(span(100, 5000)));
+    for wrong in [
+        FrameHeader { id: 4, ..header },
+        FrameHeader { offset: 101, ..header },
+        FrameHeader { length: 5000, ..header },
+        FrameHeader { length: PIECE_BYTES_MAX, ..header },
+    ] {
+        assert!(expected.check_packed(&wrong).is_err(), "{wrong:?}");
+    }
+    expected.advance();
+    expected.advance();
+    assert!(expected.check_packed(&header).is_err());
+}
+
+#[test]
+fn packed_reads_have_a_rate_and_ranges() {
+    let (wish, ranges) = (PackWish { rate: 7 }, vec![span(1, 2), span(9, 9)]);
+    let bytes = encode_packed_read(wish, &ranges);
+    assert_eq!(decode_packed_read(&bytes), Ok((wish, ranges)));
+    for length in 0..bytes.len() {
+        let is_whole = length == 24;
+        assert_eq!(decode_packed_read(&bytes[..length]).is_ok(), is_whole, "cut at {length}");
+    }
+    let (min, max) = Op::ReadPacked.body_bytes();
+    let most = encode_packed_read(wish, &vec![span(0, 1); RANGES_MAX]);
+    assert_eq!((min, max), (24, most.len() as u64));
 }
 
 #[test]

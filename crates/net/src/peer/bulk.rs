@@ -11,7 +11,10 @@ use super::connect::{PeerConnection, dial};
 use super::fetch::{Fetch, FetchRequest};
 use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{ConnectionClass, ErrorCode, ExpectedRanges, Op, encode_ranges};
+use crate::frame::{
+    ConnectionClass, ErrorCode, ExpectedRanges, Op, encode_packed_read, encode_ranges,
+};
+use crate::pack::Stretch;
 use crate::source::HoldId;
 
 /// Maximum bytes of unanswered Read requests on one connection. They fit the socket buffers, so a
@@ -25,8 +28,12 @@ const WAITING_MAX: usize = 1 << 16;
 /// Time without work after which a thread closes its connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Bytes between two computations of the bandwidth.
+/// Bytes between two computations of the bandwidth: half a window of a fast link.
 const MEASURE_BYTES: u64 = 16 << 20;
+
+/// On a slow link the bandwidth is computed after this time, and these bytes.
+const MEASURE_TIME: Duration = Duration::from_millis(100);
+const MEASURE_BYTES_MIN: u64 = 1 << 20;
 
 #[derive(Default)]
 struct BulkState {
@@ -179,6 +186,8 @@ struct SentRequest {
     request: FetchRequest,
     expected: ExpectedRanges,
     frame_bytes: usize,
+    /// The request asked for packed pieces.
+    may_be_packed: bool,
 }
 
 /// A connection with outstanding requests.
@@ -195,15 +204,14 @@ impl BulkStream<'_> {
     /// Runs until every sent request is answered and the queue is empty.
     fn run(&mut self, first: FetchRequest) -> Result<(), ConnectionError> {
         self.send(first)?;
-        let (mut begin, mut bytes) = (Instant::now(), 0);
+        let (mut begin, mut stretch) = (Instant::now(), Stretch::default());
         while !self.sent.is_empty() {
             self.fill_window()?;
-            bytes += self.receive()?;
-            if bytes >= MEASURE_BYTES {
-                // Assume that the other connections receive at the same rate.
-                let all = bytes.saturating_mul(self.threads as u64);
-                self.shared.link().on_bytes(all, begin.elapsed());
-                (begin, bytes) = (Instant::now(), 0);
+            self.receive(&mut stretch)?;
+            let is_slow = stretch.wire >= MEASURE_BYTES_MIN && begin.elapsed() >= MEASURE_TIME;
+            if stretch.wire >= MEASURE_BYTES || is_slow {
+                self.shared.on_stretch(&stretch, begin.elapsed(), self.threads);
+                (begin, stretch) = (Instant::now(), Stretch::default());
             }
         }
         Ok(())
@@ -225,16 +233,21 @@ impl BulkStream<'_> {
     }
 
     fn send(&mut self, request: FetchRequest) -> Result<(), ConnectionError> {
-        let id = self.shared.number();
-        let (body, hold) = (encode_ranges(&request.ranges), request.hold.0);
+        let (id, hold) = (self.shared.number(), request.hold.0);
+        let wish = self.shared.pack_wish(self.threads).filter(|_| self.connection.can_pack);
+        let (op, body) = match wish {
+            Some(wish) => (Op::ReadPacked, encode_packed_read(wish, &request.ranges)),
+            None => (Op::Read, encode_ranges(&request.ranges)),
+        };
         let (expected, frame_bytes) = (ExpectedRanges::new(id, &request.ranges), body.len());
         // Record before sending, so that a failed request is sent again.
-        self.sent.push_back(SentRequest { request, expected, frame_bytes });
-        self.connection.writer.write_bytes(Op::Read, id, hold, &body)
+        let may_be_packed = wish.is_some();
+        self.sent.push_back(SentRequest { request, expected, frame_bytes, may_be_packed });
+        self.connection.writer.write_bytes(op, id, hold, &body)
     }
 
-    /// Receives one frame, and returns the length of its body.
-    fn receive(&mut self) -> Result<u64, ConnectionError> {
+    /// Receives one frame.
+    fn receive(&mut self, stretch: &mut Stretch) -> Result<(), ConnectionError> {
         let reader = &mut self.connection.reader;
         let header = reader.header(reader.stall())?;
         let Some(sent) = self.sent.front_mut() else {
@@ -242,10 +255,24 @@ impl BulkStream<'_> {
             return Err(FrameError::Unexpected { op, id, place }.into());
         };
         match header.op {
-            Op::Data => {
-                let piece = sent.expected.check(&header)?;
+            Op::Data | Op::Packed if header.op == Op::Data || sent.may_be_packed => {
                 let fetch = &sent.request.fetch;
-                fetch.receive(reader, &header, piece)?;
+                let piece = match header.op {
+                    Op::Packed => {
+                        let piece = sent.expected.check_packed(&header)?;
+                        let counts = &*self.shared.options.packing.counts;
+                        fetch.receive_packed(reader, &header, (piece, counts))?;
+                        stretch.packed += piece.length.0;
+                        piece
+                    }
+                    _ => {
+                        let piece = sent.expected.check(&header)?;
+                        fetch.receive(reader, &header, piece)?;
+                        piece
+                    }
+                };
+                stretch.wire += header.length;
+                stretch.bytes += piece.length.0;
                 sent.expected.advance();
                 if sent.expected.is_done() {
                     fetch.on_request_done();
@@ -267,6 +294,6 @@ impl BulkStream<'_> {
             }
         }
         self.shared.on_progress();
-        Ok(header.length)
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use farrow_memory::Length;
 
 use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
-use crate::frame::{ConnectionClass, Op, PeerHello, VERSION};
+use crate::frame::{CAN_PACK, ConnectionClass, Op, PeerHello, VERSION};
 use crate::records::{FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
 
@@ -23,6 +23,8 @@ pub(super) struct PeerConnection {
     pub(super) socket: Arc<Socket>,
     pub(super) reader: FrameReader,
     pub(super) writer: FrameWriter,
+    /// The peer answers reads of packed pieces.
+    pub(super) can_pack: bool,
 }
 
 #[derive(Default)]
@@ -151,5 +153,6 @@ fn attempt(shared: &PeerShared, class: ConnectionClass) -> Result<PeerConnection
     }
     shared.link().on_round_trip(begin.elapsed());
     shared.on_progress();
-    Ok(PeerConnection { socket, reader, writer })
+    let can_pack = header.id & CAN_PACK != 0;
+    Ok(PeerConnection { socket, reader, writer, can_pack })
 }

@@ -9,6 +9,7 @@ use super::destination::Destination;
 use super::shared::PeerShared;
 use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{ExpectedRanges, FrameHeader, RANGES_MAX, behind};
+use crate::pack::{PackedCounts, unpack};
 use crate::records::FrameReader;
 use crate::source::HoldId;
 
@@ -119,6 +120,25 @@ impl Fetch {
             FrameError::Unexpected { op, id, place }
         })?;
         reader.body_into(header, self.destination.map(), place)?;
+        self.destination.complete(piece);
+        self.lock().bytes_done += piece.length.0;
+        Ok(())
+    }
+
+    /// Receives a packed piece, and writes its bytes to the destination.
+    pub(super) fn receive_packed(
+        &self,
+        reader: &mut FrameReader,
+        header: &FrameHeader,
+        (piece, counts): (Span, &PackedCounts),
+    ) -> Result<(), ConnectionError> {
+        let place = self.destination.place(piece).ok_or_else(|| {
+            let (op, id, place) = (header.op, header.id, "outside of what was asked for");
+            FrameError::Unexpected { op, id, place }
+        })?;
+        let packed = reader.body(header)?;
+        let plain = unpack(&packed, piece.length.0, counts)?;
+        self.destination.map().write(place.offset, &plain)?;
         self.destination.complete(piece);
         self.lock().bytes_done += piece.length.0;
         Ok(())

@@ -87,6 +87,7 @@ impl Peer {
         let shared = Arc::new(PeerShared {
             dialer: Dialer::default(),
             link: Mutex::default(),
+            pack_trial: Mutex::default(),
             numbers: AtomicU64::new(first_number),
             progress: AtomicU64::new(0),
             options,

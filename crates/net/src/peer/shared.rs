@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrow_memory::Length;
 use farrow_memory::sync::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use farrow_memory::sync::{AtomicU64, Ordering};
 use super::connect::Dialer;
 use crate::error::{ConnectionError, NetError};
 use crate::frame::Opened;
+use crate::pack::{PackTrial, PackWish, PackingOptions, Stretch};
 use crate::records::Credentials;
 use crate::socket::SocketOptions;
 use crate::source::HoldId;
@@ -33,6 +34,8 @@ pub struct PeerOptions {
     pub push_connections: usize,
     /// Time limit for establishing a connection.
     pub connect: Duration,
+    /// Whether bulk reads ask for packed pieces.
+    pub packing: PackingOptions,
     /// The network card by which large objects are read one-sidedly, where the peer has one too.
     #[cfg(feature = "rdma")]
     pub rdma: Option<String>,
@@ -50,6 +53,7 @@ impl PeerOptions {
             bulk_connections: 2,
             push_connections: 2,
             connect: Duration::from_secs(1),
+            packing: PackingOptions::default(),
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -85,6 +89,7 @@ pub(super) struct PeerShared {
     pub(super) control: Arc<dyn DaemonControl>,
     pub(super) dialer: Dialer,
     pub(super) link: Mutex<LinkEstimate>,
+    pub(super) pack_trial: Mutex<PackTrial>,
     pub(super) numbers: AtomicU64,
     /// Grows with each arriving frame, so that waiting calls can detect progress of other requests.
     pub(super) progress: AtomicU64,
@@ -97,6 +102,32 @@ impl PeerShared {
 
     pub(super) fn link(&self) -> MutexGuard<'_, LinkEstimate> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What one of so many connections asks for, if it asks for packed pieces.
+    pub(super) fn pack_wish(&self, connections: usize) -> Option<PackWish> {
+        let rate = self.link().bytes_per_second() / connections.max(1) as u64;
+        let wish = self.options.packing.wish(rate)?;
+        (wish.rate == 0 || self.pack_trial().is_open(Instant::now())).then_some(wish)
+    }
+
+    /// Records what one of so many connections has received.
+    pub(super) fn on_stretch(&self, stretch: &Stretch, elapsed: Duration, connections: usize) {
+        // Assume that the other connections receive at the same rate.
+        let count = connections as u64;
+        let mut link = self.link();
+        if stretch.packed == 0 {
+            return link.on_bytes(stretch.wire.saturating_mul(count), elapsed);
+        }
+        let plain_rate = link.bytes_per_second() / count.max(1);
+        // The compressor may have been slower than the link.
+        link.on_bytes_at_least(stretch.wire.saturating_mul(count), elapsed);
+        drop(link);
+        self.pack_trial().on_stretch(stretch, (elapsed, Instant::now()), plain_rate);
+    }
+
+    fn pack_trial(&self) -> MutexGuard<'_, PackTrial> {
+        self.pack_trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn on_progress(&self) {

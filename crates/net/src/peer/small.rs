@@ -134,7 +134,7 @@ fn connection(small: &Arc<Small>) -> Result<Arc<SmallConnection>, ConnectionErro
     if let Some(live) = small.usable() {
         return Ok(live);
     }
-    let PeerConnection { socket, reader, writer } = dial(&small.peer, ConnectionClass::Small)?;
+    let PeerConnection { socket, reader, writer, .. } = dial(&small.peer, ConnectionClass::Small)?;
     let fresh = Arc::new(SmallConnection {
         socket,
         writer: Mutex::new(writer),

@@ -10,9 +10,10 @@ use super::opens::Opens;
 use super::registry::{RegistryEntry, SharedWriter};
 use crate::error::{ConnectionError, FrameError};
 use crate::frame::{
-    ConnectionClass, ERROR_TEXT_BYTES_MAX, ErrorCode, ExpectedRanges, FrameHeader, Op, PeerHello,
-    VERSION, behind, decode_ranges, piece,
+    CAN_PACK, ConnectionClass, ERROR_TEXT_BYTES_MAX, ErrorCode, ExpectedRanges, FrameHeader, Op,
+    PeerHello, VERSION, behind, decode_packed_read, decode_ranges, piece,
 };
+use crate::pack::{PackMode, PackWish, Packer};
 use crate::records::{FrameBody, FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
 use crate::source::{GrantId, HoldId, MemberLife, SourceRefusal};
@@ -46,7 +47,9 @@ pub(super) fn serve(
         }
     };
     let section = shared.source.map().length();
-    lock(&writer).write_bytes(Op::Welcome, 0, VERSION, &section.0.to_le_bytes())?;
+    let can_pack = shared.options.packing.packing != PackMode::Off;
+    let abilities = if can_pack { CAN_PACK } else { 0 };
+    lock(&writer).write_bytes(Op::Welcome, abilities, VERSION, &section.0.to_le_bytes())?;
     let opens = Opens::new(shared, socket, member.clone(), Arc::clone(&writer));
     let mut session = PeerSession {
         shared,
@@ -55,6 +58,7 @@ pub(super) fn serve(
         class: hello.class,
         reader,
         writer,
+        packer: can_pack.then(Packer::default),
         #[cfg(feature = "rdma")]
         exposures: shared.options.rdma.clone().map(super::rdma::Exposures::new),
     };
@@ -104,6 +108,8 @@ struct PeerSession<'a> {
     class: ConnectionClass,
     reader: FrameReader,
     writer: SharedWriter,
+    /// `None`: this node packs nothing.
+    packer: Option<Packer>,
     #[cfg(feature = "rdma")]
     exposures: Option<super::rdma::Exposures>,
 }
@@ -134,7 +140,14 @@ impl PeerSession<'_> {
 
     fn on_frame(&mut self, header: FrameHeader) -> Result<(), ConnectionError> {
         match (header.op, self.class) {
-            (Op::Read, ConnectionClass::Small | ConnectionClass::Bulk) => self.on_read(&header),
+            (Op::Read, ConnectionClass::Small | ConnectionClass::Bulk) => {
+                let ranges = decode_ranges(&self.reader.body(&header)?)?;
+                self.on_read(&header, ranges, None)
+            }
+            (Op::ReadPacked, ConnectionClass::Bulk) => {
+                let (wish, ranges) = decode_packed_read(&self.reader.body(&header)?)?;
+                self.on_read(&header, ranges, Some(wish))
+            }
             (Op::Push, ConnectionClass::Push) => self.on_push(&header),
             (Op::Release, ConnectionClass::Small) => {
                 self.shared.source.release(&self.member, HoldId(header.offset));
@@ -152,8 +165,12 @@ impl PeerSession<'_> {
         }
     }
 
-    fn on_read(&mut self, header: &FrameHeader) -> Result<(), ConnectionError> {
-        let ranges = decode_ranges(&self.reader.body(header)?)?;
+    fn on_read(
+        &mut self,
+        header: &FrameHeader,
+        ranges: Vec<Span>,
+        wish: Option<PackWish>,
+    ) -> Result<(), ConnectionError> {
         let hold = HoldId(header.offset);
         let guard = self.shared.source.read(&self.member, hold, &ranges);
         let mut writer = lock(&self.writer);
@@ -162,13 +179,30 @@ impl PeerSession<'_> {
             Err(refusal) => return refuse(&mut writer, header.id, &refusal),
         };
         let map = self.shared.source.map();
+        let mut packer = self.packer.as_mut().filter(|_| wish.is_some());
+        let longest = ranges.iter().max_by_key(|range| range.length.0);
+        if let (Some(one), Some(wish), Some(longest)) = (&mut packer, wish, longest)
+            && !one.should_pack(wish, map.sealed(piece(*longest))?)
+        {
+            packer = None;
+        }
+        let counts = &*self.shared.options.packing.counts;
         for range in ranges {
             let mut rest = Some(range);
             while let Some(range) = rest {
                 let piece = piece(range);
                 let (offset, length) = (piece.offset.0, piece.length.0);
-                let head = FrameHeader::new(Op::Data, header.id, offset, length);
-                writer.write(head, FrameBody::Map(map, piece))?;
+                let packed = match &mut packer {
+                    Some(packer) => packer.pack(map.sealed(piece)?, counts),
+                    None => None,
+                };
+                match packed {
+                    Some(packed) => writer.write_bytes(Op::Packed, header.id, offset, packed)?,
+                    None => {
+                        let head = FrameHeader::new(Op::Data, header.id, offset, length);
+                        writer.write(head, FrameBody::Map(map, piece))?;
+                    }
+                }
                 rest = behind(range, piece.length);
                 if self.socket.is_cut() {
                     return Err(ConnectionError::Cut("cut while sending".into()));

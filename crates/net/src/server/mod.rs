@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectionError;
+use crate::pack::PackingOptions;
 use crate::records::Credentials;
 use crate::socket::Socket;
 pub use crate::socket::SocketOptions;
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub connections_per_member_max: usize,
     /// Time without a request after which a connection is closed; its client reconnects on demand.
     pub idle: Duration,
+    /// Whether pieces are packed for readers that ask for it.
+    pub packing: PackingOptions,
     /// The network card by which readers may read one-sidedly.
     #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaHome>,
@@ -50,6 +53,7 @@ impl Default for ServerOptions {
             connections_max: 256,
             connections_per_member_max: 16,
             idle: Duration::from_secs(300),
+            packing: PackingOptions::default(),
             #[cfg(feature = "rdma")]
             rdma: None,
         }

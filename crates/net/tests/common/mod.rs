@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::{FileMap, Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
 use farrow_net::cache::{Cache, Mirror, MirrorHold};
+use farrow_net::pack::{PackMode, PackingOptions};
 use farrow_net::peer::{DaemonControl, OpenedObject, Peer, PeerOptions, SocketOptions};
 use farrow_net::records::Credentials;
 use farrow_net::server::{DataServer, ServerOptions};
@@ -56,11 +57,20 @@ pub struct Home {
 
 impl Home {
     pub fn start(length: u64, credentials: Credentials, stall: Duration) -> Self {
+        Self::packing(length, credentials, (stall, PackingOptions::default()))
+    }
+
+    /// As [`Home::start`], with packed pieces.
+    pub fn packing(
+        length: u64,
+        credentials: Credentials,
+        (stall, packing): (Duration, PackingOptions),
+    ) -> Self {
         let map = memory(length);
         let source = TableSource::new(Arc::clone(&map));
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let options = ServerOptions { socket: options(stall), ..ServerOptions::default() };
+        let options = ServerOptions { socket: options(stall), packing, ..ServerOptions::default() };
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let pushes: Arc<dyn PushTarget> = Arc::clone(&source) as _;
         let server =
@@ -116,18 +126,21 @@ pub struct ReaderOptions<'a> {
     pub credentials: Credentials,
     pub cache_bytes: u64,
     pub stall: Duration,
+    pub packing: PackingOptions,
 }
 
 impl ReaderOptions<'_> {
     pub fn plain(address: SocketAddr, stall: Duration) -> Self {
+        // On a busy machine the loopback may look like a slow link.
+        let packing = PackingOptions { packing: PackMode::Off, ..PackingOptions::default() };
         let credentials = Credentials::Plain;
-        Self { name: "reader", address, credentials, cache_bytes: 1 << 30, stall }
+        Self { name: "reader", address, credentials, cache_bytes: 1 << 30, stall, packing }
     }
 }
 
 impl Reader {
     pub fn start(home: &Home, settings: ReaderOptions<'_>) -> Self {
-        let ReaderOptions { name, address, credentials, cache_bytes, stall } = settings;
+        let ReaderOptions { name, address, credentials, cache_bytes, stall, packing } = settings;
         let control = Arc::new(TestControl {
             server: Mutex::new(Arc::clone(&home.server)),
             member: member(name),
@@ -137,8 +150,8 @@ impl Reader {
         let section = home.map.length();
         let cache = Cache::new(Length(cache_bytes));
         let mirror = cache.mirror(memory(section.0), Length(CHUNK_BYTES)).unwrap();
-        let settings =
-            PeerOptions { socket: options(stall), ..PeerOptions::new("home", address, section) };
+        let of_peer = PeerOptions::new("home", address, section);
+        let settings = PeerOptions { socket: options(stall), packing, ..of_peer };
         let peer = Peer::start(settings, credentials, Arc::clone(&control) as _).unwrap();
         Self { cache, mirror, peer, control }
     }

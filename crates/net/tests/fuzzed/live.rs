@@ -10,12 +10,13 @@ use farrow_net::CHUNK_BYTES;
 use farrow_net::frame::{
     ConnectionClass, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, VERSION,
 };
+use farrow_net::pack::{PackMode, PackingOptions};
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
 
 use super::{BLOCK, Dice, SECTION};
-use crate::common::{Home, LONG, Reader, member, pattern, span, until};
+use crate::common::{Home, LONG, Reader, ReaderOptions, member, pattern, span, until};
 
 const STALL: Duration = Duration::from_millis(500);
 
@@ -116,7 +117,9 @@ pub fn run_home(data: &[u8]) {
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    let reader = Reader::plain(&tickets, address, STALL);
+    let packing = PackingOptions { packing: PackMode::Lz4, ..PackingOptions::default() };
+    let settings = ReaderOptions { packing, ..ReaderOptions::plain(address, STALL) };
+    let reader = Reader::start(&tickets, settings);
     if let Ok(opened) = reader.peer.open(&want(1))
         && let Ok(held) = reader.mirror.insert(1, &[BLOCK], LONG)
     {
@@ -147,8 +150,13 @@ fn answer(mut stream: TcpStream, script: &[u8]) -> std::io::Result<()> {
         let header = FrameHeader::decode(&head, true).map_err(std::io::Error::other)?;
         let mut body = vec![0; header.length as usize];
         stream.read_exact(&mut body)?;
+        let mut id = header.id;
         let (op, offset, body) = match header.op {
-            Op::Hello if greets => (Op::Welcome, VERSION, SECTION.to_le_bytes().to_vec()),
+            Op::Hello if greets => {
+                // Mostly of a home that packs.
+                id = u64::from(dice.byte() % 8 != 0);
+                (Op::Welcome, VERSION, SECTION.to_le_bytes().to_vec())
+            }
             Op::Open if opens => {
                 let opened = Opened { blocks: vec![BLOCK], ..Opened::default() };
                 (Op::Opened, header.offset, opened.encode().unwrap())
@@ -161,7 +169,7 @@ fn answer(mut stream: TcpStream, script: &[u8]) -> std::io::Result<()> {
                 continue;
             }
         };
-        let head = FrameHeader::new(op, header.id, offset, body.len() as u64).encode(&body, true);
+        let head = FrameHeader::new(op, id, offset, body.len() as u64).encode(&body, true);
         stream.write_all(&[&head[..], &body].concat())?;
     }
 }

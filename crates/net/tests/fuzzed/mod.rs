@@ -11,8 +11,10 @@ pub mod live;
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::{
     ConnectionClass, ExpectedRanges, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello, RANGES_MAX,
-    READ_BYTES_MAX, behind, decode_ranges, encode_ranges, piece,
+    READ_BYTES_MAX, behind, decode_packed_read, decode_ranges, encode_packed_read, encode_ranges,
+    piece,
 };
+use farrow_net::pack::{PackWish, PackedCounts, unpack};
 use farrow_net::{CHUNK_BYTES, PIECE_BYTES_MAX};
 
 /// Length of the data sections of the homes.
@@ -54,6 +56,11 @@ impl Dice<'_> {
             Op::Read | Op::Push => {
                 encode_ranges(&(0..count).map(|_| self.span()).collect::<Vec<_>>())
             }
+            Op::ReadPacked => {
+                let wish = PackWish { rate: self.pick(&[0, 0, 1, 1_000_000, u64::MAX]) };
+                encode_packed_read(wish, &(0..count).map(|_| self.span()).collect::<Vec<_>>())
+            }
+            Op::Packed => self.packed(),
             Op::Open => self.pick(&[1_u64, 1, 9]).to_le_bytes().to_vec(),
             Op::Welcome => self.pick(&[SECTION, SECTION, 0]).to_le_bytes().to_vec(),
             Op::Opened => {
@@ -68,6 +75,25 @@ impl Dice<'_> {
             Op::Error => b"an error".to_vec(),
             _ => vec![0; count / 3],
         }
+    }
+
+    /// A packed piece, mostly a right one, perhaps damaged. LZ4 needs a match of 4 bytes in the last
+    /// 64 KiB, and the checksum the right bytes.
+    fn packed(&mut self) -> Vec<u8> {
+        let length = self.span().length.0.min(PIECE_BYTES_MAX) as usize;
+        let plain = vec![self.byte() | 1; length];
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &plain) as u32;
+        let mut bytes = crc.to_le_bytes().to_vec();
+        bytes.extend(lz4_flex::block::compress(&plain));
+        match self.byte() % 4 {
+            0 => {
+                let at = self.word() as usize % bytes.len();
+                bytes[at] ^= 1 << (self.byte() % 8);
+            }
+            1 => bytes.truncate(self.word() as usize % (bytes.len() + 1)),
+            _ => {}
+        }
+        bytes
     }
 
     /// One frame, mostly with a right checksum. `ids` are those of requests.
@@ -119,6 +145,15 @@ pub fn decode(data: &[u8]) {
         assert_eq!(encode_ranges(&ranges), data);
         arrive(&ranges);
     }
+    if let Ok((wish, ranges)) = decode_packed_read(data) {
+        assert_eq!(encode_packed_read(wish, &ranges), data);
+    }
+    let counts = PackedCounts::default();
+    for length in [1, 8, 4096, BLOCK.length.0, PIECE_BYTES_MAX, u64::MAX] {
+        if let Ok(plain) = unpack(data, length, &counts) {
+            assert_eq!(plain.len() as u64, length);
+        }
+    }
     if let Ok(opened) = Opened::decode(data) {
         assert_eq!(opened.encode().as_deref(), Ok(data));
         let inline = opened.inline.len() as u64;
@@ -147,6 +182,11 @@ fn arrive(ranges: &[Span]) {
             let next = expected.next().unwrap();
             assert_eq!(next.offset.0, at);
             assert!(next.length.0 > 0 && next.length.0 <= PIECE_BYTES_MAX);
+            let packed = FrameHeader::new(Op::Packed, 1, next.offset.0, next.length.0);
+            assert!(expected.check_packed(&packed).is_err());
+            if let Some(length) = next.length.0.checked_sub(1) {
+                assert_eq!(expected.check_packed(&FrameHeader { length, ..packed }), Ok(next));
+            }
             let header = FrameHeader::new(Op::Data, 1, next.offset.0, next.length.0);
             assert_eq!(expected.check(&header), Ok(next));
             assert!(expected.check(&FrameHeader { id: 2, ..header }).is_err());

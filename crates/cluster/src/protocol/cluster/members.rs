@@ -82,6 +82,7 @@ impl NodeState {
             lines: lines.collect(),
             fetched: self.replicas.fetched(),
             served: self.replicas.served(),
+            packed: self.replicas.packed(),
         })
     }
 }

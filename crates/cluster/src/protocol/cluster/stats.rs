@@ -16,4 +16,7 @@ pub struct ClusterStats {
     pub fetched: [u64; 2],
     /// Bytes that other nodes fetched of objects of this node, and of its replicas.
     pub served: [u64; 2],
+    /// Bytes of the pieces that were sent compressed and of their compressed form, then of those that
+    /// were received.
+    pub packed: [[u64; 2]; 2],
 }

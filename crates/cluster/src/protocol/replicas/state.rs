@@ -98,6 +98,13 @@ impl Replicas {
         [self.fetched_total, self.fetched_bytes_total]
     }
 
+    /// Bytes that travelled compressed: see [`Interests::packed`].
+    ///
+    /// [`Interests::packed`]: crate::net::Interests::packed
+    pub(in crate::protocol) fn packed(&self) -> [[u64; 2]; 2] {
+        self.port.as_ref().map(|port| port.interests.packed()).unwrap_or_default()
+    }
+
     /// Bytes that other nodes read of objects of this node, and of its replicas.
     pub(in crate::protocol) fn served(&self) -> [u64; 2] {
         self.port.as_ref().map(|port| port.interests.served()).unwrap_or_default()

@@ -67,6 +67,10 @@ impl Interests for NoInterests {
 
     fn hide_replica(&self, _: ObjectId) {}
 
+    fn packed(&self) -> [[u64; 2]; 2] {
+        Default::default()
+    }
+
     fn served(&self) -> [u64; 2] {
         [0; 2]
     }
@@ -110,6 +114,10 @@ impl Interests for CountedCloses {
     }
 
     fn hide_replica(&self, _: ObjectId) {}
+
+    fn packed(&self) -> [[u64; 2]; 2] {
+        Default::default()
+    }
 
     fn served(&self) -> [u64; 2] {
         [0; 2]
