@@ -56,16 +56,16 @@ struct RequestConnection {
 
 /// Why a request has no reply.
 #[derive(Debug)]
-enum Failure {
+enum RequestFailure {
     /// The node has not received it, or will undo it: it may be sent over another connection.
     Unsent(Box<RequestBody>, Error),
     Other(Error),
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for Error {
+    fn from(failure: RequestFailure) -> Self {
         match failure {
-            Failure::Unsent(_, error) | Failure::Other(error) => error,
+            RequestFailure::Unsent(_, error) | RequestFailure::Other(error) => error,
         }
     }
 }
@@ -107,7 +107,7 @@ impl RequestLink {
         let mut attempt = 1;
         loop {
             body = match self.attempt(None, body, deadline) {
-                Err(Failure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
+                Err(RequestFailure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
                 result => return Ok(result?),
             };
             attempt += 1;
@@ -120,13 +120,13 @@ impl RequestLink {
         on: Option<u64>,
         body: RequestBody,
         deadline: Instant,
-    ) -> Result<(ReplyBody, u64), Failure> {
-        self.own.check_process().map_err(Failure::Other)?;
+    ) -> Result<(ReplyBody, u64), RequestFailure> {
+        self.own.check_process().map_err(RequestFailure::Other)?;
         let RequestConnection { link, number, .. } =
-            self.connection(deadline).map_err(Failure::Other)?;
+            self.connection(deadline).map_err(RequestFailure::Other)?;
         if on.is_some_and(|on| on != number) {
             let error = self.gone("its last connection has ended");
-            return Err(Failure::Unsent(Box::new(body), error));
+            return Err(RequestFailure::Unsent(Box::new(body), error));
         }
         let again = may_repeat(&body).then(|| Box::new(body.clone()));
         let error = match link.call_unless(interrupt::current().as_ref(), body, deadline) {
@@ -140,16 +140,17 @@ impl RequestLink {
         self.own.late.attend(&link);
         Err(match (error, again) {
             (LinkError::Unsent { body, reason, .. }, _) => {
-                Failure::Unsent(body, self.gone(&reason))
+                RequestFailure::Unsent(body, self.gone(&reason))
             }
             (LinkError::Closed { reason, .. }, Some(body)) => {
-                Failure::Unsent(body, self.gone(&reason))
+                RequestFailure::Unsent(body, self.gone(&reason))
             }
-            (LinkError::Closed { reason, .. }, None) => Failure::Other(self.gone(&reason)),
-            (LinkError::Timeout { waited_ms, .. }, _) => {
-                Failure::Other(Error::Timeout { what: format!("node {:?}", self.node), waited_ms })
-            }
-            (error, _) => Failure::Other(error.into()),
+            (LinkError::Closed { reason, .. }, None) => RequestFailure::Other(self.gone(&reason)),
+            (LinkError::Timeout { waited_ms, .. }, _) => RequestFailure::Other(Error::Timeout {
+                what: format!("node {:?}", self.node),
+                waited_ms,
+            }),
+            (error, _) => RequestFailure::Other(error.into()),
         })
     }
 
@@ -300,7 +301,7 @@ impl FarDestination {
         loop {
             let on = self.name.as_ref().map(|_| self.reserved_on);
             body = match self.link.attempt(on, body, deadline) {
-                Err(Failure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
+                Err(RequestFailure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
                 result => return Ok(result?.0),
             };
             attempt += 1;
