@@ -14,7 +14,8 @@ use farrow::{
 };
 use farrow_memory::sync::{AtomicBool, Ordering};
 
-use super::common::{self, Dice, bytes_of, this_test_again, wait_for};
+use super::common::{Dice, this_test_again, wait_for};
+use super::content::{content, version_of};
 use super::record::{Call, Draft, Outcome, Recorder, Seen, now_ns};
 
 /// Set in the environment of such a process: its [`Job`].
@@ -148,39 +149,6 @@ struct Work {
     views: Vec<ObjectBytes>,
 }
 
-/// Bytes that say what they are: version, checksum of all others, name, and more.
-fn content(draft: &Draft, more: usize) -> Vec<u8> {
-    let name = draft.name.as_deref().unwrap_or_default();
-    let mut bytes = draft.version.to_le_bytes().to_vec();
-    bytes.extend([0; 4]);
-    bytes.extend((name.len() as u32).to_le_bytes());
-    bytes.extend(name.as_bytes());
-    bytes.extend(bytes_of(draft.version, more));
-    let sum = crc_of(&bytes);
-    bytes[8..12].copy_from_slice(&sum.to_le_bytes());
-    bytes
-}
-
-fn crc_of(bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&bytes[..8]), &bytes[12..])
-}
-
-/// The version of an object by its bytes, or what is wrong with them.
-fn version_of(bytes: &[u8], name: Option<&str>) -> Result<u64, String> {
-    let wrong = |what: &str| format!("{what}: {} B that begin {:?}", bytes.len(), bytes.get(..64));
-    let Some((head, rest)) = bytes.split_first_chunk::<16>() else { return Err(wrong("short")) };
-    let number =
-        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if number(8) != crc_of(bytes) {
-        return Err(wrong("its checksum is wrong"));
-    }
-    let found = rest.get(..number(12) as usize);
-    if name.is_some_and(|name| found != Some(name.as_bytes())) {
-        return Err(wrong(&format!("not {name:?}, but {found:?}")));
-    }
-    Ok(u64::from(number(0)) | (u64::from(number(4)) << 32))
-}
-
 /// An error of a call that changes something, or of one that does not.
 fn outcome_of(error: &Error) -> Outcome {
     let text = error.to_string();
@@ -209,12 +177,12 @@ fn outcome_of(error: &Error) -> Outcome {
 }
 
 /// The memory of a node: mapped here, or of a node to which objects are sent.
-enum Place {
+enum PutTarget {
     Mapped(Client),
     ByNet,
 }
 
-impl Place {
+impl PutTarget {
     /// An error of a put there. A node that is not reached may have received what was sent.
     fn outcome_of(&self, error: &Error) -> Outcome {
         match (self, error) {
@@ -280,12 +248,12 @@ impl Work {
     }
 
     /// The memory of a node, of its own one more often.
-    fn somewhere(&mut self) -> Option<(Place, String)> {
+    fn somewhere(&mut self) -> Option<(PutTarget, String)> {
         let at = self.dice.roll(2 * self.nodes.len() as u64) as usize;
         let node = self.nodes.get(at).unwrap_or(&self.own).clone();
         match self.client.at(&node) {
-            Ok(client) => Some((Place::Mapped(client), node)),
-            Err(Error::NodeUnreachable { .. }) => Some((Place::ByNet, node)),
+            Ok(client) => Some((PutTarget::Mapped(client), node)),
+            Err(Error::NodeUnreachable { .. }) => Some((PutTarget::ByNet, node)),
             Err(_) => None,
         }
     }
@@ -369,14 +337,16 @@ impl Work {
         self.recorder.call(Call::Put { drafts: vec![draft], node }, || {
             let options = ObjectOptions::named(name.as_deref());
             let put = match (&place, is_created) {
-                (Place::Mapped(client), true) => {
+                (PutTarget::Mapped(client), true) => {
                     written(client.create(bytes.len() as u64, name.as_deref()), bytes)
                 }
-                (Place::Mapped(client), false) => client.put_with(&Value::Bytes(bytes), &options),
-                (Place::ByNet, true) => {
+                (PutTarget::Mapped(client), false) => {
+                    client.put_with(&Value::Bytes(bytes), &options)
+                }
+                (PutTarget::ByNet, true) => {
                     written(own.create_on(&at, bytes.len() as u64, &options), bytes)
                 }
-                (Place::ByNet, false) => own.put_on(&at, &Value::Bytes(bytes), &options),
+                (PutTarget::ByNet, false) => own.put_on(&at, &Value::Bytes(bytes), &options),
             };
             match put {
                 Ok(id) => {
@@ -411,8 +381,8 @@ impl Work {
         let (own, at) = (self.client.clone(), node.clone());
         self.recorder.call(Call::Put { drafts, node }, || {
             let put = match &place {
-                Place::Mapped(client) => client.put_many(&values),
-                Place::ByNet => own.put_many_on(&at, &values),
+                PutTarget::Mapped(client) => client.put_many(&values),
+                PutTarget::ByNet => own.put_many_on(&at, &values),
             };
             match put {
                 Ok(ids) => Outcome::Put { ids: ids.iter().map(ToString::to_string).collect() },
@@ -533,8 +503,8 @@ impl Work {
         let names = (0..KINDS[kind].0).map(|number| format!("{prefix}{number}")).collect();
         self.recorder.call(Call::List { names, node }, || {
             let listed = match &place {
-                Place::Mapped(client) => client.list(&prefix),
-                Place::ByNet => own.list_on(&at, &prefix, &Metadata::default()),
+                PutTarget::Mapped(client) => client.list(&prefix),
+                PutTarget::ByNet => own.list_on(&at, &prefix, &Metadata::default()),
             };
             match listed {
                 Ok(listed) => Outcome::Listed(
@@ -596,19 +566,4 @@ fn seen(views: &[ObjectBytes], names: &[String]) -> Outcome {
         Ok(objects) => Outcome::Got { objects },
         Err(wrong) => Outcome::Wrong(wrong),
     }
-}
-
-/// The bytes of an object are told from others, by one bit even.
-#[test]
-fn a_wrong_byte_is_seen() {
-    let draft = Draft { name: Some("n".into()), version: 0x1_0000_0002 };
-    let mut bytes = content(&draft, 700);
-    assert_eq!(version_of(&bytes, Some("n")), Ok(draft.version));
-    version_of(&bytes, Some("m")).unwrap_err();
-    for at in [0, 7, 9, 13, 16, 699] {
-        bytes[at] ^= 1;
-        version_of(&bytes, None).unwrap_err();
-        bytes[at] ^= 1;
-    }
-    let _ = common::PATIENCE;
 }

@@ -27,6 +27,8 @@ pub struct Run {
     pub faults: u64,
     /// From when to when each of them was that may have cost a node what it retained for others.
     pub losses: Vec<(i64, i64)>,
+    /// The last view that was seen, and when.
+    view: (u64, i64),
 }
 
 impl Run {
@@ -42,7 +44,9 @@ impl Run {
             started: 0,
             faults: 0,
             losses: Vec::new(),
+            view: (0, from_ns),
         };
+        run.see_view();
         let count = run.ground.count();
         (0..count * PER_NODE).for_each(|number| run.start_clients(number % count));
         run
@@ -60,6 +64,21 @@ impl Run {
         std::thread::sleep(Duration::from_millis(from_ms + more));
     }
 
+    /// Notes the view. Returns whether it is another one, and when the last one was seen.
+    fn see_view(&mut self) -> (bool, i64) {
+        let (epoch, since_ns) = self.view;
+        let members = self.ground.nodes().client(0).members();
+        self.view = (members.map_or(epoch, |members| members.epoch), now_ns());
+        (self.view.0 != epoch, since_ns)
+    }
+
+    /// On a busy machine a node may be excluded without a fault, since it had no time for a lease.
+    pub fn note_exclusions(&mut self) {
+        if let (true, since_ns) = self.see_view() {
+            self.losses.push((since_ns, now_ns()));
+        }
+    }
+
     fn one_of(&mut self, count: usize) -> usize {
         self.dice.roll(count as u64) as usize
     }
@@ -75,13 +94,22 @@ impl Run {
         let begin_ns = now_ns();
         self.faults += 1;
         let what = match (self.ground.has_links(), self.dice.roll(4)) {
-            (_, 0) => return self.fault_of_clients(),
-            (false, 1) => return self.visit(),
+            (_, 0) => {
+                let what = self.fault_of_clients();
+                self.note_exclusions();
+                return what;
+            }
+            (false, 1) => {
+                let what = self.visit();
+                self.see_view();
+                return what;
+            }
             (true, 1) => self.fault_of_links(),
             _ => self.fault_of_nodes(),
         };
         self.ground.nodes().settle(self.ground.count());
         self.losses.push((begin_ns, now_ns()));
+        self.see_view();
         what
     }
 
@@ -179,6 +207,7 @@ impl Run {
     /// All clients end, then all nodes, as an operator ends them.
     pub fn finish(mut self) -> (u64, Vec<(i64, i64)>) {
         self.ground.heal();
+        self.note_exclusions();
         self.clients.drain(..).for_each(|(_, clients)| clients.end());
         self.ground.terminate();
         (self.faults, self.losses)

@@ -11,6 +11,7 @@ mod canaries;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
+mod content;
 mod faults;
 mod judge;
 mod model;
@@ -94,6 +95,7 @@ impl Plan {
         while run.recorded_bytes() < operations * CALL_BYTES {
             assert!(Instant::now() < until, "{name}: too slow: {} bytes", run.recorded_bytes());
             run.sleep(300, 4000);
+            run.note_exclusions();
             if self.has_faults {
                 let seconds = (record::now_ns() - run.from_ns) / 1_000_000_000;
                 println!("{name}, {seconds:>6} s: {}", run.fault());
