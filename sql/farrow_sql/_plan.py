@@ -100,7 +100,14 @@ def make(query: str, found: list[Source], partitions: int) -> Plan:
     plan = Plan(found, stages, schema, leaves)
     for stage in stages:
         _check_rows(stage, len(found))
-        stage.schema = _schema_of(plan, stage)
+        try:
+            stage.schema = _schema_of(plan, stage)
+        except CannotDistribute:
+            raise
+        except Exception as error:
+            # An operator relies on what DataFusion knows of rows before an exchange: that two
+            # columns of a join are equal, for example, so that rows sorted by one are by the other.
+            raise CannotDistribute(f"a part of the plan cannot run by itself: {error}") from None
         for number, kind in enumerate(stage.schema.types):
             declare(leaves, exchange_name(stage, number), kind)
     return plan

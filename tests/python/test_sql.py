@@ -276,6 +276,19 @@ def test_what_cannot_be_divided_runs_here(workers: Workers) -> None:
     assert "one stage, in this process: the operator" in farrow_sql.explain(query, client)
 
 
+def test_a_window_over_equal_columns_of_a_join_runs_here(workers: Workers) -> None:
+    """DataFusion sorts by one of two columns that a join makes equal, and partitions by the other.
+    After an exchange it no longer knows that they are equal, and the query ended with its error."""
+    client = workers.cluster.client("a")
+    query = (
+        "select row_number() over (partition by b.v order by a.v, a.k, b.v, b.k) as r "
+        "from numbers a join numbers b on a.v = b.v join numbers c on c.v = a.k where a.v < 100"
+    )
+    assert rows_of(farrow.sql(query, client, timeout=60)) == [(1,)] * 100
+    text = farrow_sql.explain(query, client)
+    assert "one stage, in this process: a part of the plan cannot run by itself" in text
+
+
 def test_tables_of_other_kinds(workers: Workers) -> None:
     client = workers.cluster.client("b")
     client.put(pa.table({"K": [1, 2], "d": pa.array(["x", "y"]).dictionary_encode()}), "Some/Table")
