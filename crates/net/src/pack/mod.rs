@@ -13,9 +13,10 @@
 
 mod measure;
 mod trial;
+mod wish;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 
@@ -23,6 +24,7 @@ use crate::PIECE_BYTES_MAX;
 use crate::error::{BodyError, FrameError};
 use measure::SamplePace;
 pub(crate) use trial::{PackTrial, Stretch};
+pub use wish::PackWish;
 
 /// Bytes of the checksum in front of a block.
 const CHECKSUM_BYTES: usize = 4;
@@ -94,27 +96,6 @@ impl PackingOptions {
                 (1..=RATE_MAX).contains(&plain_rate).then_some(PackWish { rate: plain_rate })
             }
         }
-    }
-}
-
-/// A reader's wish for packed pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackWish {
-    /// Bytes a second that the connection receives of plain pieces; 0: whatever becomes smaller.
-    pub rate: u64,
-}
-
-impl PackWish {
-    /// Whether it saves time to send `packed` bytes in place of `plain`. Decompression takes half as
-    /// long as compression.
-    #[must_use]
-    pub fn pays(self, plain: usize, packed: usize, compressing: Duration) -> bool {
-        if self.rate == 0 {
-            return packed < plain;
-        }
-        let saved = plain.saturating_sub(packed) as u128;
-        let saved_ns = saved * 1_000_000_000 / u128::from(self.rate);
-        compressing.as_nanos() * 3 / 2 < saved_ns
     }
 }
 

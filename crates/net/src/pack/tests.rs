@@ -1,5 +1,7 @@
 //! Packed pieces come back whole, and anything else is refused.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -9,7 +9,7 @@ use farrow_wire::{Extent, WireError};
 
 use super::search::{LocalReplica, answer_all, fetched};
 use super::state::{Replica, Replicas};
-use super::transfers::{FetchKey, FetchSender, Fetching, OpenedObject, Opening, ROOM_MS_MAX};
+use super::transfers::{FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX};
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -23,11 +23,11 @@ impl NodeState {
     pub(super) fn begin_load(
         &mut self,
         opening: Opening,
-        found: OpenedObject,
+        found: ObjectAtHome,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let OpenedObject { node, hold, opened, brought, head } = found;
+        let ObjectAtHome { node, hold, opened, brought, head } = found;
         let origin = head.id;
         let Opening { key: FetchKey { wish, extent }, waiters, late, import, lost_ms, .. } =
             opening;

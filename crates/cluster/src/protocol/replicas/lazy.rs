@@ -19,7 +19,7 @@ use farrow_wire::{
 
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
-use super::transfers::{FetchKey, FetchWaiter, OpenedObject, Opening, wish_of};
+use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, wish_of};
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -81,11 +81,11 @@ impl NodeState {
     pub(super) fn begin_lazy(
         &mut self,
         opening: Opening,
-        found: OpenedObject,
+        found: ObjectAtHome,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let OpenedObject { node, hold, opened, brought, head } = found;
+        let ObjectAtHome { node, hold, opened, brought, head } = found;
         let origin = head.id;
         let Opening { key, waiters, late, .. } = opening;
         let waiters: Vec<_> = waiters.into_iter().chain(late).collect();

@@ -8,7 +8,7 @@ use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
-use super::transfers::{FetchKey, FetchWaiter, OpenedObject, Opening};
+use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -269,7 +269,7 @@ impl NodeState {
                         let is_lazy = matches!(opening.key.extent, Extent::Lazy { .. })
                             && can_be_lazy(&opened, &brought, &head);
                         let node = node.to_owned();
-                        let found = OpenedObject { node, hold, opened, brought, head };
+                        let found = ObjectAtHome { node, hold, opened, brought, head };
                         if is_lazy {
                             return self.begin_lazy(opening, found, now_ms, out);
                         }

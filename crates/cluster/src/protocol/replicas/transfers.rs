@@ -115,7 +115,7 @@ impl Opening {
 
 /// An object that its home has opened, and holds, for this node.
 #[derive(Debug)]
-pub(in crate::protocol) struct OpenedObject {
+pub(in crate::protocol) struct ObjectAtHome {
     pub(in crate::protocol) node: String,
     pub(in crate::protocol) hold: u64,
     pub(in crate::protocol) opened: Opened,
