@@ -281,10 +281,12 @@ def broadcast(options: argparse.Namespace, program: Sequence[str]) -> list[Sampl
 def report(samples: Sequence[Sample]) -> str:
     """Markdown: medians, and the spread of the ratio over the rounds."""
     found = {(one.case, one.peer, one.variant): one for one in samples}
-    lines = [
-        "| table | link | plain, s | auto, s | plain / auto | CPU, plain | CPU, auto |",
-        "| --- " * 7 + "|",
-    ]
+    lines = []
+    if any(peer == "auto" for _, peer, _ in found):
+        lines = [
+            "| table | link | plain, s | auto, s | plain / auto | CPU, plain | CPU, auto |",
+            "| --- " * 7 + "|",
+        ]
     for (case, peer, variant), one in found.items():
         if peer != "auto" or variant:
             continue
