@@ -208,17 +208,19 @@ def compression(options: argparse.Namespace, program: Sequence[str]) -> list[Sam
                 for number in range(options.rounds + 1):
                     name = f"{rate} {make.__name__} {number}"
                     table = make(bytes_of_table, number)
-                    home.put(table, name)
-                    for mode, client in (("auto", auto), ("off", off)):
+                    modes = [("auto", auto), ("off", off)]
+                    for mode, client in modes if number % 2 else modes[::-1]:
                         case = (make.__name__, rate, mode)
+                        # An object of its own: the other reader would send its replica.
+                        home.put(table, f"{name} {mode}")
                         before = cpu_seconds(pids)
-                        took = timed(client, name)
+                        took = timed(client, f"{name} {mode}")
                         # In the first round the link is measured.
                         if number > 0:
                             seconds.setdefault(case, []).append(took)
                             cpu.setdefault(case, []).append(cpu_seconds(pids) - before)
                             size[make.__name__ + rate] = table.nbytes
-                    home.delete([name])
+                        home.delete([f"{name} {mode}"])
                     print(f"{name}: done", file=sys.stderr, flush=True)
     samples = []
     for (table_name, rate, mode), values in seconds.items():
