@@ -1,7 +1,7 @@
 //! Which node sends a large object to which of its readers: a tree that grows from the home.
 //!
-//! Each node that has the object, the home or a member with a complete replica, sends it to a few
-//! readers at a time. The others wait in the order of their arrival. So no node is asked by all at
+//! Each node that has the object, the home or a member with a complete replica, sends it to one
+//! reader at a time, and to a second one if that takes long. The others wait in the order of their arrival. So no node is asked by all at
 //! once, and the number of senders multiplies with each finished transfer. A reader asks again
 //! while it waits, so nothing is kept for one that ended.
 
@@ -15,9 +15,12 @@ use serde::{Deserialize, Serialize};
 /// Bytes from which an object has a tree. Smaller ones take less time than a wait for their turn.
 pub(crate) const BROADCAST_BYTES_MIN: u64 = 8 << 20;
 
-/// Transfers of one object from one node at a time. One fills most links; with two, a slow reader
-/// delays no others.
+/// Transfers of one object from one node at a time. One fills most links, and two that share a link
+/// both end when the second one alone would.
 const SENDS_MAX: usize = 2;
+
+/// A transfer that is slower than this delays no others: the node begins a second one.
+const SLOW_SEND_BYTES_PER_MS: u64 = 50_000;
 
 /// Readers of one object that may wait. Further ones are sent the object by its home.
 const WAITING_MAX: usize = 1024;
@@ -72,13 +75,21 @@ struct Waiting {
     seen: Instant,
 }
 
+/// A transfer under way.
+#[derive(Debug)]
+struct Sending {
+    /// `None`: the home.
+    sender: Option<MemberLife>,
+    since: Instant,
+}
+
 /// The tree of one object.
 #[derive(Debug, Default)]
 struct Tree {
     /// Members with complete replicas.
     complete: BTreeMap<MemberLife, ReplicaKey>,
-    /// Transfers under way, each with its sender; `None`: the home.
-    sends: BTreeMap<ReaderId, Option<MemberLife>>,
+    /// Transfers under way.
+    sends: BTreeMap<ReaderId, Sending>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -114,7 +125,7 @@ impl Broadcasts {
         tree.sends.remove(&reader);
         if let Some(failed) = failed {
             tree.complete.retain(|member, _| member.name != failed);
-            return tree.send_from_home(reader);
+            return tree.send_from_home(reader, now);
         }
         let is_there = |one: &Waiting| {
             one.reader == reader || now.saturating_duration_since(one.seen) < SILENT_MAX
@@ -122,7 +133,7 @@ impl Broadcasts {
         tree.waiting.retain(is_there);
         let position = match tree.waiting.iter().position(|one| one.reader == reader) {
             Some(position) => position,
-            None if tree.waiting.len() >= WAITING_MAX => return tree.send_from_home(reader),
+            None if tree.waiting.len() >= WAITING_MAX => return tree.send_from_home(reader, now),
             None => {
                 let reader = reader.clone();
                 tree.waiting.push_back(Waiting { reader, since: now, seen: now });
@@ -130,17 +141,18 @@ impl Broadcasts {
             }
         };
         // Those before this one in the queue take their places when they ask again.
-        let free = tree.free_senders(&may_send);
-        if position < free.iter().map(|(_, places)| places).sum::<usize>() {
-            let sender = free.into_iter().next().and_then(|(sender, _)| sender);
-            return tree.send_from(sender, reader);
+        let slow = now.checked_sub(Duration::from_millis(bytes / SLOW_SEND_BYTES_PER_MS));
+        let free = tree.free_senders(&may_send, slow);
+        if position < free.len() {
+            let sender = free.into_iter().next().flatten();
+            return tree.send_from(sender, reader, now);
         }
         let Some(waiting) = tree.waiting.get_mut(position) else { return SenderAnswer::Home };
         waiting.seen = now;
         if now.saturating_duration_since(waiting.since) < wait_max(bytes) {
             return SenderAnswer::Wait;
         }
-        tree.send_from_home(reader)
+        tree.send_from_home(reader, now)
     }
 
     /// Notes that a member has a complete replica.
@@ -186,34 +198,43 @@ impl Tree {
         self.complete.is_empty() && self.sends.is_empty() && self.waiting.is_empty()
     }
 
-    /// The senders with free places: the least busy first, and members before the home.
+    /// The senders with a free place: the least busy first, and members before the home. Transfers
+    /// that began before `slow` are slow.
     fn free_senders(
         &self,
         may_send: impl Fn(&MemberLife) -> bool,
-    ) -> Vec<(Option<MemberLife>, usize)> {
+        slow: Option<Instant>,
+    ) -> Vec<Option<MemberLife>> {
         let members = self.complete.keys().filter(|member| may_send(member));
         let mut all: Vec<(usize, Option<&MemberLife>)> = members
             .map(Some)
             .chain([None])
-            .map(|sender| {
-                let sends = self.sends.values().filter(|of| of.as_ref() == sender);
-                (sends.count(), sender)
+            .filter_map(|sender| {
+                let mut sends = self.sends.values().filter(|one| one.sender.as_ref() == sender);
+                let count = sends.clone().count();
+                let are_slow = sends.all(|one| slow.is_some_and(|slow| one.since <= slow));
+                (count < SENDS_MAX && are_slow).then_some((count, sender))
             })
-            .filter(|(sends, _)| *sends < SENDS_MAX)
             .collect();
         all.sort_by_key(|(sends, sender)| (*sends, sender.is_none(), sender.cloned()));
-        all.into_iter().map(|(sends, sender)| (sender.cloned(), SENDS_MAX - sends)).collect()
+        all.into_iter().map(|(_, sender)| sender.cloned()).collect()
     }
 
-    fn send_from_home(&mut self, reader: ReaderId) -> SenderAnswer {
-        self.send_from(None, reader)
+    fn send_from_home(&mut self, reader: ReaderId, now: Instant) -> SenderAnswer {
+        self.send_from(None, reader, now)
     }
 
-    fn send_from(&mut self, sender: Option<MemberLife>, reader: ReaderId) -> SenderAnswer {
+    fn send_from(
+        &mut self,
+        sender: Option<MemberLife>,
+        reader: ReaderId,
+        since: Instant,
+    ) -> SenderAnswer {
         self.waiting.retain(|one| one.reader != reader);
         let found = sender.and_then(|member| self.complete.get_key_value(&member));
         let found = found.map(|(member, key)| (member.clone(), *key));
-        self.sends.insert(reader, found.as_ref().map(|(member, _)| member.clone()));
+        let sender = found.as_ref().map(|(member, _)| member.clone());
+        self.sends.insert(reader, Sending { sender, since });
         match found {
             Some((member, key)) => SenderAnswer::Member { name: member.name, key },
             None => SenderAnswer::Home,
@@ -227,6 +248,7 @@ mod tests {
 
     const OBJECT: u64 = 1 << 32;
     const BYTES: u64 = 100 << 20;
+    const SLOW: Duration = Duration::from_millis(BYTES / SLOW_SEND_BYTES_PER_MS);
 
     fn member(name: &str) -> MemberLife {
         MemberLife { name: name.to_owned(), incarnation: 1 }
@@ -293,14 +315,14 @@ mod tests {
                     taken.push(reader.clone());
                 }
             }
-            assert!(by_sender.values().all(|sends| *sends <= SENDS_MAX), "{by_sender:?}");
+            assert!(by_sender.values().all(|sends| *sends == 1), "{by_sender:?}");
             assert!(left.starts_with(&taken), "in the order of arrival");
             taken.iter().for_each(|reader| home.complete(reader));
             left.retain(|reader| !taken.contains(reader));
             home.pass(Duration::from_millis(20));
         }
-        // Each round triples those that have it: 1, 3, 9, 27.
-        assert_eq!((rounds, from_home), (3, 6));
+        // Each round doubles those that have it: 1, 2, 4, 8, 16. Then the members suffice.
+        assert_eq!((rounds, from_home), (5, 4));
     }
 
     #[test]
@@ -319,10 +341,11 @@ mod tests {
     #[test]
     fn waiting_ends_after_a_while_and_the_home_sends() {
         let mut home = Home::new();
-        for reader in ["a", "b"] {
-            assert_eq!(home.ask(reader), SenderAnswer::Home);
-        }
+        assert_eq!(home.ask("a"), SenderAnswer::Home);
+        home.pass(SLOW);
+        assert_eq!(home.ask("b"), SenderAnswer::Home);
         let end = home.now + wait_max(BYTES);
+        // No third one, however slow both are.
         while home.now < end {
             assert_eq!(home.ask("c"), SenderAnswer::Wait);
             home.pass(SILENT_MAX / 2);
@@ -332,18 +355,33 @@ mod tests {
     }
 
     #[test]
+    fn a_second_transfer_begins_beside_a_slow_one() {
+        let mut home = Home::new();
+        assert_eq!(home.ask("a"), SenderAnswer::Home);
+        home.pass(SLOW - Duration::from_millis(1));
+        assert_eq!(home.ask("b"), SenderAnswer::Wait);
+        home.pass(Duration::from_millis(1));
+        assert_eq!(home.ask("b"), SenderAnswer::Home);
+        assert_eq!(home.ask("c"), SenderAnswer::Wait);
+        home.complete("b");
+        // The first one is still slow; the new member has a place too.
+        assert_eq!(home.sender("c").as_deref(), Some("b"));
+        assert_eq!(home.sender("d").as_deref(), Some("home"));
+        assert_eq!(home.ask("e"), SenderAnswer::Wait);
+    }
+
+    #[test]
     fn a_silent_reader_loses_its_turn_and_a_lost_one_its_place() {
         let mut home = Home::new();
         home.ask("a");
-        home.ask("b");
-        assert_eq!(home.ask("c"), SenderAnswer::Wait);
+        assert_eq!(home.ask("b"), SenderAnswer::Wait);
         home.pass(SILENT_MAX);
-        assert_eq!(home.ask("d"), SenderAnswer::Wait);
+        assert_eq!(home.ask("c"), SenderAnswer::Wait);
         home.end("a");
-        assert_eq!(home.ask("d"), SenderAnswer::Home, "c has not asked for a second");
-        assert_eq!(home.ask("e"), SenderAnswer::Wait);
-        home.broadcasts.forget(&member("b"));
-        assert_eq!(home.ask("e"), SenderAnswer::Home);
+        assert_eq!(home.ask("c"), SenderAnswer::Home, "b has not asked for a second");
+        assert_eq!(home.ask("d"), SenderAnswer::Wait);
+        home.broadcasts.forget(&member("c"));
+        assert_eq!(home.ask("d"), SenderAnswer::Home);
     }
 
     #[test]
@@ -352,15 +390,13 @@ mod tests {
         home.ask("a");
         home.complete("a");
         assert_eq!(home.sender("b").as_deref(), Some("a"));
-        for reader in ["c", "d", "e"] {
-            assert_ne!(home.ask(reader), SenderAnswer::Wait);
-        }
-        assert_eq!(home.ask("f"), SenderAnswer::Wait);
+        assert_eq!(home.sender("c").as_deref(), Some("home"));
+        assert_eq!(home.ask("d"), SenderAnswer::Wait);
         assert_eq!(home.ask_with("b", Some("a")), SenderAnswer::Home, "beyond the limit");
-        for reader in ["b", "c", "d", "e"] {
+        for reader in ["b", "c"] {
             home.end(reader);
         }
-        assert_eq!(home.ask("f"), SenderAnswer::Home, "not a");
+        assert_eq!(home.ask("d"), SenderAnswer::Home, "not a");
     }
 
     #[test]
@@ -383,6 +419,7 @@ mod tests {
         home.complete("a");
         // Its replica was evicted.
         assert_eq!(home.ask("a"), SenderAnswer::Home);
+        home.end("a");
         assert_eq!(home.ask("b"), SenderAnswer::Home, "nobody else has one");
     }
 
@@ -390,7 +427,6 @@ mod tests {
     fn the_queue_has_a_limit() {
         let mut home = Home::new();
         home.ask("a");
-        home.ask("b");
         for number in 0..WAITING_MAX {
             assert_eq!(home.ask(&format!("w{number}")), SenderAnswer::Wait);
         }
