@@ -1128,6 +1128,31 @@ class Client:
             NotFound: the namespace does not exist.
             PermissionDenied: the node belongs to another user.
         """
+    def _drain(self, is_draining: bool | None = None) -> dict[str, Any]:
+        """Begin or end the drain of the node (``farrow node drain``); None: only report.
+
+        Returns:
+            node (its name), is_draining, untold (members that do not know it yet, each with the
+            reason), moved (objects), moved_bytes, reserved (names of objects that clients are
+            writing), and moving_to (a node, or "").
+
+        Raises:
+            InvalidArgument: there is no node to which objects could move.
+            PermissionDenied: the node belongs to another user.
+        """
+    def _move_object(self, id: bytes, node: str, timeout: float) -> None:
+        """Move an object with a name from this client's draining node to another one.
+
+        Args:
+            id: id of the object, of 16 bytes.
+            node: name of the other node.
+            timeout: seconds after which the object stays here if it could not move.
+
+        Raises:
+            NotFound: the object is gone.
+            OutOfMemory, QuotaExceeded, NodeLost: the other node does not take it.
+            FarrowError: it could not move within the timeout, with the reason.
+        """
     def _overview(self, cells: int) -> dict[str, Any]:
         """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts."""
     def _offset(self, address: int, size: int) -> int | None:

@@ -36,7 +36,8 @@ class NodeInfo(NamedTuple):
         address: address at which other nodes reach it.
         incarnation: number of its membership; it grows each time the node rejoins.
         reach: "live"; "suspect" (silent for a lease); "lost" (excluded by the others);
-            "left" (in order); "not joined" (an address to join that is no member).
+            "draining" (live, and its objects move to other nodes before it leaves); "left" (in
+            order); "not joined" (an address to join that is no member).
         is_own: whether it is the client's node.
         fabric: how its memory is reached: "shm" or "device" if it is mapped, "net" or "net+TLS" if
             its objects are sent over the network, with "+rdma" behind it if the network card read
@@ -63,7 +64,7 @@ class NodeInfo(NamedTuple):
     number: int
     address: str
     incarnation: int
-    reach: Literal["live", "suspect", "lost", "left", "not joined"]
+    reach: Literal["live", "suspect", "lost", "draining", "left", "not joined"]
     is_own: bool
     fabric: str
     coherence: str

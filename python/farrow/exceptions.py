@@ -22,6 +22,7 @@ __all__ = [
     "InvalidDescriptor",
     "LimitReached",
     "NamespaceInUse",
+    "NodeDraining",
     "NodeLost",
     "NodeUnreachable",
     "NotFound",
@@ -242,6 +243,19 @@ class NodeUnreachable(NodeLost):
 
     address: str = ""
     reason: str = ""
+
+
+class NodeDraining(FarrowError):
+    """The node takes no new objects: its objects move to other nodes before it leaves.
+
+    Objects are got, deleted and held there as before.  ``put(node="nearest")`` and
+    ``put(node="most-free")`` choose among the other nodes.
+
+    Attributes:
+        node: name of the node.
+    """
+
+    node: str = ""
 
 
 class BarrierBroken(FarrowError, ThreadBarrierBroken):

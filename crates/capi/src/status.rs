@@ -37,6 +37,7 @@ impl From<&Error> for FarrowStatus {
             | Error::NoRoom { .. }
             | Error::NotSpilled { .. }
             | Error::NoNodeHasRoom { .. }
+            | Error::NodeDraining { .. }
             | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
             Error::TooMany { .. } => FarrowStatus::TooMany,
             Error::QuotaExceeded { .. } => FarrowStatus::QuotaExceeded,

@@ -243,6 +243,20 @@ pub enum Error {
         /// Why its memory cannot be mapped.
         reason: String,
     },
+    /// The node is about to leave and takes no new objects: see [`Client::begin_drain`].
+    ///
+    /// [`Client::begin_drain`]: crate::Client::begin_drain
+    #[error(
+        "node {node:?} is draining and takes no new objects: put at another node \
+         (node=\"nearest\"), or end the drain by `farrow node drain --cancel`"
+    )]
+    NodeDraining {
+        /// Its name.
+        node: String,
+    },
+    /// An object cannot move to another node at this moment.
+    #[error("the object cannot move now: {0}")]
+    NotMoved(String),
     /// A party of a barrier will not arrive.
     #[error("barrier {name:?} is broken by {who}: {reason}")]
     BarrierBroken {
@@ -339,6 +353,8 @@ impl From<WireError> for Error {
                 Self::BarrierBroken { name, who, reason }
             }
             WireError::CutOff { node, reason } => Self::CutOff { node, reason },
+            WireError::Draining { node } => Self::NodeDraining { node },
+            WireError::NotMoved(reason) => Self::NotMoved(reason),
             WireError::NotGranted { node, namespace, right } => {
                 Self::NotGranted { node, namespace, right }
             }

@@ -19,6 +19,7 @@ struct Classes {
     namespace_in_use: Py<PyType>,
     node_lost: Py<PyType>,
     node_unreachable: Py<PyType>,
+    node_draining: Py<PyType>,
     not_granted: Py<PyType>,
     not_found: Py<PyType>,
     not_restored: Py<PyType>,
@@ -54,6 +55,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             namespace_in_use: class("NamespaceInUse")?,
             node_lost: class("NodeLost")?,
             node_unreachable: class("NodeUnreachable")?,
+            node_draining: class("NodeDraining")?,
             not_granted: class("NotGranted")?,
             not_found: class("NotFound")?,
             not_restored: class("NotRestored")?,
@@ -161,7 +163,9 @@ pub fn raise(error: Error) -> PyErr {
                 set("objects", objects).and(set("nbytes", bytes)).and(set("clients", clients))
             }
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
-            Error::NodeLost { ref node, .. } | Error::CutOff { ref node, .. } => {
+            Error::NodeLost { ref node, .. }
+            | Error::CutOff { ref node, .. }
+            | Error::NodeDraining { ref node } => {
                 made.value(py).setattr("node", node)
             }
             Error::NodeUnreachable { ref node, ref address, ref reason } => {
@@ -210,6 +214,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::BarrierBroken { .. } => &classes.barrier_broken,
         Error::NodeLost { .. } => &classes.node_lost,
         Error::NodeUnreachable { .. } => &classes.node_unreachable,
+        Error::NodeDraining { .. } => &classes.node_draining,
         Error::CutOff { .. } => &classes.cut_off,
         Error::PermissionDenied(_) => &classes.permission_denied,
         Error::NotGranted { .. } => &classes.not_granted,

@@ -81,7 +81,7 @@ pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'p
             node.number,
             node.address,
             node.incarnation,
-            node.reach.as_str(),
+            if node.is_draining { "draining" } else { node.reach.as_str() },
             node.is_own,
             node.fabric,
             node.coherence,

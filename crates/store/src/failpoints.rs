@@ -95,6 +95,17 @@ pub const ALL: &[&str] = &[
 pub const OF_CLIENTS: &[&str] =
     &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
 
+/// Points of the daemon's decisions, which its region outlives.
+pub const OF_NODES: &[&str] = &[
+    "move.recorded",
+    "move.taken",
+    "move.removed",
+    "move.ended",
+    "take.recorded",
+    "take.sealed",
+    "take.ended",
+];
+
 /// Deliberate faults. A long-running test uses them to show that it can find a bug.
 pub const FAULTS: &[&str] = &["names.blind", "replicas.retained"];
 
@@ -133,7 +144,7 @@ pub fn arm() -> bool {
     let Some((place, count)) = said.split_once(':') else {
         return false;
     };
-    let known = ALL.iter().chain(OF_CLIENTS).find(|name| **name == place);
+    let known = ALL.iter().chain(OF_CLIENTS).chain(OF_NODES).find(|name| **name == place);
     let (Some(&place), Ok(count)) = (known, count.parse::<u64>()) else {
         return false;
     };

@@ -241,6 +241,18 @@ pub enum WireError {
     /// The client cancelled the request while it waited.
     #[error("the request was cancelled")]
     Cancelled,
+    /// The node takes no new objects, since it is about to leave.
+    #[error(
+        "node {node:?} is draining and takes no new objects: put at another node \
+         (node=\"nearest\"), or end the drain by `farrow node drain --cancel`"
+    )]
+    Draining {
+        /// Its name.
+        node: String,
+    },
+    /// An object cannot move now. A later attempt may succeed.
+    #[error("the object cannot move now: {0}")]
+    NotMoved(String),
 }
 
 impl WireError {
@@ -272,6 +284,8 @@ impl WireError {
             Self::NoRoom { .. } => "no_room",
             Self::NotSpilled { .. } => "not_spilled",
             Self::Cancelled => "cancelled",
+            Self::Draining { .. } => "draining",
+            Self::NotMoved(_) => "not_moved",
         }
     }
 }

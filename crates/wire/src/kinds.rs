@@ -53,6 +53,7 @@ impl RequestBody {
             Self::Set(_) => "set",
             Self::OpenLazy(_) => "open_lazy",
             Self::Pages { .. } => "pages",
+            Self::Drain(_) => "drain",
         }
     }
 }

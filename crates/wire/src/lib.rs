@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drain;
 mod error;
 pub mod interrupt;
 mod kinds;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use drain::*;
 pub use error::*;
 pub use members::*;
 pub use node_stats::*;

@@ -84,6 +84,9 @@ pub struct MemberInfo {
     /// Its cost and room. Empty in the list that a node publishes in its region, which changes with
     /// the membership only.
     pub cost: NodeCost,
+    /// True while its objects move to other nodes. Sent in [`Members::draining`].
+    #[serde(skip)]
+    pub is_draining: bool,
 }
 
 impl MemberInfo {
@@ -114,6 +117,9 @@ pub struct Members {
     pub has_lease: bool,
     /// Sorted by number. Lost nodes remain in the list for as long as the cluster remembers them.
     pub nodes: Vec<MemberInfo>,
+    /// Numbers of the draining members. Last, since clients of earlier versions ignore what follows
+    /// the nodes.
+    pub draining: Vec<u8>,
 }
 
 impl Members {
@@ -127,6 +133,20 @@ impl Members {
         self.nodes.iter().find(|node| node.name == name)
     }
 
+    /// Whether objects may move between nodes, so that a search may miss one that is nowhere absent.
+    pub fn is_any_draining(&self) -> bool {
+        !self.draining.is_empty()
+    }
+
+    /// Marks the draining members by [`Self::draining`].
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        for node in &mut self.nodes {
+            node.is_draining = node.is_member() && self.draining.contains(&node.number);
+        }
+        self
+    }
+
     /// Encodes the list as published to clients.
     pub fn encode(&self) -> Vec<u8> {
         // Serialization to memory cannot fail here.
@@ -135,7 +155,14 @@ impl Members {
 
     /// Decodes the bytes of [`Self::encode`]; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok()
+        let members: Option<Self> = postcard::from_bytes(bytes).ok();
+        members.or_else(|| Self::decode_earlier(bytes)).map(Self::marked)
+    }
+
+    /// Decodes the list of a daemon of an earlier version, whose nodes do not drain.
+    fn decode_earlier(bytes: &[u8]) -> Option<Self> {
+        let (cluster, epoch, has_lease, nodes) = postcard::from_bytes(bytes).ok()?;
+        Some(Self { cluster, epoch, has_lease, nodes, draining: Vec::new() })
     }
 }
 
@@ -146,8 +173,35 @@ mod tests {
     #[test]
     fn a_members_survives_and_nonsense_is_none() {
         let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
-        let members = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+        let nodes = vec![node];
+        let members =
+            Members { cluster: 1, epoch: 2, has_lease: true, nodes, ..Members::default() };
         assert_eq!(Members::decode(&members.encode()), Some(members));
         assert_eq!(Members::decode(&[0xff; 40]), None);
+    }
+
+    #[test]
+    fn draining_members_are_marked_and_lists_of_earlier_versions_are_read() {
+        let node = |name: &str, number| MemberInfo {
+            name: name.into(),
+            number,
+            ..MemberInfo::default()
+        };
+        let lost = MemberInfo { reach: Reach::Lost, ..node("c", 3) };
+        let nodes = vec![node("a", 1), node("b", 2), lost];
+        let earlier =
+            postcard::to_allocvec(&(7_u64, 8_u64, true, &nodes)).expect("it is encoded in memory");
+        let members =
+            Members { cluster: 7, epoch: 8, has_lease: true, nodes, draining: vec![2, 3] };
+        let bytes = members.encode();
+        let (_, _, _, by_them): (u64, u64, bool, Vec<MemberInfo>) =
+            postcard::from_bytes(&bytes).expect("they ignore what follows");
+        assert_eq!(by_them, members.nodes);
+        let read = Members::decode(&bytes).expect("it is a list");
+        let draining = read.nodes.iter().map(|one| one.is_draining).collect::<Vec<_>>();
+        assert_eq!(draining, [false, true, false]);
+        assert!(read.is_any_draining());
+        let of_them = Members::decode(&earlier).expect("it is a list of an earlier version");
+        assert_eq!((of_them.nodes, of_them.draining), (members.nodes, Vec::new()));
     }
 }

@@ -234,6 +234,12 @@ node_stats! {
     settings: NodeSettings, Structure;
     /// Names of the settings that differ from those at the start.
     settings_changed: Vec<String>, Structure;
+    /// 1 while the node drains: its objects move to other nodes, and it takes no new ones.
+    draining: u64, Count, Gauge("farrow_draining");
+    /// Objects that moved to other nodes.
+    moved_total: u64, Count, Counter("farrow_objects_moved_total");
+    /// Bytes of objects that moved to other nodes.
+    moved_bytes_total: u64, Bytes, Counter("farrow_moved_bytes_total");
 }
 
 impl NodeStats {
@@ -304,6 +310,9 @@ buffers_max gauge farrow_buffers_max_bytes
 capacity_max gauge farrow_capacity_max_bytes
 settings
 settings_changed
+draining gauge farrow_draining
+moved_total counter farrow_objects_moved_total
+moved_bytes_total counter farrow_moved_bytes_total
 ";
 
     /// Numbers from 1 on, of one byte each; a text is its length and its bytes.
@@ -313,6 +322,7 @@ settings_changed
         15, 16, 17, 18, 19, 1, b'f', 1, b'c', 1, b'm', 23, 24, 25, 26, 27, 28,
         29, 1, b'e', 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
         43, 44, 45, 46, 47, 0, 0, 0, 0, 0, 0, 0,
+        50, 51, 52,
     ];
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Members, NodeStats, Rule, WireError, WireSpan};
+use super::{DrainReport, Members, NodeStats, Rule, WireError, WireSpan};
 
 /// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +92,8 @@ pub enum ReplyBody {
     /// To `OpenLazy`, with descriptors: a file for the object's bytes, and the device that gives
     /// the right to serve page faults, if the node may open it.
     Lazy(Box<LazyObject>),
+    /// To `Drain`, about the state.
+    Drain(DrainReport),
 }
 
 /// An object whose bytes are brought page by page, into a sparse file.

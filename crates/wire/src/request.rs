@@ -5,7 +5,7 @@ use std::fmt;
 use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{Setting, WAIT_MS_MAX, WireSpan};
+use super::{DrainStep, Setting, WAIT_MS_MAX, WireSpan};
 pub use crate::rights::{Rights, Rule};
 
 /// A request of a client.
@@ -253,6 +253,8 @@ pub enum RequestBody {
         /// Where it ends.
         end: u64,
     },
+    /// Drains the node: its objects move to other nodes.
+    Drain(DrainStep),
 }
 
 /// A step of an import.

@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from farrow.cli._node_set import parse
 
         return _run(parse(given[2:]))
+    if given[:2] == ["node", "drain"]:
+        from farrow.cli._node_drain import parse
+
+        return _run(parse(given[2:]))
     if given and given[0] == "node":
         return _node(given[1:])
     parser = _parser()

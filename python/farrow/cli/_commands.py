@@ -53,6 +53,12 @@ def _node_set(options: argparse.Namespace) -> int:
     return run(options)
 
 
+def _node_drain(options: argparse.Namespace) -> int:
+    from farrow.cli._node_drain import run
+
+    return run(options)
+
+
 def _stop(options: argparse.Namespace) -> int:
     """End the node, and wait until it no longer answers."""
     with connect(options) as client:
@@ -131,6 +137,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "certs": _about_nodes.certs,
     "stat": _stat,
     "node set": _node_set,
+    "node drain": _node_drain,
     "stop": _stop,
     "top": _top,
     "dashboard": _dashboard,

@@ -66,6 +66,7 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::RemoveRule { .. }
         | RequestBody::Forget { .. }
         | RequestBody::Set(_)
+        | RequestBody::Drain(_)
         | RequestBody::Shutdown
         | RequestBody::Handover { .. }
         | RequestBody::Hello(_)
@@ -129,7 +130,7 @@ impl NodeState {
         let retained = self.home.retained_for_cluster().map_err(store_error)?;
         let membership =
             retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership);
-        let bytes = encode(membership.as_deref(), &table, self.settings.record());
+        let bytes = self.record_with(membership.as_deref(), &table);
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
         self.replicas.tell_rules(&self.rules, &self.home);
@@ -140,9 +141,14 @@ impl NodeState {
         Ok(())
     }
 
+    /// What the region keeps for the cluster.
+    fn record_with(&self, membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
+        encode(membership, rules, self.settings.record(), self.drain.record.to_keep())
+    }
+
     /// Stores the membership state beside the rules, to survive a kill.
     pub(super) fn keep_membership(&mut self, retained: &[u8]) -> Result<(), StoreError> {
-        let bytes = encode(Some(retained), &self.rules, self.settings.record());
+        let bytes = self.record_with(Some(retained), &self.rules);
         self.home.keep_for_cluster(&bytes)
     }
 
@@ -158,10 +164,10 @@ impl NodeState {
         Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.settings))
     }
 
-    /// Stores the changed settings beside the rules, to survive a kill.
+    /// Stores the changed settings and the state of a drain beside the rules, to survive a kill.
     pub(super) fn keep_settings(&mut self) -> Result<(), WireError> {
         let membership = self.retained_membership().map_err(store_error)?;
-        let bytes = encode(membership.as_deref(), &self.rules, self.settings.record());
+        let bytes = self.record_with(membership.as_deref(), &self.rules);
         self.home.keep_for_cluster(&bytes).map_err(store_error)
     }
 

@@ -79,6 +79,7 @@ impl NodeState {
             RequestBody::Shutdown => "end the node",
             RequestBody::Forget { .. } => "forget nodes",
             RequestBody::Set(_) => "change settings",
+            RequestBody::Drain(_) => "drain the node",
             _ => return Ok(()),
         };
         let ClientRecord { uid, remote_client, .. } =

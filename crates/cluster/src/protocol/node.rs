@@ -40,6 +40,7 @@ impl NodeState {
             self.replicas.forget(id);
             self.replicas.lazy.forget(id, now_ms);
             self.resize.forget(id);
+            self.drain.forget(id);
             self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id);
             self.cluster.forget_lookups(id);
@@ -91,6 +92,7 @@ impl NodeState {
             self.families.next_deadline_ms(),
             self.leases.next_deadline_ms(),
             self.resize.next_deadline_ms(),
+            self.drain.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -115,6 +117,7 @@ impl NodeState {
         self.residency.tick(&mut self.home, now_ms, out);
         self.tick_replicas(now_ms, out);
         self.tick_resize(now_ms, out);
+        self.tick_drain(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.quota.serve(&mut self.home, now_ms, out);
         self.residency.take_jobs(out);
@@ -140,6 +143,7 @@ impl NodeState {
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
         let others = self.replicas.drain().into_iter().chain(self.resize.drain());
+        let others = others.chain(self.drain.drain());
         for (session, seq) in self.residency.drain().into_iter().chain(others) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
@@ -198,6 +202,7 @@ impl NodeState {
         }
         // Checked before a name is taken for the request or it has any other effect.
         let allowed = self.check_granted(session, &body);
+        let allowed = allowed.and_then(|()| self.check_not_draining(&body));
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),
             Ok(()) => match (slot, body) {
@@ -211,6 +216,10 @@ impl NodeState {
                 (None, _) => Err(not_first()),
                 (Some(slot), body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
+                    let body = match self.wait_for_move(context, body, out) {
+                        Ok(()) => return,
+                        Err(body) => body,
+                    };
                     match self.park(context, body, out) {
                         Ok(()) => return,
                         Err(body) => self.route(context, body, out),
@@ -386,6 +395,7 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Set(settings) => return self.set((session, seq), settings),
+            RequestBody::Drain(step) => return self.drain_step(context, step, out),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => self.drop_namespace(&name),

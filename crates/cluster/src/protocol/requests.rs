@@ -290,6 +290,11 @@ impl NodeState {
 
     /// Whether an object is sealed, in the memory of any node.
     fn is_there(&self, target: &WireTarget) -> bool {
-        matches!(self.home.has(store_target(target)), Ok(true)) || self.cluster.is_elsewhere(target)
+        let look = || {
+            matches!(self.home.has(store_target(target)), Ok(true))
+                || self.cluster.is_elsewhere(target)
+        };
+        // It may have moved to a node that was looked at before its old one.
+        look() || (self.cluster.is_any_draining() && look())
     }
 }

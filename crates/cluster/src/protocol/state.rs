@@ -8,7 +8,8 @@ use super::core::admission::Admission;
 use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
 use super::core::clients::Clients;
-use super::core::cluster_record::retained_rules;
+use super::core::cluster_record::{retained_drain, retained_rules};
+use super::core::drain::Drain;
 use super::core::families::Families;
 use super::core::fanout::FanOut;
 use super::core::leases::Leases;
@@ -88,6 +89,7 @@ pub struct NodeState {
     pub(super) rules: RightsTable,
     pub(super) settings: RuntimeSettings,
     pub(super) resize: Resize,
+    pub(super) drain: Drain,
     pub(super) reclaim: Reclaim,
     pub(super) counts: RequestCounts,
     pub(super) adopted: u64,
@@ -114,6 +116,7 @@ impl NodeState {
         };
         let watches = Watches::resumed(&home, now_ms);
         let rules = retained_rules(&home);
+        let drain = Drain { record: retained_drain(&home), ..Drain::default() };
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
         let mut state = Self {
@@ -136,6 +139,7 @@ impl NodeState {
             rules,
             settings: RuntimeSettings::default(),
             resize: Resize::default(),
+            drain,
             reclaim: Reclaim::new(now_ms),
             counts: RequestCounts::default(),
             adopted: adopted.objects.into(),
@@ -147,6 +151,7 @@ impl NodeState {
             barriers: Barriers::default(),
             cluster: OptionalCluster::default(),
         };
+        state.resume_move();
         for (slot, id) in adopted.staged {
             state.staged.insert(slot, id);
             if state.home.client(slot).is_err() {
@@ -249,6 +254,9 @@ impl NodeState {
 
     /// Whether this node serves clients; otherwise the reason.
     pub fn readiness(&self, now_ms: u64) -> Result<(), String> {
+        if self.drain.record.is_draining {
+            return Err("the node is draining: its objects move to other nodes".to_owned());
+        }
         self.cluster.readiness(now_ms)
     }
 

@@ -84,6 +84,9 @@ impl NodeState {
             capacity_max: store.capacity_max.0,
             settings: self.node_settings(),
             settings_changed: self.changed_settings(),
+            draining: u64::from(self.drain.record.is_draining),
+            moved_total: self.drain.moved,
+            moved_bytes_total: self.drain.moved_bytes,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_store::ObjectId;
-use farrow_wire::{ImportStep, Reply, ReplyBody, Request, RequestBody, WireError, WireTarget};
+use farrow_wire::{DrainStep, ImportStep, Reply, ReplyBody, Request, RequestBody, WireError, WireTarget};
 
 use super::Server;
 use crate::audit::{Actor, AuditItem, AuditLog, AuditRecord};
@@ -166,6 +166,13 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
         }
         RequestBody::Set(settings) => {
             ("set", settings.iter().map(|setting| named(Some(format!("{setting:?}")))).collect())
+        }
+        RequestBody::Drain(DrainStep::Begin) => ("drain", one("begin")),
+        RequestBody::Drain(DrainStep::Cancel) => ("drain", one("cancel")),
+        RequestBody::Drain(DrainStep::Move { id: (hi, lo), .. }) => {
+            let name = state.home().name_of_object(ObjectId { hi: *hi, lo: *lo });
+            let name = name.map(|full| farrow_store::own_name(&full).to_owned());
+            ("move", vec![AuditItem { id: Some((*hi, *lo)), ..named(name) }])
         }
         RequestBody::Forget { node } => ("forget", one(node)),
         RequestBody::Shutdown => ("stop", vec![AuditItem::default()]),

@@ -44,7 +44,9 @@ pub fn messages() -> Vec<Vec<u8>> {
         }
     }
     let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
-    let members = Members { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+    let nodes = vec![node];
+    let members =
+        Members { cluster: 1, epoch: 2, has_lease: true, nodes, draining: vec![1] };
     messages.push([&[5][..], &members.encode()].concat());
     messages.sort();
     messages.dedup();

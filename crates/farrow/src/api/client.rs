@@ -12,12 +12,15 @@ use crate::cluster::nodes::Nodes;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
-use crate::objects::delete::delete;
+use crate::objects::delete::delete_each;
 use crate::objects::subscription::{SubscribeOptions, Subscription};
 use crate::objects::writer::Writer;
 use crate::objects::{batch, put};
 use crate::options::{ConnectOptions, ObjectOptions};
 use crate::value::Value;
+
+/// Attempts to find an object that moves between nodes.
+const MOVES_MAX: u32 = 3;
 
 /// A connection to a node. Clones share it; threads may use it at the same time.
 ///
@@ -130,12 +133,36 @@ impl Client {
     /// [`Error::NotFound`] names the first missing object, [`Error::PermissionDenied`] the first of
     /// another namespace; the others are deleted.
     pub fn delete(&self, targets: &[ObjectKey]) -> Result<(), Error> {
-        let mut first_error = None;
-        for (session, numbers) in self.by_home(targets)? {
-            let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
-            if let Err(error) = delete(&session, &some.collect::<Vec<_>>()) {
-                first_error.get_or_insert(error);
+        let (mut first_error, mut left) = (None, targets.to_vec());
+        for attempt in 0..=MOVES_MAX {
+            let mut moved = Vec::new();
+            for (session, numbers) in self.by_home(&left)? {
+                let some = numbers.iter().filter_map(|number| left.get(*number).cloned());
+                let some: Vec<ObjectKey> = some.collect();
+                let results = match delete_each(&session, &some) {
+                    Ok(results) => results,
+                    Err(error) => {
+                        first_error.get_or_insert(error);
+                        continue;
+                    }
+                };
+                for (target, result) in some.into_iter().zip(results) {
+                    match (result, &target) {
+                        (Ok(()), _) => {}
+                        // It may have moved to another node while it was to be deleted here.
+                        (Err(Error::NotFound { .. }), ObjectKey::Name(_))
+                            if attempt < MOVES_MAX && self.nodes().is_any_draining()? =>
+                        {
+                            moved.push(target);
+                        }
+                        (Err(error), _) => drop(first_error.get_or_insert(error)),
+                    }
+                }
             }
+            if moved.is_empty() {
+                break;
+            }
+            left = moved;
         }
         first_error.map_or(Ok(()), Err)
     }

@@ -36,7 +36,8 @@ impl Client {
     /// [`Error::NotFound`] with a zero timeout, else [`Error::Timeout`]; [`Error::NodeLost`] and
     /// [`Error::NodeUnreachable`] name the node that has the object, or may have it.
     pub fn get(&self, target: &ObjectKey, timeout: Duration) -> Result<Object, Error> {
-        self.get_by(target, timeout, || self.get_now(target))
+        let look = || self.get_now(target);
+        self.get_by(target, timeout, || self.nodes().despite_moves(look))
     }
 
     /// Finds some columns and rows of a table, record batch or other Arrow object, as [`Self::get`]
@@ -55,7 +56,8 @@ impl Client {
         part: &PartSpec,
         timeout: Duration,
     ) -> Result<ArrowObject, Error> {
-        self.get_by(target, timeout, || self.get_part_now(target, part))
+        let look = || self.get_part_now(target, part);
+        self.get_by(target, timeout, || self.nodes().despite_moves(look))
     }
 
     /// As [`Self::get`], without the bytes of an object of a node whose memory is not mapped: each
@@ -71,7 +73,8 @@ impl Client {
     /// As [`Self::get`]; [`Error::PermissionDenied`] if neither this process nor its node may serve
     /// page faults inside system calls; [`Error::NoRoom`] if the node has no room for all pages.
     pub fn get_lazy(&self, target: &ObjectKey, timeout: Duration) -> Result<LazyValue, Error> {
-        self.get_by(target, timeout, || self.get_lazy_now(target))
+        let look = || self.get_lazy_now(target);
+        self.get_by(target, timeout, || self.nodes().despite_moves(look))
     }
 
     fn get_lazy_now(&self, target: &ObjectKey) -> Result<Option<LazyValue>, Error> {
@@ -142,7 +145,7 @@ impl Client {
         let now_ns = wall_clock_ns();
         let get_now = |target: &ObjectKey| match self.get_here_at(target, now_ns)? {
             Some(object) => Ok(Some(object)),
-            None => self.get_now(target),
+            None => self.nodes().despite_moves(|| self.get_now(target)),
         };
         let found: Vec<Option<Object>> = targets.iter().map(get_now).collect::<Result<_, _>>()?;
         let missing: Vec<ObjectKey> = targets

@@ -6,10 +6,12 @@
 //! * `pins`: pins and eviction. `pool`: the allocator for Arrow.
 //! * `nodes`: the members of the cluster, and the client at one of them. `placement`: at one that is
 //!   chosen by a rule.
+//! * `drain`: objects move to other nodes before a node leaves.
 //! * `namespaces`, `sync`: quotas and permissions; barriers and flags. `settings`: what changes while
 //!   the node serves.
 
 mod client;
+mod drain;
 mod get;
 mod listing;
 mod namespaces;

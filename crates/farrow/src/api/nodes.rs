@@ -80,7 +80,7 @@ impl Client {
     /// [`Error::Disconnected`] when the node is gone.
     pub fn members(&self) -> Result<Members, Error> {
         match self.nodes().own().call(RequestBody::Nodes)? {
-            ReplyBody::Nodes(members) => Ok(members),
+            ReplyBody::Nodes(members) => Ok(members.marked()),
             other => Err(confused(&other).into()),
         }
     }

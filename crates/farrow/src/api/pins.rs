@@ -16,6 +16,9 @@ use crate::objects::object::Object;
 /// Attempts to pin an object of another node: it may leave memory again after its restore.
 const RETURNS_MAX: u32 = 16;
 
+/// Attempts to find an object that moves between nodes.
+const MOVES_MAX: u32 = 3;
+
 /// Objects of a node whose memory is not mapped.
 type FarTargets = (MemberInfo, Vec<ObjectKey>);
 
@@ -56,6 +59,17 @@ impl Client {
     }
 
     fn set_pins(&self, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
+        for _ in 0..MOVES_MAX {
+            match self.set_pins_now(targets, is_pinned) {
+                // It may have moved to another node meanwhile. To pin one twice changes nothing.
+                Err(Error::NotFound { .. }) if self.nodes().is_any_draining()? => {}
+                done => return done,
+            }
+        }
+        self.set_pins_now(targets, is_pinned)
+    }
+
+    fn set_pins_now(&self, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
         let mut first_error = None;
         let (mut near, mut far) = (Vec::new(), BTreeMap::<String, FarTargets>::new());
         for target in targets {

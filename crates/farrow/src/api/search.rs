@@ -1,5 +1,6 @@
 //! Which node has an object.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use farrow_store::Metadata;
@@ -24,20 +25,24 @@ impl Client {
     ///
     /// [`Error::NotFound`]; the region is damaged.
     pub fn metadata(&self, target: &ObjectKey) -> Result<Metadata, Error> {
-        let missing = || Error::NotFound { what: target.to_string() };
+        let found = self.nodes().despite_moves(|| self.metadata_now(target))?;
+        found.ok_or_else(|| Error::NotFound { what: target.to_string() })
+    }
+
+    fn metadata_now(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {
         let session = self.home_of(target)?;
         if let Some(entry) = session.lookup(target)?
             && let Some(metadata) = session.reader.metadata(&entry)?
         {
-            return Ok(metadata);
+            return Ok(Some(metadata));
         }
         // The object may be spilled together with its metadata, or on a node that has to be asked.
         let Some(held) = session.hold(target)? else {
-            return self.metadata_elsewhere(target)?.ok_or_else(missing);
+            return self.metadata_elsewhere(target);
         };
         let metadata = session.reader.metadata(held.entry());
         session.release(held);
-        metadata?.ok_or_else(missing)
+        Ok(metadata?)
     }
 
     /// Whether a sealed object has this id or name, on any node. Sends no message, except to open a
@@ -48,23 +53,39 @@ impl Client {
     /// The region is damaged; [`Error::NodeLost`] when the object may be on a node that is lost;
     /// [`Error::NodeUnreachable`] when it is on a node whose memory cannot be mapped here.
     pub fn contains(&self, target: &ObjectKey) -> Result<bool, Error> {
-        let is_here = self.session().has(target)? || self.home_of(target)?.has(target)?;
-        Ok(is_here || self.is_by_net(target)?)
+        let look = || {
+            let is_here = self.session().has(target)? || self.home_of(target)?.has(target)?;
+            Ok((is_here || self.is_by_net(target)?).then_some(()))
+        };
+        Ok(self.nodes().despite_moves(look)?.is_some())
     }
 
     /// The session at the node that has an object. If the object exists nowhere: this client's own.
     pub(crate) fn home_of(&self, target: &ObjectKey) -> Result<Arc<Session>, Error> {
+        let nowhere = Cell::new(None);
+        let found = self.nodes().despite_moves(|| match self.home_now(target)? {
+            (session, true) => Ok(Some(session)),
+            (session, false) => {
+                nowhere.set(Some(session));
+                Ok(None)
+            }
+        })?;
+        Ok(found.or(nowhere.into_inner()).unwrap_or_else(|| Arc::clone(self.session())))
+    }
+
+    /// The same, and whether the object was found there.
+    fn home_now(&self, target: &ObjectKey) -> Result<(Arc<Session>, bool), Error> {
         if self.session().has(target)? {
-            return Ok(Arc::clone(self.session()));
+            return Ok((Arc::clone(self.session()), true));
         }
         let look = |session: &Arc<Session>| Ok(session.has(target)?.then(|| Arc::clone(session)));
         match self.nodes().first(self.session(), target, look)? {
-            RemoteLookup::Here(session) => Ok(session),
-            RemoteLookup::Nowhere => Ok(Arc::clone(self.session())),
+            RemoteLookup::Here(session) => Ok((session, true)),
+            RemoteLookup::Nowhere => Ok((Arc::clone(self.session()), false)),
             // The client's own node asks the other nodes.
             RemoteLookup::ByNet(unseen) => match self.nodes().at_unseen(unseen, target)? {
                 Some(error) => Err(error),
-                None => Ok(Arc::clone(self.nodes().own())),
+                None => Ok((Arc::clone(self.nodes().own()), false)),
             },
             RemoteLookup::Unknown(error) => Err(error),
         }
@@ -110,6 +131,10 @@ impl Client {
     /// The home of an object, if its memory is not mapped here and its objects are fetched over the
     /// network. `None` also if there is no such object.
     pub(crate) fn net_home_of(&self, target: &ObjectKey) -> Result<Option<MemberInfo>, Error> {
+        self.nodes().despite_moves(|| self.net_home_now(target))
+    }
+
+    fn net_home_now(&self, target: &ObjectKey) -> Result<Option<MemberInfo>, Error> {
         let members = self.nodes().members()?;
         let is_far = |node: &&MemberInfo| node.is_by_net() && !node.is_own;
         if !members.nodes.iter().any(|node| is_far(&node)) {

@@ -88,6 +88,33 @@ impl Nodes {
         Ok(look(&seen))
     }
 
+    /// Calls `look` again if it found nothing while objects may move between nodes. A name is at its
+    /// new node before it leaves the old one, so a look that follows one that missed the move finds
+    /// it there. Each draining node can cause one more miss.
+    pub(crate) fn despite_moves<T>(
+        &self,
+        look: impl Fn() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let before = self.own.reader.members_version()?;
+        let found = look()?;
+        if found.is_some() || self.own.reader.members_version()? == 0 {
+            return Ok(found);
+        }
+        // A drain that began or ended meanwhile has changed the list.
+        let has_changed = self.own.reader.members_version()? != before;
+        for _ in 0..self.members()?.draining.len() + usize::from(has_changed) {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether objects may move between nodes.
+    pub(crate) fn is_any_draining(&self) -> Result<bool, Error> {
+        Ok(self.own.reader.members_version()? != 0 && self.members()?.is_any_draining())
+    }
+
     /// Holds an object in the memory of a node at which this client already has a session. Sends no
     /// message.
     pub(crate) fn hold_here_at(

@@ -98,6 +98,9 @@ fn excluded(node: &MemberInfo, need: PlacementNeed) -> Option<String> {
     if node.reach != Reach::Live {
         return Some(node.reach.as_str().to_owned());
     }
+    if node.is_draining {
+        return Some("draining".to_owned());
+    }
     if !node.is_usable() && (need.is_mapped || !node.is_by_net()) {
         let why = if node.why_not.is_empty() { "its memory is not mapped" } else { &node.why_not };
         return Some(why.to_owned());
@@ -151,6 +154,7 @@ pub(crate) fn is_of_one_node(error: &Error) -> bool {
             | Error::NodeLost { .. }
             | Error::NodeUnreachable { .. }
             | Error::NotGranted { .. }
+            | Error::NodeDraining { .. }
     )
 }
 
@@ -245,13 +249,14 @@ mod tests {
             MemberInfo { why_not: "another machine".into(), ..node("far", "", None, None) };
         let small = MemberInfo { capacity: MB, ..node("small", "shm", Some(MB), None) };
         let by_net = node("net", "net", Some(9 * MB), Some(1));
-        let nodes = [lost, suspect, unmapped, small, by_net.clone()];
+        let leaving = MemberInfo { is_draining: true, ..node("d", "shm", Some(9 * MB), Some(1)) };
+        let nodes = [lost, suspect, unmapped, small, by_net.clone(), leaving];
         let need = PlacementNeed { bytes: 2 * MB, is_mapped: true };
         let rule = PlacementRule::Nearest;
         let none = Candidates { with_room: Vec::new(), others: Vec::new() };
         assert_eq!(rule.candidates(&nodes, need), none);
         let text = no_room(rule, &nodes, need, &[]).to_string();
-        for part in ["2097152", "nearest", "lost: lost", "s: suspect", "far: another machine"] {
+        for part in ["2097152", "nearest", "lost: lost", "s: suspect", "far: another machine", "d: draining"] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(text.contains("small: 1048576 B in all"), "{text}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrow_wire::link::confused;
-use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, WireError};
+use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::connection::session::Session;
 use crate::error::Error;
@@ -11,16 +11,27 @@ use crate::key::ObjectKey;
 
 pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
-    for batch in targets.chunks(BATCH_ITEMS_MAX) {
-        let body = RequestBody::Delete { targets: batch.iter().map(ObjectKey::wire).collect() };
-        let results = match session.call(body)? {
-            ReplyBody::Deleted(results) => results,
-            other => return Err(confused(&other).into()),
-        };
-        let errors = results.into_iter().filter_map(Result::err);
-        for error in errors {
-            first_error.get_or_insert(WireError::into(error));
+    for result in delete_each(session, targets)? {
+        if let Err(error) = result {
+            first_error.get_or_insert(error);
         }
     }
     first_error.map_or(Ok(()), Err)
+}
+
+/// As [`delete`], with the result of each object.
+pub(crate) fn delete_each(
+    session: &Arc<Session>,
+    targets: &[ObjectKey],
+) -> Result<Vec<Result<(), Error>>, Error> {
+    let mut all = Vec::with_capacity(targets.len());
+    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+        let body = RequestBody::Delete { targets: batch.iter().map(ObjectKey::wire).collect() };
+        let results = match session.call(body)? {
+            ReplyBody::Deleted(results) if results.len() == batch.len() => results,
+            other => return Err(confused(&other).into()),
+        };
+        all.extend(results.into_iter().map(|result| result.map_err(Error::from)));
+    }
+    Ok(all)
 }

@@ -289,7 +289,7 @@ impl Naming {
         self.claim(id, asked);
         self.answer_if_whole(id, out);
         self.claim_own(exists);
-        self.decide(out);
+        self.decide(exists, out);
         self.pay(now_ms, out);
     }
 
@@ -409,7 +409,7 @@ impl Naming {
             self.send(from, Header { session, authority: self.session, serial }, body, out);
         }
         self.claim_own(checks.exists);
-        self.decide(out);
+        self.decide(checks.exists, out);
         self.pay(now_ms, out);
     }
 
@@ -496,7 +496,7 @@ impl Naming {
     /// Handles the passage of time. Due at [`Self::next_deadline_ms`].
     pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<NameOutput>) {
         self.claim_own(exists);
-        self.decide(out);
+        self.decide(exists, out);
         let late = self.asks.iter().filter(|(_, ask)| ask.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {

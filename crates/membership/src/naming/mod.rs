@@ -255,6 +255,9 @@ pub struct Unread {
     pub members: NodeSet,
     /// The lost node with the lowest number that may return with its objects.
     pub lost: Option<NodeNumber>,
+    /// Number of members with objects that move to other members. A name may leave one directory
+    /// after another one, which has it by then, was read. So all are read once more for each.
+    pub movers: usize,
 }
 
 /// Outputs, to be executed in this order.

@@ -33,6 +33,10 @@ pub(super) struct Undecided {
     pub(super) next_ms: u64,
     /// Number of queries sent.
     pub(super) times: u32,
+    /// The members to query.
+    pub(super) members: NodeSet,
+    /// How often all members are queried again before the decision.
+    pub(super) rounds: usize,
 }
 
 impl Undecided {
@@ -43,7 +47,15 @@ impl Undecided {
 
     /// Whether the claim has nothing left to wait for.
     fn is_decided(&self) -> bool {
-        self.waiting.is_empty() || !self.is_open()
+        (self.waiting.is_empty() && self.rounds == 0) || !self.is_open()
+    }
+
+    /// Begins the next round of queries, if one is left.
+    fn next_round(&mut self) {
+        if self.waiting.is_empty() && self.rounds > 0 && self.is_open() {
+            self.rounds -= 1;
+            (self.waiting, self.next_ms, self.times) = (self.members, 0, 0);
+        }
     }
 }
 
@@ -130,6 +142,7 @@ impl UndecidedClaims {
 
     /// Removes and returns the claims with nothing left to wait for.
     pub(super) fn take_decided(&mut self) -> Vec<Undecided> {
+        self.all.values_mut().for_each(Undecided::next_round);
         let decided: Vec<u64> =
             self.all.iter().filter(|(_, one)| one.is_decided()).map(|(id, _)| *id).collect();
         decided.into_iter().filter_map(|id| self.all.remove(&id)).collect()
@@ -170,6 +183,8 @@ mod unit {
             waiting: [number(1), number(2)].into_iter().collect(),
             next_ms: 0,
             times: 0,
+            members: [number(1), number(2)].into_iter().collect(),
+            rounds: 0,
         }
     }
 
@@ -186,6 +201,21 @@ mod unit {
         claims.answered(7, number(2), (&[false, true], None)).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Granted, Verdict::Taken]);
+    }
+
+    /// A name moved from member 2, which was not asked yet, to member 1, which had answered.
+    #[test]
+    fn while_objects_move_all_members_are_asked_again() {
+        let mut claims = UndecidedClaims::default();
+        claims.add(7, Undecided { rounds: 1, ..claim(1, &["x"]) });
+        claims.answered(7, number(1), (&[false], None)).unwrap();
+        claims.answered(7, number(2), (&[false], None)).unwrap();
+        assert!(claims.take_decided().is_empty(), "the second round begins");
+        let asked: Vec<u64> = claims.due(5).into_iter().map(|(question, ..)| question).collect();
+        assert_eq!(asked, [7]);
+        claims.answered(7, number(1), (&[true], None)).unwrap();
+        let decided = claims.take_decided();
+        assert_eq!(decided[0].verdicts, [Verdict::Taken]);
     }
 
     #[test]

@@ -6,9 +6,11 @@ use crate::namespaces::{self, NamespaceLimits};
 use crate::nodes::{self, at};
 use crate::waiting::without_gil;
 use crate::{plain, settings};
+use farrow::ObjectId;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
+use std::time::Instant;
 
 #[pymethods]
 impl Client {
@@ -140,6 +142,35 @@ impl Client {
     ) -> PyResult<()> {
         let open = self.open()?;
         settings::change(py, &open.client, changes, namespace)
+    }
+
+    #[doc = doc!("Client._drain")]
+    #[pyo3(signature = (is_draining=None))]
+    fn _drain<'py>(
+        &self,
+        py: Python<'py>,
+        is_draining: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        let report = without_gil(py, || match is_draining {
+            None => open.client.drain_report(),
+            Some(true) => open.client.begin_drain(),
+            Some(false) => open.client.cancel_drain(),
+        })?;
+        plain::to_python(py, &report)
+    }
+
+    #[doc = doc!("Client._move_object")]
+    fn _move_object(
+        &self,
+        py: Python<'_>,
+        id: [u8; 16],
+        node: &str,
+        timeout: f64,
+    ) -> PyResult<()> {
+        let open = self.open()?;
+        let (deadline, id) = (Instant::now() + duration(timeout)?, ObjectId::from_bytes(id));
+        without_gil(py, || open.client.move_object(id, node, deadline)).map(drop)
     }
 
     #[doc = doc!("Client._overview")]

@@ -36,6 +36,13 @@ pub(super) struct Choice {
 }
 
 impl Home {
+    /// Whether an object is exempt from eviction. One that a client sealed itself is not.
+    #[must_use]
+    pub fn is_pinned(&self, id: ObjectId) -> bool {
+        let is_own = self.layout().client_entry(id.slot()).is_none();
+        is_own && self.pins.is_pinned(id.slot())
+    }
+
     /// Pin an object, so that it is never evicted, or unpin it. Returns its id in the directory; a
     /// former id still forwards there.
     ///

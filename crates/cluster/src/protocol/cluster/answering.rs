@@ -5,6 +5,7 @@ use super::questions::{Answer, NAMES_MAX, Question};
 use crate::net::NetAction;
 use crate::protocol::action::{Action, answer_peer};
 use crate::protocol::identity::PeerLife;
+use crate::protocol::moved_in::TakeRequest;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -97,6 +98,20 @@ impl NodeState {
                 self.objects_gone(from, &objects, now_ms, out);
                 Some(Answer::Done)
             }
+            Question::Draining(is_draining) => {
+                self.cluster.note_draining(from, is_draining);
+                self.tell_members();
+                Some(Answer::Done)
+            }
+            Question::Take { object, name, is_pinned } => {
+                let ask = TakeRequest { from, object, name: &name, is_pinned };
+                Some(Answer::Took(self.take_object(&ask, now_ms, out)))
+            }
+            Question::Taken { object } => {
+                self.object_removed(from, object, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Untake { object } => Some(self.untake(from, object, now_ms, out)),
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
         }
     }

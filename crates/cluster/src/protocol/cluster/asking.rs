@@ -80,6 +80,15 @@ impl NodeState {
             (PendingQuestion::Room { node, incarnation }, answer) => {
                 self.room_answered((node.as_str(), incarnation).into(), answer, now_ms);
             }
+            (PendingQuestion::Draining { node, incarnation, is_draining }, answer) => {
+                self.draining_answered((&node, incarnation), is_draining, answer, now_ms);
+            }
+            (PendingQuestion::Take { object, node }, answer) => {
+                self.take_answered((object, &node), answer, now_ms, out);
+            }
+            (PendingQuestion::Untake { object, node }, answer) => {
+                self.untake_answered((object, &node), &answer);
+            }
             (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {
                     Ok(Answer::Ticket(ticket)) => Ok(ticket),

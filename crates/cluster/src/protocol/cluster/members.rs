@@ -28,6 +28,7 @@ impl NodeState {
             why_not: String::new(),
             capacity: self.home.capacity().0,
             cost: NodeCost::default(),
+            is_draining: self.drain.record.is_draining,
         };
         let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(PeerNode::report).collect();
         nodes.push(own);
@@ -36,6 +37,7 @@ impl NodeState {
             cluster: view.map_or(0, |view| view.cluster.0),
             epoch: view.map_or(0, |view| view.epoch.0),
             has_lease: cluster.has_lease,
+            draining: nodes.iter().filter(|one| one.is_draining).map(|one| one.number).collect(),
             nodes,
         }
     }

@@ -121,6 +121,7 @@ impl NodeState {
 
     /// Announces the leave to the other nodes, so that they need not detect it.
     pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.end_drain_in_order();
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };

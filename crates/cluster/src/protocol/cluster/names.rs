@@ -84,25 +84,29 @@ impl NodeState {
             return None;
         };
         let naming = &self.cluster.0.as_ref()?.naming;
-        if !naming.owes_any() || targets.len() > BATCH_ITEMS_MAX {
+        let is_any = naming.owes_any() || !self.drain.record.incoming.is_empty();
+        if !is_any || targets.len() > BATCH_ITEMS_MAX {
             return None;
         }
         let full = |target: &WireTarget| match target {
             WireTarget::Name(name) => self.full_name(slot, name).ok(),
             WireTarget::Id(hi, lo) => self.home.name_of_object(ObjectId { hi: *hi, lo: *lo }),
         };
-        let names = targets.iter().filter_map(full).filter(|name| naming.owes(name));
+        let names = targets.iter().filter_map(full);
+        let names = names.filter(|name| naming.owes(name) || self.drain.has_arriving(name));
         let names: Vec<String> = names.collect();
         (!names.is_empty()).then_some(names)
     }
 
     /// Resumes requests that need not wait for authorities any more.
-    fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(Cluster { naming, parked, .. }) = self.cluster.0.as_deref_mut() else {
+    pub(in crate::protocol) fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { cluster, drain, .. } = self;
+        let Some(Cluster { naming, parked, .. }) = cluster.0.as_deref_mut() else {
             return;
         };
+        let is_early = |name: &String| naming.owes(name) || drain.has_arriving(name);
         let is_due = |one: &mut PendingNameRelease| {
-            one.deadline_ms <= now_ms || !one.names.iter().any(|name| naming.owes(name))
+            one.deadline_ms <= now_ms || !one.names.iter().any(is_early)
         };
         let due: Vec<PendingNameRelease> = parked.indebted.extract_if(.., is_due).collect();
         for PendingNameRelease { session, slot, seq, then, .. } in due {

@@ -42,6 +42,8 @@ pub(in crate::protocol) struct PeerNode {
     /// Time of the next question for the address of its data server.
     pub(in crate::protocol) ask_net_at_ms: Option<u64>,
     pub(super) cost: PeerCost,
+    /// Its objects move to other nodes.
+    pub(in crate::protocol) is_draining: bool,
 }
 
 impl PeerNode {
@@ -51,7 +53,8 @@ impl PeerNode {
         let memory = PeerMemory::Missing(why.to_owned());
         let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
         let cost = PeerCost::default();
-        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost }
+        let is_draining = false;
+        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost, is_draining }
     }
 
     pub(in crate::protocol) fn set_reach(&mut self, state: Heard) {
@@ -136,6 +139,7 @@ impl PeerNode {
             reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
             region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
             capacity: self.capacity(),
+            is_draining: self.is_draining && !self.is_lost(),
             ..MemberInfo::default()
         };
         match &self.memory {
@@ -164,7 +168,12 @@ pub(in crate::protocol) fn is_name_known(
         return false;
     }
     // An unreadable name might exist.
-    home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full))
+    let look =
+        || home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full));
+    // A name may move between two looks, from a directory not yet read to one read before. It is in
+    // the new one before it leaves the old one, so each further look can miss one more move only.
+    let movers = peers.values().filter(|one| one.is_draining).count();
+    (0..=movers).any(|_| look())
 }
 
 pub(in crate::protocol) fn unknown_names(name: &NodeName, address: &str) -> WireError {
@@ -189,6 +198,7 @@ pub(in crate::protocol) fn unread(
     Unread {
         members: members.map(|one| one.member.number).collect(),
         lost: lost.map(|one| one.member.number).min(),
+        movers: peers.values().filter(|one| one.is_draining && !one.is_lost()).count(),
     }
 }
 

@@ -51,6 +51,7 @@ impl NodeState {
                 && known.mapped().is_some()
             {
                 let is_same_life = known.member.incarnation == member.incarnation;
+                known.is_draining &= is_same_life;
                 known.cost = known.cost.in_view(is_same_life);
                 known.member = member.clone();
                 known.set_reach(Heard::Live);
@@ -60,6 +61,9 @@ impl NodeState {
             // Its objects are most likely still fetched in the same way.
             let known = cluster.peers.get(&name);
             peer.by_net = known.and_then(|known| known.by_net);
+            peer.is_draining = known.is_some_and(|known| {
+                known.is_draining && known.member.incarnation == member.incarnation
+            });
             peer.cost = known.map_or(peer.cost, |known| {
                 known.cost.in_view(known.member.incarnation == member.incarnation)
             });
@@ -85,6 +89,7 @@ impl NodeState {
         barriers.nodes_lost(&lost, &mut context);
         barriers.view_installed(&view, &lost, &mut context);
         self.await_everywhere(out);
+        self.members_changed_in_drain(now_ms);
         self.tell_members();
     }
 

@@ -69,6 +69,29 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The delete, and the index of the object in it.
         which: (u64, usize),
     },
+    /// Whether a member knows that this node drains, or does not.
+    Draining {
+        /// The node.
+        node: String,
+        /// Its incarnation.
+        incarnation: u64,
+        /// What it is told.
+        is_draining: bool,
+    },
+    /// Whether a node has taken an object.
+    Take {
+        /// The low half of its id.
+        object: u64,
+        /// The node.
+        node: String,
+    },
+    /// Whether a node has removed its copy of an object.
+    Untake {
+        /// The low half of its id.
+        object: u64,
+        /// The node.
+        node: String,
+    },
     /// A notification that the other node must receive: repeated for a while.
     Notification {
         /// The node.

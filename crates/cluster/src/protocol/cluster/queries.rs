@@ -71,6 +71,28 @@ impl OptionalCluster {
         self.peer_in_life(&member.name, member.incarnation).is_some()
     }
 
+    /// Notes whether the objects of a member move to other nodes.
+    pub(in crate::protocol) fn note_draining(&mut self, node: &str, is_draining: bool) {
+        let Some(cluster) = &mut self.0 else { return };
+        if let Some(peer) = cluster.peers.get_mut(node) {
+            cluster.has_news |= peer.is_draining != is_draining;
+            peer.is_draining = is_draining;
+        }
+    }
+
+    /// Whether objects of a member move to other nodes.
+    pub(in crate::protocol) fn is_any_draining(&self) -> bool {
+        let mut peers = self.0.iter().flat_map(|cluster| cluster.peers.values());
+        peers.any(|one| one.is_draining && !one.is_lost())
+    }
+
+    /// The members but this one, by name, with their incarnations.
+    pub(in crate::protocol) fn live_lives(&self) -> Vec<(String, u64)> {
+        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
+        let live = peers.filter(|(_, peer)| !peer.is_lost());
+        live.map(|(name, peer)| (name.clone(), peer.member.incarnation.0)).collect()
+    }
+
     /// Names of all members but this one.
     pub(in crate::protocol) fn live_peers(&self) -> Vec<String> {
         let peers = self.0.iter().flat_map(|cluster| &cluster.peers);

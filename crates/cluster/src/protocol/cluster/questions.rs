@@ -76,6 +76,29 @@ pub enum Question {
     },
     /// How much memory do you lend, and how much of it is free? An earlier version answers `No`.
     Room,
+    /// Whether my objects move to other nodes, so that a look at one node after another may miss an
+    /// object. An earlier version answers `No`.
+    Draining(bool),
+    /// Seal the object of mine that a client of mine had you bring, under its name: from your answer
+    /// on it is yours. The same question again gets the same answer.
+    Take {
+        /// The low half of its id.
+        object: u64,
+        /// Its full name.
+        name: String,
+        /// Whether it is exempt from eviction.
+        is_pinned: bool,
+    },
+    /// The object that you took is removed here.
+    Taken {
+        /// The low half of the id that it had.
+        object: u64,
+    },
+    /// You were lost while you were asked to take this object: remove your copy, if you have one.
+    Untake {
+        /// The low half of its id.
+        object: u64,
+    },
 }
 
 /// The answer to a question.
@@ -108,4 +131,6 @@ pub enum Answer {
         /// Bytes of the heap that it lends.
         capacity: u64,
     },
+    /// To `Take`: the two halves of the new id. An error: there is no copy, and there will be none.
+    Took(Result<(u64, u64), WireError>),
 }

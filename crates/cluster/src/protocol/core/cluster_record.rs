@@ -1,6 +1,7 @@
 //! What the region keeps for the cluster: the membership state, the rules for other nodes, and
 //! settings that were changed while the node served.
 
+use super::drain::DrainRecord;
 use crate::protocol::rights::RightsTable;
 use crate::protocol::settings::SettingsRecord;
 
@@ -11,6 +12,7 @@ pub(in crate::protocol) struct ClusterRecord {
     pub(in crate::protocol) membership: Option<Vec<u8>>,
     pub(in crate::protocol) rules: RightsTable,
     pub(in crate::protocol) settings: Option<SettingsRecord>,
+    pub(in crate::protocol) drain: Option<DrainRecord>,
 }
 
 /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
@@ -31,17 +33,34 @@ pub(in crate::protocol) fn encode(
     membership: Option<&[u8]>,
     rules: &RightsTable,
     settings: Option<&SettingsRecord>,
+    drain: Option<&DrainRecord>,
 ) -> Vec<u8> {
     // Serialization of these types into memory cannot fail. Earlier versions ignore what follows
-    // the rules.
-    postcard::to_allocvec(&(membership, rules, settings)).unwrap_or_default()
+    // the rules, or the settings.
+    postcard::to_allocvec(&(membership, rules, settings, drain)).unwrap_or_default()
 }
 
 pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
     let ((membership, rules), rest) = postcard::take_from_bytes(bytes).ok()?;
-    // Earlier versions stored no settings. Damaged ones are no reason to lose the rules.
-    let settings = postcard::from_bytes(rest).ok().flatten();
-    Some(ClusterRecord { membership, rules, settings })
+    // Earlier versions stored no settings, or nothing behind them. Damaged ones are no reason to
+    // lose the rules.
+    let (settings, rest) = postcard::take_from_bytes(rest).unwrap_or_default();
+    let drain = postcard::from_bytes(rest).ok().flatten();
+    Some(ClusterRecord { membership, rules, settings, drain })
+}
+
+/// What an earlier incarnation stored of a drain, and of moves of other nodes.
+pub(in crate::protocol) fn retained_drain(home: &farrow_store::Home) -> DrainRecord {
+    match home.retained_for_cluster() {
+        Ok(retained) => {
+            let record = retained.and_then(|bytes| decode(&bytes));
+            record.and_then(|record| record.drain).unwrap_or_default()
+        }
+        Err(error) => {
+            tracing::error!(%error, "a drain cannot be resumed");
+            DrainRecord::default()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -49,6 +68,7 @@ mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
     use super::*;
+    use crate::protocol::core::drain::{INCOMING_MAX, Incoming, Outgoing, UNDONE_MAX};
     use crate::protocol::rights::RULES_MAX;
     use farrow_membership::{
         ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX,
@@ -100,12 +120,31 @@ mod tests {
             started: largest_settings(),
             current: NodeSettings { cache: None, ..largest_settings() },
         };
-        let bytes = encode(Some(&retained), &rules, Some(&settings));
+        let drain = largest_drain();
+        let bytes = encode(Some(&retained), &rules, Some(&settings), Some(&drain));
         assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
         let settings = Some(settings);
-        let whole = ClusterRecord { membership: Some(retained), rules, settings };
+        let drain = Some(drain);
+        let whole = ClusterRecord { membership: Some(retained), rules, settings, drain };
         assert_eq!(decode(&bytes), Some(whole));
         assert_eq!(decode(&bytes[1..]), None);
+    }
+
+    fn largest_drain() -> DrainRecord {
+        let outgoing = Outgoing { object: u64::MAX, node: "n".repeat(63) };
+        let incoming = Incoming {
+            origin: (u64::MAX, u64::MAX),
+            from: "n".repeat(63),
+            name: "x".repeat(farrow_membership::naming::NAME_BYTES_MAX),
+            id: Some((u64::MAX, u64::MAX)),
+        };
+        DrainRecord {
+            is_draining: true,
+            is_cancelled: true,
+            outgoing: Some(outgoing.clone()),
+            undone: vec![outgoing; UNDONE_MAX],
+            incoming: vec![incoming; INCOMING_MAX],
+        }
     }
 
     fn largest_settings() -> NodeSettings {
@@ -125,10 +164,15 @@ mod tests {
         rules.set("team:b:read".parse().unwrap()).unwrap();
         let membership = Some(vec![1, 2, 3]);
         let earlier = postcard::to_allocvec(&(&membership, &rules)).unwrap();
-        let read = ClusterRecord { membership, rules, settings: None };
+        let read = ClusterRecord { membership, rules, settings: None, drain: None };
         assert_eq!(decode(&earlier).as_ref(), Some(&read));
         let settings = SettingsRecord { current: largest_settings(), ..Default::default() };
-        let bytes = encode(read.membership.as_deref(), &read.rules, Some(&settings));
+        let of_settings =
+            postcard::to_allocvec(&(&read.membership, &read.rules, Some(&settings))).unwrap();
+        assert_eq!(decode(&of_settings).unwrap().settings.as_ref(), Some(&settings));
+        let drain = largest_drain();
+        let bytes =
+            encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain));
         let by_them: (Option<Vec<u8>>, RightsTable) = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(by_them, (read.membership, read.rules));
     }

@@ -68,6 +68,11 @@ impl Leases {
         self.insert(id, owner, ms);
     }
 
+    /// Whether an object has a lease.
+    pub(in crate::protocol) fn has(&self, id: ObjectId) -> bool {
+        self.all.contains_key(&id)
+    }
+
     fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
         let lease = Lease { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
         self.all.insert(id, lease);

@@ -187,7 +187,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        if self.cluster.is_in_debt(&self.home, target) {
+        if self.cluster.is_in_debt(&self.home, target) || self.is_between_homes(target) {
             // Its name would not be free for all nodes yet.
             let (from, target) = (from.to_owned(), target.clone());
             // An authority that is silent for this long is excluded.
@@ -215,9 +215,11 @@ impl NodeState {
     }
 
     /// Resumes deletes for other nodes whose names may be free now.
-    pub(super) fn serve_deletes_in_debt(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub(in crate::protocol) fn serve_deletes_in_debt(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for one in std::mem::take(&mut self.replicas.indebted) {
-            if now_ms < one.until_ms && self.cluster.is_in_debt(&self.home, &one.target) {
+            let is_early = self.cluster.is_in_debt(&self.home, &one.target)
+                || self.is_between_homes(&one.target);
+            if now_ms < one.until_ms && is_early {
                 self.replicas.indebted.push(one);
                 continue;
             }

@@ -358,7 +358,7 @@ impl NodeState {
     }
 
     /// Ends a fetch: answers its clients and releases the home's hold.
-    pub(super) fn end_load(
+    pub(in crate::protocol) fn end_load(
         &mut self,
         origin: ObjectId,
         result: Result<ObjectId, WireError>,

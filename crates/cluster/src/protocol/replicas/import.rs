@@ -107,7 +107,7 @@ impl NodeState {
             return Err(WireError::Invalid(error.to_string()));
         }
         let name = name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
-        Ok(Some(ImportSeal { name, metadata, is_pinned }))
+        Ok(Some(ImportSeal { name, metadata, is_pinned, is_moved: false }))
     }
 
     fn check_imports(&self, session: SessionId) -> Result<(), WireError> {
@@ -197,6 +197,17 @@ impl NodeState {
             self.abort_replica(origin);
             return Err(error);
         }
+        self.seal_brought(origin, import, now_ms, out)
+    }
+
+    /// As [`Self::seal_import`], under a name that nobody else can have.
+    pub(in crate::protocol) fn seal_brought(
+        &mut self,
+        origin: ObjectId,
+        import: &ImportTarget,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ObjectId, WireError> {
         let wanted = import.seal.clone().unwrap_or_default();
         let missing = || WireError::NotFound { what: origin.to_string() };
         let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
@@ -216,7 +227,7 @@ impl NodeState {
             descriptor_crc: crc32c::crc32c(&descriptor),
             metadata,
             metadata_crc: crc32c::crc32c(metadata),
-            sealed_at_ns: now_ns,
+            sealed_at_ns: if wanted.is_moved { loading.brought.sealed_at_ns } else { now_ns },
             importer: Some(import.slot),
         };
         let id = self.home.finish_replica(origin, &seal, now_ns).map_err(store_error)?;

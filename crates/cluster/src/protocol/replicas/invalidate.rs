@@ -57,7 +57,7 @@ impl NodeState {
     }
 
     /// Drops the replica of an object, and those of parts of it.
-    fn drop_replica(&mut self, origin: ObjectId) {
+    pub(in crate::protocol) fn drop_replica(&mut self, origin: ObjectId) {
         #[cfg(feature = "failpoints")]
         if farrow_store::failpoints::is_faulty("replicas.retained") {
             return;
@@ -204,7 +204,7 @@ impl NodeState {
     }
 
     /// Deletes an object if no other node finds it any more; otherwise the delete waits.
-    pub(super) fn go_on_to_delete(
+    pub(in crate::protocol) fn go_on_to_delete(
         &mut self,
         mut withdrawal: Withdrawal,
         now_ms: u64,
@@ -233,6 +233,7 @@ impl NodeState {
                     tracing::debug!(%error, %target, "not deleted at the end of its lease");
                 }
             }
+            DeleteOrigin::Move => self.moved_away(result, now_ms, out),
             DeleteOrigin::Replacement(_) => {}
         }
         self.reclaim.soon(&self.home, now_ms);

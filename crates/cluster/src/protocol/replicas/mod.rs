@@ -45,7 +45,8 @@ use gone_notice::LastNotice;
 use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
-pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, wish_of};
+pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, wish_of};
+pub(super) use withdrawals::{DeleteOrigin, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this
 /// one. The record is in the region, so that the next incarnation finds it.

@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::Length;
-use farrow_store::{Home, ObjectId};
-use farrow_wire::PartSpec;
+use farrow_store::{Home, NamespaceId, ObjectId};
+use farrow_wire::{PartSpec, WireTarget};
 
 use super::lazy_objects::LazyObjects;
-use super::transfers::{FetchKey, FetchWaiter, Fetching, Opening, SenderQuestion};
+use super::transfers::{
+    FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, SenderQuestion,
+};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
@@ -108,6 +110,22 @@ impl Replicas {
     /// Bytes that other nodes read of objects of this node, and of its replicas.
     pub(in crate::protocol) fn served(&self) -> [u64; 2] {
         self.port.as_ref().map(|port| port.interests.served()).unwrap_or_default()
+    }
+
+    /// An import whose bytes are here and whose client says later what becomes of it, and its
+    /// namespace.
+    pub(in crate::protocol) fn staged_import(
+        &self,
+        origin: ObjectId,
+    ) -> Option<(ImportTarget, NamespaceId)> {
+        let loading = self.loading.get(&origin).filter(|one| one.is_brought && !one.is_gone)?;
+        let import = loading.import.clone().filter(|import| import.seal.is_none())?;
+        Some((import, loading.namespace))
+    }
+
+    /// Whether an object is about to be deleted or replaced.
+    pub(in crate::protocol) fn is_withdrawn(&self, target: &WireTarget) -> bool {
+        self.withdrawals.iter().any(|one| one.target == *target)
     }
 
     pub(in crate::protocol) fn token(&mut self) -> u64 {

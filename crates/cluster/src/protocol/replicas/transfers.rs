@@ -218,6 +218,8 @@ pub(in crate::protocol) struct ImportSeal {
     /// Instead of the original's.
     pub(in crate::protocol) metadata: Option<Vec<u8>>,
     pub(in crate::protocol) is_pinned: bool,
+    /// It has moved from another node, and is as old as it was there.
+    pub(in crate::protocol) is_moved: bool,
 }
 
 impl ImportTarget {

@@ -41,6 +41,8 @@ pub(in crate::protocol) enum DeleteOrigin {
     Node(u64),
     /// The end of a lease: nobody waits for an answer.
     Lease,
+    /// The object has moved to another node.
+    Move,
     /// The number of a seal that replaces the object, which deletes it.
     Replacement(u64),
 }

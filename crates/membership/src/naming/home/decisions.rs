@@ -62,6 +62,8 @@ impl Naming {
             waiting,
             next_ms: 0,
             times: 0,
+            members: waiting,
+            rounds: if waiting.is_empty() { 0 } else { self.unread.movers },
         };
         self.authority.undecided.add(question, claim);
     }
@@ -79,10 +81,22 @@ impl Naming {
     }
 
     /// Answers the claims with nothing left to wait for.
-    pub(super) fn decide(&mut self, out: &mut Vec<NameOutput>) {
+    pub(super) fn decide(&mut self, exists: &dyn Fn(&str) -> bool, out: &mut Vec<NameOutput>) {
         let own = self.members.as_ref().map(|members| members.own);
         for decided in self.authority.undecided.take_decided() {
-            let Undecided { home, claim, session, serial, verdicts, .. } = decided;
+            let Undecided { home, claim, session, serial, names, mut verdicts, members, .. } =
+                decided;
+            if self.unread.movers > 0 && !members.is_empty() {
+                // A name may have moved from a member that was asked to a directory that was read.
+                let mut taken = Vec::new();
+                for (name, verdict) in names.into_iter().zip(&mut verdicts) {
+                    if *verdict == Verdict::Granted && exists(&name) {
+                        *verdict = Verdict::Taken;
+                        taken.push(name);
+                    }
+                }
+                self.authority.settle(home, &taken);
+            }
             if !self.has_lease {
                 continue;
             }

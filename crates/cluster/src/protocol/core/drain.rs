@@ -1,0 +1,180 @@
+//! A drain: what the region keeps of it, and the move under way.
+
+use std::collections::BTreeMap;
+
+use farrow_store::ObjectId;
+use farrow_wire::{RequestBody, WireTarget};
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::context::RequestContext;
+use crate::protocol::identity::SessionId;
+
+/// Limit of requests about the moving object that wait for the end of the move.
+const WAITING_MAX: usize = 1024;
+
+/// Limit of copies at lost nodes that are to be removed once these are back.
+pub(in crate::protocol) const UNDONE_MAX: usize = 16;
+
+/// Limit of nodes that move objects to this one at a time.
+pub(in crate::protocol) const INCOMING_MAX: usize = 8;
+
+/// An object of this node that moves, or moved in vain, to another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::protocol) struct Outgoing {
+    /// The low half of its id.
+    pub(in crate::protocol) object: u64,
+    /// The other node.
+    pub(in crate::protocol) node: String,
+}
+
+/// An object that moves to this node. Its name is kept, since its old home may have removed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::protocol) struct Incoming {
+    /// Its id at its old home.
+    pub(in crate::protocol) origin: (u64, u64),
+    /// The old home.
+    pub(in crate::protocol) from: String,
+    /// Its full name.
+    pub(in crate::protocol) name: String,
+    /// Its id here. `None`: it was about to be sealed.
+    pub(in crate::protocol) id: Option<(u64, u64)>,
+}
+
+/// What the region keeps, so that a move is decided the same way after a kill.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::protocol) struct DrainRecord {
+    pub(in crate::protocol) is_draining: bool,
+    /// A drain was ended, and members may not know it.
+    pub(in crate::protocol) is_cancelled: bool,
+    /// The move under way, from before its target is asked until its object is removed here.
+    pub(in crate::protocol) outgoing: Option<Outgoing>,
+    /// Moves to nodes that were lost meanwhile. Their copies do not count.
+    pub(in crate::protocol) undone: Vec<Outgoing>,
+    /// One move of each other node, until that node has removed its object.
+    pub(in crate::protocol) incoming: Vec<Incoming>,
+}
+
+impl DrainRecord {
+    /// What is worth to be kept.
+    pub(in crate::protocol) fn to_keep(&self) -> Option<&Self> {
+        Some(self).filter(|record| **record != Self::default())
+    }
+}
+
+/// How far a move is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) enum MovePhase {
+    /// The target is asked to seal the object; `None`: its answer is awaited.
+    Asking { again_at_ms: Option<u64> },
+    /// The target has the object under this id; it is being removed here.
+    Removing(ObjectId),
+}
+
+/// The move under way.
+#[derive(Debug)]
+pub(in crate::protocol) struct MoveJob {
+    pub(in crate::protocol) id: ObjectId,
+    /// Full name.
+    pub(in crate::protocol) name: String,
+    pub(in crate::protocol) bytes: u64,
+    pub(in crate::protocol) node: String,
+    /// `None`: it was begun for a client of an earlier daemon, or of an ended session.
+    pub(in crate::protocol) waiter: Option<(SessionId, u64)>,
+    pub(in crate::protocol) phase: MovePhase,
+}
+
+impl MoveJob {
+    fn is_of(&self, target: &WireTarget) -> bool {
+        match target {
+            WireTarget::Name(full) => *full == self.name,
+            WireTarget::Id(hi, lo) => (*hi, *lo) == (self.id.hi, self.id.lo),
+        }
+    }
+}
+
+/// State of the drain of this node, and of moves from others.
+#[derive(Debug, Default)]
+pub(in crate::protocol) struct Drain {
+    pub(in crate::protocol) record: DrainRecord,
+    pub(in crate::protocol) job: Option<MoveJob>,
+    /// Requests that change the moving object.
+    pub(in crate::protocol) waiting: Vec<(RequestContext, RequestBody)>,
+    /// Members that know whether this node drains, by their names, with their incarnations.
+    pub(in crate::protocol) told: BTreeMap<String, u64>,
+    /// Why members do not know it, and when they are told again; `None`: they are being told.
+    pub(in crate::protocol) untold: BTreeMap<String, (String, Option<u64>)>,
+    /// When undone moves are looked at again.
+    pub(in crate::protocol) undo_at_ms: Option<u64>,
+    pub(in crate::protocol) moved: u64,
+    pub(in crate::protocol) moved_bytes: u64,
+}
+
+impl Drain {
+    /// Whether the object or name is moving away at this moment. The target is in full.
+    pub(in crate::protocol) fn is_moving(&self, target: &WireTarget) -> bool {
+        self.job.as_ref().is_some_and(|job| job.is_of(target))
+    }
+
+    /// Whether the object of this name moved here, and its old home may still have it.
+    pub(in crate::protocol) fn is_arriving(&self, target: &WireTarget) -> bool {
+        self.record.incoming.iter().any(|one| match target {
+            WireTarget::Name(full) => *full == one.name,
+            WireTarget::Id(hi, lo) => one.id == Some((*hi, *lo)),
+        })
+    }
+
+    /// As [`Self::is_arriving`], by the full name.
+    pub(in crate::protocol) fn has_arriving(&self, full: &str) -> bool {
+        self.record.incoming.iter().any(|one| one.name == full)
+    }
+
+    /// Whether one more request may wait for the end of the move.
+    pub(in crate::protocol) fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
+    }
+
+    /// The move of an object from another node.
+    pub(in crate::protocol) fn incoming(&mut self, origin: ObjectId) -> Option<&mut Incoming> {
+        let mut all = self.record.incoming.iter_mut();
+        all.find(|one| one.origin == (origin.hi, origin.lo))
+    }
+
+    /// Forgets one request. A move goes on.
+    pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|(one, _)| (one.session, one.seq) != (session, seq));
+        if let Some(job) = self.job.as_mut().filter(|job| job.waiter == Some((session, seq))) {
+            job.waiter = None;
+            return true;
+        }
+        self.waiting.len() < before
+    }
+
+    /// Forgets the requests of an ended session. A move goes on.
+    pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+        self.waiting.retain(|(one, _)| one.session != session);
+        if let Some(job) = self.job.as_mut()
+            && job.waiter.is_some_and(|(of, _)| of == session)
+        {
+            job.waiter = None;
+        }
+    }
+
+    /// Takes out all waiting requests at shutdown.
+    pub(in crate::protocol) fn drain(&mut self) -> Vec<(SessionId, u64)> {
+        let waiter = self.job.as_mut().and_then(|job| job.waiter.take());
+        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = waiting.into_iter().map(|(one, _)| (one.session, one.seq));
+        waiting.chain(waiter).collect()
+    }
+
+    /// When [`NodeState::tick_drain`](crate::protocol::NodeState) has work.
+    pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
+        let job = self.job.as_ref().and_then(|job| match job.phase {
+            MovePhase::Asking { again_at_ms } => again_at_ms,
+            MovePhase::Removing(_) => None,
+        });
+        let untold = self.untold.values().filter_map(|(_, at_ms)| *at_ms);
+        untold.chain(job).chain(self.undo_at_ms).min()
+    }
+}

@@ -1,0 +1,540 @@
+//! A drain: the objects of this node move to other nodes, one after another, and keep their names.
+//!
+//! A client brings the bytes to the other node. Then this node asks that one to seal the object
+//! under its name ("take"), and removes its own once it hears that this is done. So the name is in
+//! one directory at any time, and for a moment in two, with the same bytes. Requests that change the
+//! object wait for the end of the move. The region notes the move before the question is sent, so
+//! that the next daemon asks again; the other node answers a repetition as it did first.
+//!
+//! If the other node is lost before it answers, this node keeps the object, and has that one remove
+//! its copy when it is back. Without the lease it seals nothing, and its lease is over before it is
+//! lost to anybody.
+
+use farrow_store::{ObjectId, StoreError, Target};
+use farrow_wire::{
+    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireTarget,
+};
+
+use super::Action;
+use super::action::answer_to;
+use super::cluster::{Answer, PendingQuestion, Question};
+use super::context::RequestContext;
+use super::convert::store_error;
+use super::core::drain::{MoveJob, MovePhase, Outgoing, UNDONE_MAX};
+use super::replicas::{DeleteOrigin, Withdrawal};
+use super::state::NodeState;
+
+/// Pause before a node that did not answer is asked again.
+const ASK_AGAIN_MS: u64 = 100;
+
+/// Pause before a node that refuses is told again, or a lost one is looked for: it may be replaced.
+const TELL_AGAIN_MS: u64 = 1_000;
+
+/// Passes a point where a test may kill.
+macro_rules! failpoint {
+    ($name:literal) => {
+        #[cfg(feature = "failpoints")]
+        farrow_store::failpoints::hit($name);
+    };
+}
+pub(super) use failpoint;
+
+impl NodeState {
+    /// Serves a step of a drain. `None`: the answer follows later.
+    pub(super) fn drain_step(
+        &mut self,
+        context: RequestContext,
+        step: DrainStep,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        match step {
+            DrainStep::Begin => self.set_draining(true, context.now_ms, out)?,
+            DrainStep::Cancel => self.set_draining(false, context.now_ms, out)?,
+            DrainStep::Report => {}
+            DrainStep::Move { id: (hi, lo), node } => {
+                return self.begin_move(context, ObjectId { hi, lo }, node, out).map(|()| None);
+            }
+        }
+        let report = DrainReport {
+            node: self.cluster.own_name(),
+            is_draining: self.drain.record.is_draining,
+            untold: self
+                .drain
+                .untold
+                .iter()
+                .map(|(node, (why, _))| (node.clone(), why.clone()))
+                .collect(),
+            moved: self.drain.moved,
+            moved_bytes: self.drain.moved_bytes,
+            reserved: self.home.reserved_names().count() as u64,
+            moving_to: self.drain.job.as_ref().map_or_else(String::new, |job| job.node.clone()),
+        };
+        Ok(Some(ReplyBody::Drain(report)))
+    }
+
+    /// Begins or ends a drain.
+    fn set_draining(
+        &mut self,
+        is_draining: bool,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        if self.drain.record.is_draining == is_draining {
+            return Ok(());
+        }
+        if is_draining {
+            self.check_can_drain()?;
+        }
+        let before = self.drain.record.clone();
+        self.drain.record.is_draining = is_draining;
+        self.drain.record.is_cancelled = !is_draining;
+        if let Err(error) = self.keep_settings() {
+            self.drain.record = before;
+            return Err(error);
+        }
+        tracing::info!(is_draining, "drain");
+        self.tell_all_of_drain(now_ms);
+        if is_draining {
+            let error = || WireError::Draining { node: self.cluster.own_name() };
+            let refused: Vec<_> =
+                self.admission.drain().chain(self.quota.reservations.drain()).collect();
+            out.extend(refused.into_iter().map(|asker| super::action::answer(asker, Err(error()))));
+        }
+        if let Some(cluster) = &mut self.cluster.0 {
+            cluster.has_news = true;
+        }
+        self.tell_members();
+        Ok(())
+    }
+
+    fn check_can_drain(&self) -> Result<(), WireError> {
+        let reason = if self.cluster.0.is_none() {
+            "this node is in no cluster"
+        } else if self.cluster.live_peers().is_empty() {
+            "the cluster has no other member"
+        } else if self.replicas.port.is_none() {
+            "this node serves no objects over the network (--net off), by which they move"
+        } else {
+            return Ok(());
+        };
+        Err(WireError::Invalid(format!("no object can move to another node: {reason}")))
+    }
+
+    fn tell_all_of_drain(&mut self, now_ms: u64) {
+        self.drain.told.clear();
+        let all = self.cluster.live_peers().into_iter();
+        let first = || ("it is being told".to_owned(), Some(now_ms));
+        self.drain.untold = all.map(|node| (node, first())).collect();
+    }
+
+    /// After a change of the members, those that do not know of the drain are told.
+    pub(super) fn members_changed_in_drain(&mut self, now_ms: u64) {
+        let record = &self.drain.record;
+        if !record.is_draining && !record.is_cancelled {
+            return;
+        }
+        let live = self.cluster.live_lives();
+        self.drain.untold.retain(|node, _| live.iter().any(|(name, _)| name == node));
+        for (node, incarnation) in live {
+            if self.drain.told.get(&node) != Some(&incarnation) {
+                let why = "it has just joined".to_owned();
+                self.drain.untold.insert(node, (why, Some(now_ms)));
+            }
+        }
+    }
+
+    /// Handles a member's answer to the notice that this node drains, or does not.
+    pub(super) fn draining_answered(
+        &mut self,
+        (node, incarnation): (&str, u64),
+        was_draining: bool,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+    ) {
+        let record = &self.drain.record;
+        let is_current = record.is_draining == was_draining
+            && self.cluster.peer_in_life(node, incarnation).is_some();
+        if !is_current {
+            // It is told again, of the present state.
+            return self.members_changed_in_drain(now_ms);
+        }
+        match answer {
+            Ok(Answer::Done) => {
+                self.drain.told.insert(node.to_owned(), incarnation);
+                self.drain.untold.remove(node);
+                if self.drain.untold.is_empty() && self.drain.record.is_cancelled {
+                    self.drain.record.is_cancelled = false;
+                    self.keep_drain();
+                }
+            }
+            Ok(Answer::No(why)) => {
+                let why = format!("it refuses the notice, or is of an earlier version: {why}");
+                let at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+                self.drain.untold.insert(node.to_owned(), (why, at_ms));
+            }
+            Ok(_) | Err(_) => {
+                let why = answer.err().unwrap_or_else(|| "an answer of another kind".to_owned());
+                let at_ms = Some(now_ms.saturating_add(ASK_AGAIN_MS));
+                self.drain.untold.insert(node.to_owned(), (why, at_ms));
+            }
+        }
+    }
+
+    /// Stores the state of drains. It is stored again with the next change if that fails.
+    pub(super) fn keep_drain(&mut self) {
+        if let Err(error) = self.keep_settings() {
+            tracing::error!(%error, "the state of a drain cannot be stored");
+        }
+    }
+
+    /// The node ends in order, and its drain with it: if it is started again, it takes new objects.
+    pub(super) fn end_drain_in_order(&mut self) {
+        let record = &mut self.drain.record;
+        if record.is_draining || record.is_cancelled {
+            (record.is_draining, record.is_cancelled) = (false, false);
+            self.keep_drain();
+        }
+    }
+
+    /// Whether the node serves a request while it drains: what has begun may end, nothing begins.
+    pub(super) fn check_not_draining(&self, body: &RequestBody) -> Result<(), WireError> {
+        if !self.drain.record.is_draining {
+            return Ok(());
+        }
+        let is_new = |item: &SealItem| {
+            item.is_replacing || (item.name.is_some() && !item.is_reserved)
+        };
+        match body {
+            RequestBody::Grant { .. }
+            | RequestBody::Room(_)
+            | RequestBody::EntryPages { .. }
+            | RequestBody::ReserveObjects { .. }
+            | RequestBody::Reserve { .. }
+            | RequestBody::Import {
+                step: ImportStep::Bring | ImportStep::Seal { .. }, ..
+            } => {}
+            RequestBody::Seal { items } if items.iter().any(is_new) => {}
+            _ => return Ok(()),
+        }
+        Err(WireError::Draining { node: self.cluster.own_name() })
+    }
+
+    /// Has a request about the moving object wait for the end of the move. `Err` returns any other.
+    pub(super) fn wait_for_move(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<(), RequestBody> {
+        if self.drain.job.is_none() || !self.changes_moving(context, &body) {
+            return Err(body);
+        }
+        if self.drain.has_room() {
+            self.drain.waiting.push((context, body));
+        } else {
+            let text = "too many requests wait for the end of its move".to_owned();
+            let error = Err(WireError::NotMoved(text));
+            out.push(answer_to(context.session, context.seq, error));
+        }
+        Ok(())
+    }
+
+    fn changes_moving(&self, context: RequestContext, body: &RequestBody) -> bool {
+        let is_moving = |target: &WireTarget| {
+            let full = self.full_target(context.slot, target);
+            full.is_ok_and(|full| self.drain.is_moving(&full))
+        };
+        match body {
+            RequestBody::Delete { targets } | RequestBody::Pin { targets, .. } => {
+                targets.iter().any(is_moving)
+            }
+            RequestBody::Seal { items } => {
+                let mut names = items.iter().filter_map(|item| item.name.clone());
+                names.any(|name| is_moving(&WireTarget::Name(name)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an object is about to have another home, or has just got this one. The target is in
+    /// full.
+    pub(super) fn is_between_homes(&self, target: &WireTarget) -> bool {
+        self.drain.is_moving(target) || self.drain.is_arriving(target)
+    }
+
+    fn begin_move(
+        &mut self,
+        context: RequestContext,
+        id: ObjectId,
+        node: String,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let (name, bytes, _) = self.check_move(id, &node)?;
+        let before = self.drain.record.clone();
+        self.drain.record.outgoing = Some(Outgoing { object: id.lo, node: node.clone() });
+        if let Err(error) = self.keep_settings() {
+            self.drain.record = before;
+            return Err(error);
+        }
+        failpoint!("move.recorded");
+        let waiter = Some((context.session, context.seq));
+        let phase = MovePhase::Asking { again_at_ms: Some(context.now_ms) };
+        self.drain.job = Some(MoveJob { id, name, bytes, node, waiter, phase });
+        self.ask_to_take(context.now_ms, out);
+        Ok(())
+    }
+
+    /// The name and the bytes of an object, and whether it is pinned, if it can move now.
+    fn check_move(&self, id: ObjectId, node: &str) -> Result<(String, u64, bool), WireError> {
+        let later = |reason: &str| Err(WireError::NotMoved(reason.to_owned()));
+        if !self.drain.record.is_draining {
+            return Err(WireError::Invalid("the node is not draining".to_owned()));
+        }
+        if let Some((node, (why, _))) = self.drain.untold.first_key_value() {
+            return later(&format!("node {node} does not know of the drain yet: {why}"));
+        }
+        if self.drain.job.is_some() || self.drain.record.outgoing.is_some() {
+            return later("another one is moving");
+        }
+        if self.drain.record.undone.len() >= UNDONE_MAX {
+            return later("too many nodes were lost during moves");
+        }
+        if !self.cluster.is_peer(node) {
+            let reason = "it is no member".to_owned();
+            return Err(WireError::NodeLost { node: node.to_owned(), reason });
+        }
+        let (name, bytes, is_pinned) = self.movable(id)?;
+        if self.leases.has(id) {
+            return later("a reference that was sent names it, and its lease has not ended");
+        }
+        let target = WireTarget::Id(id.hi, id.lo);
+        if self.cluster.is_in_debt(&self.home, &target) {
+            return later("the authority of its name does not know it yet");
+        }
+        let of_name = WireTarget::Name(name.clone());
+        if self.replicas.is_withdrawn(&target) || self.replicas.is_withdrawn(&of_name) {
+            return later("it is being deleted or replaced");
+        }
+        Ok((name, bytes, is_pinned))
+    }
+
+    /// The full name and the bytes of an object of this node, and whether it is pinned.
+    fn movable(&self, id: ObjectId) -> Result<(String, u64, bool), WireError> {
+        let entry = match self.home.find_spilled(Target::Id(id)).map_err(store_error)? {
+            Some(entry) => entry,
+            None => self.home.find(Target::Id(id)).map_err(store_error)?,
+        };
+        let name = self.home.name_of_object(id).filter(|_| !entry.is_replica);
+        let Some(name) = name else {
+            let text = format!("object {id} has no name of its own, so it cannot move");
+            return Err(WireError::Invalid(text));
+        };
+        Ok((name, entry.size.0, self.home.is_pinned(entry.id)))
+    }
+
+    /// Asks the target to take the moving object.
+    fn ask_to_take(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(job) = &mut self.drain.job else { return };
+        let (id, node, name) = (job.id, job.node.clone(), job.name.clone());
+        job.phase = MovePhase::Asking { again_at_ms: None };
+        if !self.cluster.is_peer(&node) {
+            return self.undo_move(now_ms, out);
+        }
+        let is_pinned = self.movable(id).is_ok_and(|(_, _, is_pinned)| is_pinned);
+        let question = Question::Take { object: id.lo, name, is_pinned };
+        let about = PendingQuestion::Take { object: id.lo, node: node.clone() };
+        let is_asked = self.cluster.ask_node(&node, &question, about, out);
+        if let Some(job) = self.drain.job.as_mut().filter(|_| !is_asked) {
+            job.phase = MovePhase::Asking { again_at_ms: Some(now_ms + ASK_AGAIN_MS) };
+        }
+    }
+
+    /// Handles the target's answer, or its failure.
+    pub(super) fn take_answered(
+        &mut self,
+        (object, node): (u64, &str),
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = &mut self.drain.job else { return };
+        let is_it = (job.id.lo, job.node.as_str()) == (object, node)
+            && matches!(job.phase, MovePhase::Asking { .. });
+        if !is_it {
+            return;
+        }
+        match answer {
+            Ok(Answer::Took(Ok((hi, lo)))) => {
+                failpoint!("move.taken");
+                job.phase = MovePhase::Removing(ObjectId { hi, lo });
+                let target = WireTarget::Id(job.id.hi, job.id.lo);
+                self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Move, target), now_ms, out);
+            }
+            Ok(Answer::Took(Err(error))) => self.end_move(Err(error), now_ms, out),
+            // It may have taken the object after an earlier question: only its word decides.
+            Ok(_) | Err(_) => {
+                job.phase = MovePhase::Asking { again_at_ms: Some(now_ms + ASK_AGAIN_MS) };
+            }
+        }
+    }
+
+    /// The moved object is removed here, or was before.
+    pub(super) fn moved_away(
+        &mut self,
+        removed: Result<(), WireError>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(error) = removed
+            && !matches!(error, WireError::NotFound { .. })
+        {
+            tracing::error!(%error, "a moved object cannot be removed");
+        }
+        failpoint!("move.removed");
+        let Some(job) = &self.drain.job else { return };
+        let MovePhase::Removing(id) = job.phase else { return };
+        self.drain.moved += 1;
+        self.drain.moved_bytes += job.bytes;
+        self.tell_removed(&job.node.clone(), job.id.lo, now_ms, out);
+        self.end_move(Ok(id), now_ms, out);
+    }
+
+    fn tell_removed(&mut self, node: &str, object: u64, now_ms: u64, out: &mut Vec<Action>) {
+        self.cluster.notify(node, Question::Taken { object }, now_ms, out);
+    }
+
+    /// The target was lost before it answered: its copy does not count.
+    fn undo_move(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(outgoing) = self.drain.record.outgoing.clone() else { return };
+        let reason = "it was lost before it took the object".to_owned();
+        let error = WireError::NodeLost { node: outgoing.node.clone(), reason };
+        self.drain.record.undone.push(outgoing);
+        self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+        self.end_move(Err(error), now_ms, out);
+    }
+
+    fn end_move(
+        &mut self,
+        result: Result<ObjectId, WireError>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        self.drain.record.outgoing = None;
+        self.keep_drain();
+        failpoint!("move.ended");
+        if let Some(MoveJob { waiter: Some((session, seq)), .. }) = self.drain.job.take() {
+            let body = result.map(|id| ReplyBody::Fetched(Some((id.hi, id.lo))));
+            out.push(answer_to(session, seq, body));
+        }
+        for (context, body) in std::mem::take(&mut self.drain.waiting) {
+            if self.clients.is_of(context.session, context.slot) {
+                self.serve(RequestContext { now_ms, ..context }, body, out);
+            }
+        }
+        self.serve_deletes_in_debt(now_ms, out);
+    }
+
+    /// Resumes the move of an earlier daemon, before any request is served.
+    pub(super) fn resume_move(&mut self) {
+        let Some(Outgoing { object, node }) = self.drain.record.outgoing.clone() else { return };
+        let id = ObjectId { hi: self.home.uid().0, lo: object };
+        // Without the object only the last step is missing.
+        let Ok((name, bytes, _)) = self.movable(id) else { return };
+        let phase = MovePhase::Asking { again_at_ms: Some(0) };
+        self.drain.job = Some(MoveJob { id, name, bytes, node, waiter: None, phase });
+    }
+
+    /// Does the work of a drain that is due.
+    pub(super) fn tick_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_member = self.cluster.0.as_ref().is_some_and(|cluster| cluster.was_member);
+        if !is_member {
+            return;
+        }
+        self.tell_of_drain(now_ms, out);
+        match self.drain.job.as_ref().map(|job| job.phase) {
+            Some(MovePhase::Asking { again_at_ms: Some(at_ms) }) if at_ms <= now_ms => {
+                self.ask_to_take(now_ms, out);
+            }
+            // The question was given up with its node.
+            Some(MovePhase::Asking { again_at_ms: None }) => {
+                let node = self.drain.job.as_ref().map(|job| job.node.clone());
+                if node.is_some_and(|node| !self.cluster.is_peer(&node)) {
+                    self.undo_move(now_ms, out);
+                }
+            }
+            Some(_) => {}
+            None => {
+                // An earlier daemon removed the object and ended before it said so.
+                if let Some(Outgoing { object, node }) = self.drain.record.outgoing.clone() {
+                    self.tell_removed(&node, object, now_ms, out);
+                    self.end_move(Err(WireError::Closing), now_ms, out);
+                }
+            }
+        }
+        self.undo_at_returned(now_ms, out);
+    }
+
+    fn tell_of_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_draining = self.drain.record.is_draining;
+        let untold = self.drain.untold.iter_mut();
+        let due = untold.filter(|(_, (_, at_ms))| at_ms.is_some_and(|at_ms| at_ms <= now_ms));
+        let due: Vec<String> = due
+            .map(|(node, (_, at_ms))| {
+                *at_ms = None;
+                node.clone()
+            })
+            .collect();
+        let live = self.cluster.live_lives();
+        for node in due {
+            let life = live.iter().find(|(name, _)| *name == node);
+            let Some((_, incarnation)) = life else {
+                self.drain.untold.remove(&node);
+                continue;
+            };
+            let incarnation = *incarnation;
+            let about = PendingQuestion::Draining { node: node.clone(), incarnation, is_draining };
+            let question = Question::Draining(is_draining);
+            if !self.cluster.ask_node(&node, &question, about, out) {
+                let none = Err("it is no member".to_owned());
+                self.draining_answered((&node, incarnation), is_draining, none, now_ms);
+            }
+        }
+    }
+
+    /// Has nodes that are back remove copies that do not count.
+    fn undo_at_returned(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        if self.drain.record.undone.is_empty() {
+            self.drain.undo_at_ms = None;
+            return;
+        }
+        if self.drain.undo_at_ms.is_some_and(|at_ms| at_ms > now_ms) {
+            return;
+        }
+        self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+        for Outgoing { object, node } in self.drain.record.undone.clone() {
+            if self.cluster.is_peer(&node) {
+                let about = PendingQuestion::Untake { object, node: node.clone() };
+                self.cluster.ask_node(&node, &Question::Untake { object }, about, out);
+            }
+        }
+    }
+
+    /// Handles the answer of a node that was to remove its copy.
+    pub(super) fn untake_answered(
+        &mut self,
+        (object, node): (u64, &str),
+        answer: &Result<Answer, String>,
+    ) {
+        if matches!(answer, Ok(Answer::Done)) {
+            let undone = &mut self.drain.record.undone;
+            undone.retain(|one| (one.object, one.node.as_str()) != (object, node));
+            self.keep_drain();
+        }
+    }
+
+    /// Whether an object is removed here for good, for the answer to a repeated question.
+    pub(super) fn is_gone(&self, id: ObjectId) -> bool {
+        matches!(self.home.find(Target::Id(id)), Err(StoreError::NotFound { .. }))
+            && matches!(self.home.find_spilled(Target::Id(id)), Ok(None) | Err(_))
+    }
+}

@@ -1,0 +1,232 @@
+//! Objects that move to this node from a draining one: see [`super::drain`] for the other side.
+
+use farrow_store::{ObjectId, Target};
+use farrow_wire::{Rights, WireError, WireTarget};
+
+use super::Action;
+use super::cluster::Answer;
+use super::convert::store_error;
+use super::core::drain::{INCOMING_MAX, Incoming};
+use super::drain::failpoint;
+use super::identity::node_key;
+use super::replicas::{DeleteOrigin, ImportSeal, Withdrawal};
+use super::rights::namespace_in;
+use super::state::NodeState;
+
+/// A request of a draining node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TakeRequest<'a> {
+    pub(super) from: &'a str,
+    /// The low half of the object's id there.
+    pub(super) object: u64,
+    /// Its full name.
+    pub(super) name: &'a str,
+    pub(super) is_pinned: bool,
+}
+
+impl NodeState {
+    /// Seals an object of a draining node that a client of that one has had brought, under its name.
+    /// Returns its id here. A repetition returns the same.
+    ///
+    /// # Errors
+    ///
+    /// There is no copy here, and there will be none without the client.
+    pub(super) fn take_object(
+        &mut self,
+        ask: &TakeRequest<'_>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(u64, u64), WireError> {
+        let region = self.cluster.region_offered_by(ask.from);
+        let hi = region.ok_or_else(|| WireError::NotMoved("its region is unknown".to_owned()))?;
+        let origin = ObjectId { hi, lo: ask.object };
+        if let Some(id) = self.taken_before(origin, ask.name)? {
+            return Ok(id);
+        }
+        self.check_take(ask, origin, now_ms)?;
+        self.make_way(origin, ask.name)?;
+        self.note_incoming(ask, origin)?;
+        failpoint!("take.recorded");
+        let sealed = self.seal_taken(ask, origin, now_ms, out);
+        failpoint!("take.sealed");
+        let id = sealed.as_ref().ok().map(|id| (id.hi, id.lo));
+        match self.drain.incoming(origin) {
+            Some(known) if id.is_some() => known.id = id,
+            _ => self.forget_incoming(origin),
+        }
+        self.keep_drain();
+        failpoint!("take.ended");
+        sealed.map(|id| (id.hi, id.lo))
+    }
+
+    /// The object of an earlier question, which a daemon before this one may have sealed last.
+    fn taken_before(
+        &mut self,
+        origin: ObjectId,
+        name: &str,
+    ) -> Result<Option<(u64, u64)>, WireError> {
+        let Some(known) = self.drain.incoming(origin).cloned() else { return Ok(None) };
+        if known.id.is_some() {
+            return Ok(known.id);
+        }
+        let entry = match self.home.find_spilled(Target::Name(name)).map_err(store_error)? {
+            Some(entry) => Some(entry),
+            None => self.home.find(Target::Name(name)).ok(),
+        };
+        // Nobody else could seal an object of this name: the old home has one too.
+        let id = entry.filter(|entry| !entry.is_replica).map(|entry| (entry.id.hi, entry.id.lo));
+        match (self.drain.incoming(origin), id) {
+            (Some(known), Some(_)) => known.id = id,
+            _ => self.forget_incoming(origin),
+        }
+        self.keep_drain();
+        Ok(id)
+    }
+
+    fn check_take(
+        &self,
+        ask: &TakeRequest<'_>,
+        origin: ObjectId,
+        now_ms: u64,
+    ) -> Result<(), WireError> {
+        if self.drain.record.is_draining {
+            return Err(WireError::Draining { node: self.cluster.own_name() });
+        }
+        // A node without the lease may be lost to the asker, which then keeps the object.
+        if self.cluster.lease_left_ms(now_ms).is_none_or(|left_ms| left_ms == 0) {
+            return Err(WireError::NotMoved("this node has no lease".to_owned()));
+        }
+        self.rules.check(ask.from, ask.name, Rights::WRITE)?;
+        let not_here = || WireError::NotMoved("its bytes are not here".to_owned());
+        let (import, namespace) = self.replicas.staged_import(origin).ok_or_else(not_here)?;
+        let client = self.clients.session(import.session).and_then(|one| one.peer.remote_client);
+        let is_theirs = client.is_some_and(|client| client.node == node_key(ask.from));
+        if !is_theirs || !self.clients.is_of(import.session, import.slot) {
+            return Err(not_here());
+        }
+        let named = self.home.namespace(namespace_in(ask.name)).map_err(store_error)?;
+        if named.id != namespace {
+            let text = format!("its bytes were brought for another namespace than {:?}'s", ask.name);
+            return Err(WireError::Invalid(text));
+        }
+        Ok(())
+    }
+
+    /// Removes replicas that have the name. An object of this node keeps it.
+    fn make_way(&mut self, origin: ObjectId, name: &str) -> Result<(), WireError> {
+        self.drop_replica(origin);
+        if let Ok(entry) = self.home.find(Target::Name(name))
+            && entry.is_replica
+        {
+            // Of an earlier object of this name, whose invalidation is under way.
+            self.home.delete(Target::Id(entry.id)).map_err(store_error)?;
+        }
+        if self.home.has_name(name).unwrap_or(true) || self.home.is_reserved(name) {
+            let name = farrow_store::own_name(name).to_owned();
+            return Err(WireError::NameTaken { name });
+        }
+        Ok(())
+    }
+
+    fn note_incoming(&mut self, ask: &TakeRequest<'_>, origin: ObjectId) -> Result<(), WireError> {
+        let before = self.drain.record.clone();
+        let incoming = &mut self.drain.record.incoming;
+        // A node moves one object after another: it has removed the one before.
+        incoming.retain(|one| one.from != ask.from);
+        let cluster = &self.cluster;
+        if incoming.len() >= INCOMING_MAX {
+            incoming.retain(|one| cluster.is_peer(&one.from));
+        }
+        if incoming.len() >= INCOMING_MAX {
+            let text = format!("{INCOMING_MAX} other nodes move objects to this one");
+            self.drain.record = before;
+            return Err(WireError::NotMoved(text));
+        }
+        incoming.push(Incoming {
+            origin: (origin.hi, origin.lo),
+            from: ask.from.to_owned(),
+            name: ask.name.to_owned(),
+            id: None,
+        });
+        let kept = self.keep_settings();
+        if kept.is_err() {
+            self.drain.record = before;
+        }
+        kept
+    }
+
+    fn forget_incoming(&mut self, origin: ObjectId) {
+        self.drain.record.incoming.retain(|one| one.origin != (origin.hi, origin.lo));
+    }
+
+    fn seal_taken(
+        &mut self,
+        ask: &TakeRequest<'_>,
+        origin: ObjectId,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ObjectId, WireError> {
+        let missing = || WireError::NotMoved("its bytes are not here".to_owned());
+        let (mut import, _) = self.replicas.staged_import(origin).ok_or_else(missing)?;
+        self.quota.check_objects(&mut self.home, import.slot, 1)?;
+        self.home.reserve(import.slot, ask.name).map_err(store_error)?;
+        import.seal = Some(ImportSeal {
+            name: Some(ask.name.to_owned()),
+            metadata: None,
+            is_pinned: ask.is_pinned,
+            is_moved: true,
+        });
+        let sealed = self.seal_brought(origin, &import, now_ms, out);
+        if sealed.is_err() {
+            // The seal takes the reservation; without it nobody needs it.
+            let _ = self.home.unreserve(import.slot, ask.name);
+        }
+        self.end_load(origin, sealed.clone(), now_ms, out);
+        sealed
+    }
+
+    /// The old home of an object has removed it: the object here may change again.
+    pub(super) fn object_removed(
+        &mut self,
+        from: &str,
+        object: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let incoming = &mut self.drain.record.incoming;
+        let before = incoming.len();
+        incoming.retain(|one| one.from != from || one.origin.1 != object);
+        if incoming.len() < before {
+            self.keep_drain();
+            self.serve_indebted(now_ms, out);
+            self.serve_deletes_in_debt(now_ms, out);
+        }
+    }
+
+    /// Removes the copy of an object that its old home kept.
+    pub(super) fn untake(
+        &mut self,
+        from: &str,
+        object: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Answer {
+        let mut all = self.drain.record.incoming.iter();
+        let known = all.find(|one| one.from == from && one.origin.1 == object).cloned();
+        let Some(Incoming { origin: (hi, lo), name, .. }) = known else { return Answer::Done };
+        let origin = ObjectId { hi, lo };
+        if let Ok(Some((hi, lo))) = self.taken_before(origin, &name) {
+            let id = ObjectId { hi, lo };
+            if !self.is_gone(id) {
+                let withdrawal = Withdrawal::new(DeleteOrigin::Lease, WireTarget::Id(hi, lo));
+                self.go_on_to_delete(withdrawal, now_ms, out);
+            }
+            if !self.is_gone(id) {
+                return Answer::No("the copy is being removed".to_owned());
+            }
+        }
+        self.forget_incoming(origin);
+        self.keep_drain();
+        Answer::Done
+    }
+}

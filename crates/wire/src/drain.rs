@@ -1,0 +1,41 @@
+//! Draining a node: its objects move to other nodes before it leaves.
+
+use serde::{Deserialize, Serialize};
+
+/// A step of a drain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainStep {
+    /// The node takes no new objects from now on, and tells the other members so.
+    Begin,
+    /// The node takes new objects again. What has moved stays where it is.
+    Cancel,
+    /// Reports the state. The reply is a [`DrainReport`].
+    Report,
+    /// Gives an object and its name to a node, to which this client has brought the bytes by
+    /// [`ImportStep::Bring`](super::ImportStep::Bring). The reply is the new id.
+    Move {
+        /// The two halves of its id.
+        id: (u64, u64),
+        /// The node.
+        node: String,
+    },
+}
+
+/// State of a drain.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Name of the node.
+    pub node: String,
+    /// Whether the node is draining.
+    pub is_draining: bool,
+    /// Members that do not know of it yet, each with the reason. No object moves before all do.
+    pub untold: Vec<(String, String)>,
+    /// Objects that moved away since the daemon started.
+    pub moved: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Names that clients have reserved for objects which they are writing.
+    pub reserved: u64,
+    /// The node to which an object is moving at this moment; empty: none.
+    pub moving_to: String,
+}

@@ -1,0 +1,162 @@
+//! A node is drained, and nodes die at every step of a move. The moving name is found at each
+//! moment at which all nodes run, at one node in the end, with the same bytes, and can be deleted and
+//! given again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use common::nodes::{self, LEASE_MS, Nodes};
+use common::{bytes_of, wait_for};
+use farrow::{Client, Error, ObjectOptions, Reach, Value};
+use farrow_store::failpoints;
+
+const NOW: Duration = Duration::ZERO;
+const NAME: &str = "moving";
+const LENGTH: usize = 300_000;
+
+/// Options of nodes without shared memory.
+const NET: &[&str] = &["--no-prepare", "--net", "only"];
+const MAPPED: &[&str] = &["--no-prepare"];
+
+fn begin_drain(client: &Client) {
+    client.begin_drain().unwrap();
+    wait_for("all members to know", || {
+        client.drain_report().unwrap().untold.is_empty().then_some(())
+    })
+    .unwrap_or_else(|| panic!("{:?}", client.drain_report()));
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
+/// Moves everything from node a to node b, whatever is under way.
+fn move_all(client: &Client) {
+    wait_for("all objects to move", || {
+        let left = client.list("").unwrap();
+        for one in &left {
+            match client.move_object(one.id, "b", deadline()) {
+                Ok(_) | Err(Error::NotFound { .. } | Error::NotMoved(_)) => {}
+                Err(error) => eprintln!("{:?} has not moved: {error}", one.name),
+            }
+        }
+        left.is_empty().then_some(())
+    })
+    .unwrap();
+}
+
+/// The number of objects with the name, on all nodes.
+fn count(nodes: &Nodes) -> usize {
+    let number = |daemon: &common::Daemon| {
+        let all = daemon.client().list(NAME).unwrap();
+        all.into_iter().filter(|one| one.name.as_deref() == Some(NAME)).count()
+    };
+    nodes.daemons.iter().map(number).sum()
+}
+
+fn assert_found(nodes: &Nodes, what: &str) {
+    for number in 0..nodes.daemons.len() {
+        let object = nodes.client(number).get(&NAME.into(), NOW);
+        let object = object.unwrap_or_else(|error| panic!("{what}: lost: {error}"));
+        assert_eq!(&object.view().unwrap()[..], &bytes_of(7, LENGTH)[..], "{what}");
+    }
+}
+
+/// Node `victim` dies at a point of a move from a to b, and is restarted at once, or after the others
+/// have excluded it.
+fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
+    let what = format!("{place} of {victim}, late: {is_late}, {flags:?}");
+    let mut nodes = Nodes::start(3, "16M", flags);
+    let options = ObjectOptions { name: Some(NAME), ..ObjectOptions::default() };
+    nodes.client(0).put_with(&Value::Bytes(&bytes_of(7, LENGTH)), &options).unwrap();
+    nodes.client(0).put(&Value::Bytes(b"other"), Some("other")).unwrap();
+    nodes.daemons[victim].kill9();
+    nodes.daemons[victim].set_failpoint(Some((place, 1)));
+    nodes.daemons[victim].restart();
+    nodes.daemons[victim].set_failpoint(None);
+    nodes.settle(3);
+    let client = nodes.client(0);
+    begin_drain(&client);
+    let id = client.list(NAME).unwrap()[0].id;
+    let moved = client.move_object(id, "b", deadline());
+    let ended = nodes.daemons[victim].wait_end();
+    assert_eq!(ended.signal(), Some(6), "{what}: not passed: {moved:?}");
+    drop(client);
+    if is_late {
+        let lost = char::from(b'a' + victim as u8).to_string();
+        nodes::wait_for(&nodes.client(2), |members| {
+            members.find(&lost).is_some_and(|one| one.reach == Reach::Lost)
+        });
+        std::thread::sleep(Duration::from_millis(LEASE_MS / 4));
+    }
+    nodes.daemons[victim].restart();
+    nodes.settle(3);
+    wait_for("one object of the name", || {
+        assert_found(&nodes, &what);
+        let count = count(&nodes);
+        assert!((1..=2).contains(&count), "{what}: {count} objects");
+        (count == 1).then_some(())
+    })
+    .unwrap_or_else(|| panic!("{what}: {} objects", count(&nodes)));
+    // The drain goes on, and ends.
+    let client = nodes.client(0);
+    assert!(client.drain_report().unwrap().is_draining, "{what}: the drain is forgotten");
+    begin_drain(&client);
+    move_all(&client);
+    assert_found(&nodes, &what);
+    assert_eq!(nodes.client(1).list("").unwrap().len(), 2, "{what}");
+    nodes.client(2).delete(&[NAME.into()]).unwrap();
+    for number in 0..3 {
+        assert!(!nodes.client(number).contains(&NAME.into()).unwrap(), "{what}: undeleted");
+    }
+    nodes.client(2).put(&Value::Bytes(b"again"), Some(NAME)).unwrap();
+    assert_eq!(count(&nodes), 1, "{what}");
+}
+
+/// Which node passes a point: the source, or the target.
+fn victim_of(place: &str) -> usize {
+    usize::from(place.starts_with("take"))
+}
+
+#[test]
+fn a_node_that_dies_at_any_step_of_a_move_loses_nothing() {
+    for place in failpoints::OF_NODES {
+        die_at(place, victim_of(place), false, MAPPED);
+    }
+}
+
+#[test]
+fn a_node_that_dies_at_any_step_and_is_excluded_loses_nothing() {
+    for place in failpoints::OF_NODES {
+        die_at(place, victim_of(place), true, MAPPED);
+    }
+}
+
+#[test]
+fn nodes_without_shared_memory_lose_nothing_either() {
+    for place in failpoints::OF_NODES {
+        die_at(place, victim_of(place), false, NET);
+    }
+}
+
+#[test]
+fn a_client_that_dies_leaves_the_object_where_it_is() {
+    let nodes = Nodes::start(2, "16M", MAPPED);
+    let client = nodes.client(0);
+    client.put(&Value::Bytes(&bytes_of(7, LENGTH)), Some(NAME)).unwrap();
+    begin_drain(&client);
+    let id = client.list(NAME).unwrap()[0].id;
+    // Without the bytes at the target nothing moves.
+    let late = client.move_object(id, "nowhere", deadline());
+    assert!(matches!(late, Err(Error::InvalidArgument(_))), "{late:?}");
+    assert_eq!(count(&nodes), 1);
+    let free = nodes.client(1).stats().unwrap().node.free;
+    client.cancel_drain().unwrap();
+    let refused = client.move_object(id, "b", deadline());
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
+    assert_eq!(nodes.client(1).stats().unwrap().node.free, free, "the copy is gone");
+    assert_found(&nodes, "after a refused move");
+}

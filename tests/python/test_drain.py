@@ -1,0 +1,216 @@
+"""A node is drained before it leaves: ``farrow node drain``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import Cluster, wait_until
+from farrow.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Node
+
+KIB, MIB = 1 << 10, 1 << 20
+
+#: Objects that move under load. A longer run: ``FARROW_DRAINS=1000``.
+OBJECTS = int(os.environ.get("FARROW_DRAINS", "60"))
+
+NET = ("--plaintext", "--net=only", "--no-prepare")
+
+
+def drain(node: Node, *words: str) -> int:
+    return main(["node", "drain", "--socket", node.socket, *words])
+
+
+def reaches(client: farrow.Client) -> dict[str, str]:
+    return {node.name: node.reach for node in client.nodes()}
+
+
+@pytest.mark.parametrize("flags", [(), NET], ids=["mapped", "net"])
+def test_named_objects_move_and_the_node_can_end(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    cluster = make_cluster(3, *flags)
+    a, b, c = cluster.clients()
+    table = pa.table({"x": list(range(5000)), "s": [f"row {row}" for row in range(5000)]})
+    a.put(table, "table", metadata={"owner": "ops"})
+    a.put(b"", "empty")
+    a.put(bytes(range(256)) * 8192, "bytes")
+    a.pin("bytes")
+    a.create_namespace("team")
+    for other in (b, c):
+        other.create_namespace("team")
+    farrow.connect(cluster.nodes["a"].socket, namespace="team").put(b"of the team", "table")
+    sealed = {row["name"]: row["sealed_at"] for row in a.list().to_pylist()}
+    held = c.get("table")
+    assert drain(cluster.nodes["a"], "a", "--timeout", "0.5") == (0 if flags else 1)
+    said = capsys.readouterr().out
+    assert "4 objects" in said
+    if not flags:
+        # The reader of a mapped node is a client of the drained one.
+        assert "still read" in said
+        assert f"process {os.getpid()} holds" in said
+    assert held.equals(table)
+    del held
+    assert drain(cluster.nodes["a"]) == 0
+    assert "the node can end" in capsys.readouterr().out
+    for client in (a, b, c):
+        assert client.get("table").equals(table)
+        assert client.get("bytes").to_pybytes() == bytes(range(256)) * 8192
+        assert client.get("empty").size == 0
+        assert client.metadata("table") == {"owner": "ops"}
+    assert a.list().num_rows == 0
+    rows = [*b.list().to_pylist(), *c.list().to_pylist()]
+    assert {row["name"]: row["sealed_at"] for row in rows} == sealed
+    assert {row["name"] for row in rows if row["pinned"]} == {"bytes"}
+    cluster.nodes["a"].close()
+    team = farrow.connect(cluster.nodes["b"].socket, namespace="team")
+    assert team.get("table").to_pybytes() == b"of the team"
+    assert c.get("table").equals(table)
+
+
+def test_a_draining_node_takes_nothing_new_and_says_so(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = make_cluster(2)
+    a, b = cluster.clients()
+    a.put(b"here", "here")
+    assert drain(cluster.nodes["a"]) == 0
+    assert reaches(a) == reaches(b) == {"a": "draining", "b": "live"}
+    with pytest.raises(farrow.NodeDraining, match="farrow node drain --cancel") as refused:
+        a.put(bytes(2 * MIB), "large")
+    assert refused.value.node == "a"
+    with pytest.raises(farrow.NodeDraining):
+        b.put(b"x", "x", node="a")
+    for rule in ("nearest", "most-free"):
+        a.put(rule.encode(), rule, node=rule)
+        assert rule in b.list()["name"].to_pylist()
+    assert a.stats()["draining"] == 1
+    assert a.stats()["moved_total"] == 1
+    capsys.readouterr()
+    assert main(["nodes", "--socket", cluster.nodes["b"].socket]) == 0
+    assert "draining" in capsys.readouterr().out
+    assert drain(cluster.nodes["a"], "--cancel") == 0
+    wait_until(lambda: reaches(b) == {"a": "live", "b": "live"}, "the end of the drain")
+    a.put(bytes(2 * MIB), "large")
+    assert b.get("here").to_pybytes() == b"here"
+
+
+def test_what_cannot_move_stays_and_is_named(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = make_cluster(2)
+    a, b = cluster.clients()
+    unnamed = a.put(bytes(100 * KIB))
+    table = a.huge_table("events", pa.schema([("x", pa.int64())]))
+    table.append(pa.table({"x": [1, 2, 3]}))
+    writer = a.create(10, "slow")
+    a.put(bytes(50 * MIB), "large")
+    b.put(bytes(40 * MIB), "full")
+    assert drain(cluster.nodes["a"], "--timeout", "1", "--json") == 1
+    left = json.loads(capsys.readouterr().out)
+    assert [(name, size) for _, name, size, _ in left["stuck"]] == [("large", 50 * MIB)]
+    assert "B free" in left["stuck"][0][3]
+    assert list(left["tables"]) == ["events"]
+    assert (left["unnamed"], left["unnamed_bytes"], left["writing"]) == (1, 100 * KIB, 1)
+    # Nothing is lost, and what was being written is finished.
+    assert a.get("large").size == 50 * MIB
+    assert b.huge_table("events").snapshot().rows == 3
+    assert b.get(unnamed).size == 100 * KIB
+    memoryview(writer)[:] = b"0123456789"
+    writer.seal()
+    b.delete("full")
+    a.huge_table("events").drop()
+    assert drain(cluster.nodes["a"], "--timeout", "30") == 1
+    said = capsys.readouterr().out
+    assert "1 objects without a name" in said
+    assert drain(cluster.nodes["a"], "--drop-unnamed") == 0
+    assert b.get("slow").to_pybytes() == b"0123456789"
+    assert sorted(b.list()["name"].to_pylist()) == ["large", "slow"]
+
+
+def test_a_drain_is_refused_where_nothing_can_move(
+    make_node: Callable[..., Node],
+    make_cluster: Callable[..., Cluster],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert drain(make_node()) == 1
+    assert "no cluster" in capsys.readouterr().err
+    cluster = make_cluster(2)
+    assert drain(cluster.nodes["a"], "b") == 1
+    assert "'a', not 'b'" in capsys.readouterr().err
+    assert drain(cluster.nodes["a"], "--to", "c") == 1
+    assert "the live other nodes are ['b']" in capsys.readouterr().err
+    assert reaches(cluster.client("b"))["a"] == "live"
+
+
+@pytest.mark.parametrize("flags", [(), NET], ids=["mapped", "net"])
+def test_no_call_fails_while_objects_move(
+    make_cluster: Callable[..., Cluster], flags: tuple[str, ...]
+) -> None:
+    """Clients of all nodes get, delete and put again while a node is drained, and find no gap."""
+    cluster = make_cluster(3, *flags)
+    a, b, c = cluster.clients()
+    names = [f"n{number}" for number in range(OBJECTS)]
+    for number, name in enumerate(names):
+        a.put(bytes([number % 256]) * (10 * KIB + number), name)
+    over, failures, gets = threading.Event(), [], [0]
+
+    def read(name_of_node: str, seed: int) -> None:
+        client, chance = cluster.client(name_of_node), random.Random(seed)
+        while not over.is_set():
+            number = chance.randrange(OBJECTS // 2)
+            try:
+                value = client.get(names[number]).to_pybytes()
+                if value != bytes([number % 256]) * (10 * KIB + number):
+                    failures.append((name_of_node, names[number], "other bytes"))
+                if not client.contains(names[number]):
+                    failures.append((name_of_node, names[number], "is not contained"))
+            except farrow.FarrowError as error:
+                failures.append((name_of_node, names[number], repr(error)))
+            gets[0] += 1
+
+    def change(name_of_node: str) -> None:
+        """Objects of the upper half are deleted while they move: each is gone afterwards."""
+        client = cluster.client(name_of_node)
+        for number in range(OBJECTS // 2, OBJECTS):
+            try:
+                client.delete(names[number])
+                if client.contains(names[number]):
+                    failures.append((name_of_node, names[number], "is there after its delete"))
+                client.put(b"again", names[number], node="nearest")
+            except farrow.FarrowError as error:
+                failures.append((name_of_node, names[number], repr(error)))
+
+    threads = [
+        threading.Thread(target=read, args=(node, seed))
+        for node, seed in [("a", 1), ("b", 2), ("c", 3)]
+    ]
+    threads.append(threading.Thread(target=change, args=("b",)))
+    for thread in threads:
+        thread.start()
+    try:
+        ended = drain(cluster.nodes["a"], "--timeout", "120")
+        threads[-1].join()
+        time.sleep(0.2)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures[:5]
+    assert ended == 0
+    assert gets[0] > 0
+    listed = [*a.list()["name"].to_pylist(), *b.list()["name"].to_pylist()]
+    listed += c.list()["name"].to_pylist()
+    assert sorted(listed) == sorted(names), "each name once"
