@@ -95,6 +95,8 @@ class Remaining:
         retiring: objects that moved or were deleted and are still read.
         readers: processes that read objects of the node: (process id, number of its holds).
         untold: members that do not know of the drain, each with the reason.
+        undone: nodes that were lost while an object moved to them.  Each removes its copy when it
+            is back, if this node is still there.
     """
 
     stuck: list[tuple[str, str, int, str]] = field(default_factory=list)
@@ -106,6 +108,7 @@ class Remaining:
     retiring: int = 0
     readers: list[tuple[int, int]] = field(default_factory=list)
     untold: list[tuple[str, str]] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -167,7 +170,9 @@ class Drain:
             self._progress.retiring = self._client.stats()["objects_retiring"]
             self._on_progress(self._progress)
             found = self._look()
-            waits = found.movable or report["reserved"] or self._progress.retiring
+            waits = (
+                found.movable or report["reserved"] or report["undone"] or self._progress.retiring
+            )
             if not waits or time.monotonic() >= self._deadline:
                 return self._remaining(found, reasons, [])
             if not moved_any:
@@ -287,7 +292,7 @@ class Drain:
         self, found: _Found, reasons: dict[bytes, str], untold: list[tuple[str, str]]
     ) -> Remaining:
         late = "the timeout was over before its turn"
-        overview = self._client._overview(1)
+        overview, report = self._client._overview(1), self._client._drain()
         return Remaining(
             stuck=[
                 (space, name, size, reasons.get(id, late))
@@ -297,8 +302,9 @@ class Drain:
             tables=found.tables,
             unnamed=found.unnamed,
             unnamed_bytes=found.unnamed_bytes,
-            writing=self._client._drain()["reserved"],
+            writing=report["reserved"],
             retiring=self._client.stats()["objects_retiring"],
             readers=[(one["pid"], one["holds"]) for one in overview["clients"] if one["holds"]],
             untold=untold,
+            undone=report["undone"],
         )

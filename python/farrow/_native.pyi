@@ -1134,7 +1134,8 @@ class Client:
         Returns:
             node (its name), is_draining, untold (members that do not know it yet, each with the
             reason), moved (objects), moved_bytes, reserved (names of objects that clients are
-            writing), and moving_to (a node, or "").
+            writing), undone (nodes that were lost while an object moved to them), and moving_to (a
+            node, or "").
 
         Raises:
             InvalidArgument: there is no node to which objects could move.

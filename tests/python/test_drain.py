@@ -74,7 +74,7 @@ def test_named_objects_move_and_the_node_can_end(
     rows = [*b.list().to_pylist(), *c.list().to_pylist()]
     assert {row["name"]: row["sealed_at"] for row in rows} == sealed
     assert {row["name"] for row in rows if row["pinned"]} == {"bytes"}
-    cluster.nodes["a"].close()
+    cluster.nodes["a"].stop()
     team = farrow.connect(cluster.nodes["b"].socket, namespace="team")
     assert team.get("table").to_pybytes() == b"of the team"
     assert c.get("table").equals(table)
@@ -126,9 +126,9 @@ def test_what_cannot_move_stays_and_is_named(
     assert (left["unnamed"], left["unnamed_bytes"], left["writing"]) == (1, 100 * KIB, 1)
     # Nothing is lost, and what was being written is finished.
     assert a.get("large").size == 50 * MIB
-    assert b.huge_table("events").snapshot().rows == 3
+    assert b.huge_table("events").table().num_rows == 3
     assert b.get(unnamed).size == 100 * KIB
-    memoryview(writer)[:] = b"0123456789"
+    writer.buffer[:] = b"0123456789"
     writer.seal()
     b.delete("full")
     a.huge_table("events").drop()

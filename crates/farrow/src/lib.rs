@@ -43,8 +43,8 @@ pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNo
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
 pub use farrow_wire::{
-    DrainReport, EvictedReport, MemberInfo, Members, NamespaceReport, NamespaceSpec, NodeSettings, NodeStats,
-    PartSpec, Reach, Rights, Rule, Setting,
+    DrainReport, EvictedReport, MemberInfo, Members, NamespaceReport, NamespaceSpec, NodeSettings,
+    NodeStats, PartSpec, Reach, Rights, Rule, Setting,
 };
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, TableOptions, WaitFor};
 pub use interrupt::CancelToken;

@@ -165,9 +165,7 @@ pub fn raise(error: Error) -> PyErr {
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
             Error::NodeLost { ref node, .. }
             | Error::CutOff { ref node, .. }
-            | Error::NodeDraining { ref node } => {
-                made.value(py).setattr("node", node)
-            }
+            | Error::NodeDraining { ref node } => made.value(py).setattr("node", node),
             Error::NodeUnreachable { ref node, ref address, ref reason } => {
                 let value = made.value(py);
                 (value.setattr("node", node))

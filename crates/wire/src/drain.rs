@@ -36,6 +36,8 @@ pub struct DrainReport {
     pub moved_bytes: u64,
     /// Names that clients have reserved for objects which they are writing.
     pub reserved: u64,
+    /// Nodes that were lost while an object moved to them. Each removes its copy when it is back.
+    pub undone: Vec<String>,
     /// The node to which an object is moving at this moment; empty: none.
     pub moving_to: String,
 }

@@ -182,11 +182,8 @@ mod tests {
 
     #[test]
     fn draining_members_are_marked_and_lists_of_earlier_versions_are_read() {
-        let node = |name: &str, number| MemberInfo {
-            name: name.into(),
-            number,
-            ..MemberInfo::default()
-        };
+        let node =
+            |name: &str, number| MemberInfo { name: name.into(), number, ..MemberInfo::default() };
         let lost = MemberInfo { reach: Reach::Lost, ..node("c", 3) };
         let nodes = vec![node("a", 1), node("b", 2), lost];
         let earlier =

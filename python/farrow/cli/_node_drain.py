@@ -117,9 +117,8 @@ def run(options: argparse.Namespace) -> int:
 def _is_empty(left: Remaining, *, drop_unnamed: bool) -> bool:
     """Whether the node can end, and nothing that can be found is lost."""
     unnamed = left.unnamed and not drop_unnamed
-    return not (
-        left.stuck or left.tables or left.writing or left.retiring or left.untold or unnamed
-    )
+    named = left.stuck or left.tables or left.writing or left.undone
+    return not (named or left.retiring or left.untold or unnamed)
 
 
 class _Line:
@@ -182,6 +181,11 @@ def _print(node: str, moved: tuple[int, int], left: Remaining) -> None:
             f"{left.unnamed:,} objects without a name, {human_bytes(left.unnamed_bytes)}, stay:"
             " only their ids, which name this node, lead to them. Delete them, or accept by"
             " --drop-unnamed that they end with the node"
+        )
+    for other in left.undone:
+        say(
+            f"node {visible(other)} was lost while an object moved to it: when it is back it"
+            f" removes its copy. If it does not come back: farrow nodes forget {visible(other)}"
         )
     if left.writing:
         say(f"{left.writing:,} objects with a name are still being written by clients")

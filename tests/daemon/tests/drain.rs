@@ -57,10 +57,29 @@ fn count(nodes: &Nodes) -> usize {
     nodes.daemons.iter().map(number).sum()
 }
 
+/// What each node has, for a test that fails.
+fn where_it_is(nodes: &Nodes) -> String {
+    let mut text = String::new();
+    for (number, daemon) in nodes.daemons.iter().enumerate() {
+        let client = daemon.client();
+        let names = client.list("").unwrap().into_iter().map(|one| (one.name, one.id));
+        let (names, report) = (names.collect::<Vec<_>>(), client.drain_report().unwrap());
+        let members = client.members().unwrap().nodes;
+        let members =
+            members.iter().map(|one| (&one.name, one.reach, &one.fabric, one.is_draining));
+        let members = members.collect::<Vec<_>>();
+        let found = client.contains(&NAME.into());
+        text += &format!("\n{number}: {names:?}; {report:?}; {members:?}; contains: {found:?}");
+    }
+    text
+}
+
 fn assert_found(nodes: &Nodes, what: &str) {
     for number in 0..nodes.daemons.len() {
         let object = nodes.client(number).get(&NAME.into(), NOW);
-        let object = object.unwrap_or_else(|error| panic!("{what}: lost: {error}"));
+        let object = object.unwrap_or_else(|error| {
+            panic!("{what}: lost at {number}: {error}; {}", where_it_is(nodes))
+        });
         assert_eq!(&object.view().unwrap()[..], &bytes_of(7, LENGTH)[..], "{what}");
     }
 }

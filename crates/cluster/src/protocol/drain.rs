@@ -20,7 +20,7 @@ use super::action::answer_to;
 use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
-use super::core::drain::{MoveJob, MovePhase, Outgoing, UNDONE_MAX};
+use super::core::drain::{MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
 use super::replicas::{DeleteOrigin, Withdrawal};
 use super::state::NodeState;
 
@@ -67,6 +67,7 @@ impl NodeState {
             moved: self.drain.moved,
             moved_bytes: self.drain.moved_bytes,
             reserved: self.home.reserved_names().count() as u64,
+            undone: self.drain.record.undone.iter().map(|one| one.node.clone()).collect(),
             moving_to: self.drain.job.as_ref().map_or_else(String::new, |job| job.node.clone()),
         };
         Ok(Some(ReplyBody::Drain(report)))
@@ -201,18 +202,15 @@ impl NodeState {
         if !self.drain.record.is_draining {
             return Ok(());
         }
-        let is_new = |item: &SealItem| {
-            item.is_replacing || (item.name.is_some() && !item.is_reserved)
-        };
+        let is_new =
+            |item: &SealItem| item.is_replacing || (item.name.is_some() && !item.is_reserved);
         match body {
             RequestBody::Grant { .. }
             | RequestBody::Room(_)
             | RequestBody::EntryPages { .. }
             | RequestBody::ReserveObjects { .. }
             | RequestBody::Reserve { .. }
-            | RequestBody::Import {
-                step: ImportStep::Bring | ImportStep::Seal { .. }, ..
-            } => {}
+            | RequestBody::Import { step: ImportStep::Bring | ImportStep::Seal { .. }, .. } => {}
             RequestBody::Seal { items } if items.iter().any(is_new) => {}
             _ => return Ok(()),
         }
@@ -271,7 +269,11 @@ impl NodeState {
     ) -> Result<(), WireError> {
         let (name, bytes, _) = self.check_move(id, &node)?;
         let before = self.drain.record.clone();
-        self.drain.record.outgoing = Some(Outgoing { object: id.lo, node: node.clone() });
+        // Also above those of an earlier daemon.
+        let number = self.home.now_ns().max(self.drain.last_number + 1);
+        self.drain.last_number = number;
+        self.drain.record.outgoing =
+            Some(OutgoingMove { object: id.lo, node: node.clone(), number });
         if let Err(error) = self.keep_settings() {
             self.drain.record = before;
             return Err(error);
@@ -279,7 +281,7 @@ impl NodeState {
         failpoint!("move.recorded");
         let waiter = Some((context.session, context.seq));
         let phase = MovePhase::Asking { again_at_ms: Some(context.now_ms) };
-        self.drain.job = Some(MoveJob { id, name, bytes, node, waiter, phase });
+        self.drain.job = Some(MoveJob { id, name, bytes, node, number, waiter, phase });
         self.ask_to_take(context.now_ms, out);
         Ok(())
     }
@@ -295,6 +297,9 @@ impl NodeState {
         }
         if self.drain.job.is_some() || self.drain.record.outgoing.is_some() {
             return later("another one is moving");
+        }
+        if self.drain.record.undone.iter().any(|one| one.node == node) {
+            return later("that node was lost during a move, and has not removed its copy yet");
         }
         if self.drain.record.undone.len() >= UNDONE_MAX {
             return later("too many nodes were lost during moves");
@@ -336,13 +341,14 @@ impl NodeState {
     fn ask_to_take(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(job) = &mut self.drain.job else { return };
         let (id, node, name) = (job.id, job.node.clone(), job.name.clone());
+        let number = job.number;
         job.phase = MovePhase::Asking { again_at_ms: None };
         if !self.cluster.is_peer(&node) {
             return self.undo_move(now_ms, out);
         }
         let is_pinned = self.movable(id).is_ok_and(|(_, _, is_pinned)| is_pinned);
-        let question = Question::Take { object: id.lo, name, is_pinned };
-        let about = PendingQuestion::Take { object: id.lo, node: node.clone() };
+        let question = Question::Take { object: id.lo, number, name, is_pinned };
+        let about = PendingQuestion::Take { number, node: node.clone() };
         let is_asked = self.cluster.ask_node(&node, &question, about, out);
         if let Some(job) = self.drain.job.as_mut().filter(|_| !is_asked) {
             job.phase = MovePhase::Asking { again_at_ms: Some(now_ms + ASK_AGAIN_MS) };
@@ -352,13 +358,13 @@ impl NodeState {
     /// Handles the target's answer, or its failure.
     pub(super) fn take_answered(
         &mut self,
-        (object, node): (u64, &str),
+        (number, node): (u64, &str),
         answer: Result<Answer, String>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = &mut self.drain.job else { return };
-        let is_it = (job.id.lo, job.node.as_str()) == (object, node)
+        let is_it = (job.number, job.node.as_str()) == (number, node)
             && matches!(job.phase, MovePhase::Asking { .. });
         if !is_it {
             return;
@@ -436,12 +442,15 @@ impl NodeState {
 
     /// Resumes the move of an earlier daemon, before any request is served.
     pub(super) fn resume_move(&mut self) {
-        let Some(Outgoing { object, node }) = self.drain.record.outgoing.clone() else { return };
+        let Some(OutgoingMove { object, node, number }) = self.drain.record.outgoing.clone() else {
+            return;
+        };
         let id = ObjectId { hi: self.home.uid().0, lo: object };
         // Without the object only the last step is missing.
         let Ok((name, bytes, _)) = self.movable(id) else { return };
         let phase = MovePhase::Asking { again_at_ms: Some(0) };
-        self.drain.job = Some(MoveJob { id, name, bytes, node, waiter: None, phase });
+        self.drain.last_number = number;
+        self.drain.job = Some(MoveJob { id, name, bytes, node, number, waiter: None, phase });
     }
 
     /// Does the work of a drain that is due.
@@ -465,7 +474,8 @@ impl NodeState {
             Some(_) => {}
             None => {
                 // An earlier daemon removed the object and ended before it said so.
-                if let Some(Outgoing { object, node }) = self.drain.record.outgoing.clone() {
+                if let Some(OutgoingMove { object, node, .. }) = self.drain.record.outgoing.clone()
+                {
                     self.tell_removed(&node, object, now_ms, out);
                     self.end_move(Err(WireError::Closing), now_ms, out);
                 }
@@ -511,23 +521,34 @@ impl NodeState {
             return;
         }
         self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
-        for Outgoing { object, node } in self.drain.record.undone.clone() {
+        for OutgoingMove { object, node, number } in self.drain.record.undone.clone() {
             if self.cluster.is_peer(&node) {
-                let about = PendingQuestion::Untake { object, node: node.clone() };
-                self.cluster.ask_node(&node, &Question::Untake { object }, about, out);
+                let about = PendingQuestion::Untake { number, node: node.clone() };
+                let question = Question::Untake { object, number };
+                self.cluster.ask_node(&node, &question, about, out);
             }
+        }
+    }
+
+    /// A lost node does not come back, nor does its copy of an object.
+    pub(super) fn forget_undone(&mut self, node: &str) {
+        let undone = &mut self.drain.record.undone;
+        let before = undone.len();
+        undone.retain(|one| one.node != node);
+        if undone.len() < before {
+            self.keep_drain();
         }
     }
 
     /// Handles the answer of a node that was to remove its copy.
     pub(super) fn untake_answered(
         &mut self,
-        (object, node): (u64, &str),
+        (number, node): (u64, &str),
         answer: &Result<Answer, String>,
     ) {
         if matches!(answer, Ok(Answer::Done)) {
             let undone = &mut self.drain.record.undone;
-            undone.retain(|one| (one.object, one.node.as_str()) != (object, node));
+            undone.retain(|one| (one.number, one.node.as_str()) != (number, node));
             self.keep_drain();
         }
     }

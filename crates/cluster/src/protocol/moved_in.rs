@@ -6,7 +6,7 @@ use farrow_wire::{Rights, WireError, WireTarget};
 use super::Action;
 use super::cluster::Answer;
 use super::convert::store_error;
-use super::core::drain::{INCOMING_MAX, Incoming};
+use super::core::drain::{INCOMING_MAX, IncomingMove};
 use super::drain::failpoint;
 use super::identity::node_key;
 use super::replicas::{DeleteOrigin, ImportSeal, Withdrawal};
@@ -19,6 +19,8 @@ pub(super) struct TakeRequest<'a> {
     pub(super) from: &'a str,
     /// The low half of the object's id there.
     pub(super) object: u64,
+    /// Number of the move.
+    pub(super) number: u64,
     /// Its full name.
     pub(super) name: &'a str,
     pub(super) is_pinned: bool,
@@ -40,9 +42,32 @@ impl NodeState {
         let region = self.cluster.region_offered_by(ask.from);
         let hi = region.ok_or_else(|| WireError::NotMoved("its region is unknown".to_owned()))?;
         let origin = ObjectId { hi, lo: ask.object };
-        if let Some(id) = self.taken_before(origin, ask.name)? {
+        if self.drain.refused.get(ask.from).is_some_and(|last| ask.number <= *last) {
+            return Err(WireError::NotMoved("the question is late".to_owned()));
+        }
+        let known = self.drain.incoming(origin).map(|known| known.number);
+        let taken = match known {
+            Some(number) if number == ask.number => self.taken_before(origin, ask.name)?,
+            Some(_) => return Err(WireError::NotMoved("it was taken by another move".to_owned())),
+            None => None,
+        };
+        if let Some(id) = taken {
             return Ok(id);
         }
+        let taken = self.take_now(ask, origin, now_ms, out);
+        if taken.is_err() {
+            self.drain.refused.insert(ask.from.to_owned(), ask.number);
+        }
+        taken
+    }
+
+    fn take_now(
+        &mut self,
+        ask: &TakeRequest<'_>,
+        origin: ObjectId,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(u64, u64), WireError> {
         self.check_take(ask, origin, now_ms)?;
         self.make_way(origin, ask.name)?;
         self.note_incoming(ask, origin)?;
@@ -106,7 +131,8 @@ impl NodeState {
         }
         let named = self.home.namespace(namespace_in(ask.name)).map_err(store_error)?;
         if named.id != namespace {
-            let text = format!("its bytes were brought for another namespace than {:?}'s", ask.name);
+            let text =
+                format!("its bytes were brought for another namespace than {:?}'s", ask.name);
             return Err(WireError::Invalid(text));
         }
         Ok(())
@@ -142,11 +168,12 @@ impl NodeState {
             self.drain.record = before;
             return Err(WireError::NotMoved(text));
         }
-        incoming.push(Incoming {
+        incoming.push(IncomingMove {
             origin: (origin.hi, origin.lo),
             from: ask.from.to_owned(),
             name: ask.name.to_owned(),
             id: None,
+            number: ask.number,
         });
         let kept = self.keep_settings();
         if kept.is_err() {
@@ -207,13 +234,15 @@ impl NodeState {
     pub(super) fn untake(
         &mut self,
         from: &str,
-        object: u64,
+        (object, number): (u64, u64),
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Answer {
-        let mut all = self.drain.record.incoming.iter();
-        let known = all.find(|one| one.from == from && one.origin.1 == object).cloned();
-        let Some(Incoming { origin: (hi, lo), name, .. }) = known else { return Answer::Done };
+        let is_it = |one: &&IncomingMove| {
+            one.from == from && (one.origin.1, one.number) == (object, number)
+        };
+        let known = self.drain.record.incoming.iter().find(is_it).cloned();
+        let Some(IncomingMove { origin: (hi, lo), name, .. }) = known else { return Answer::Done };
         let origin = ObjectId { hi, lo };
         if let Ok(Some((hi, lo))) = self.taken_before(origin, &name) {
             let id = ObjectId { hi, lo };

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_store::ObjectId;
-use farrow_wire::{DrainStep, ImportStep, Reply, ReplyBody, Request, RequestBody, WireError, WireTarget};
+use farrow_wire::{
+    DrainStep, ImportStep, Reply, ReplyBody, Request, RequestBody, WireError, WireTarget,
+};
 
 use super::Server;
 use crate::audit::{Actor, AuditItem, AuditLog, AuditRecord};

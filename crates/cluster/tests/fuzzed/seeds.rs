@@ -45,8 +45,7 @@ pub fn messages() -> Vec<Vec<u8>> {
     }
     let node = MemberInfo { name: "a".into(), number: 3, ..MemberInfo::default() };
     let nodes = vec![node];
-    let members =
-        Members { cluster: 1, epoch: 2, has_lease: true, nodes, draining: vec![1] };
+    let members = Members { cluster: 1, epoch: 2, has_lease: true, nodes, draining: vec![1] };
     messages.push([&[5][..], &members.encode()].concat());
     messages.sort();
     messages.dedup();

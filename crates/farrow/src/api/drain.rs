@@ -73,9 +73,8 @@ impl Client {
             Error::InvalidArgument(format!("no other node {node:?} in the cluster of {known:?}"))
         })?;
         let link = self.nodes().request_link(found)?;
-        let moved = self
-            .bring_to(&link, id, deadline)
-            .and_then(|()| self.give_name(id, node, deadline));
+        let moved =
+            self.bring_to(&link, id, deadline).and_then(|()| self.give_name(id, node, deadline));
         if moved.is_err() {
             let _quiet = interrupt::suspend();
             let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);

@@ -256,7 +256,14 @@ mod tests {
         let none = Candidates { with_room: Vec::new(), others: Vec::new() };
         assert_eq!(rule.candidates(&nodes, need), none);
         let text = no_room(rule, &nodes, need, &[]).to_string();
-        for part in ["2097152", "nearest", "lost: lost", "s: suspect", "far: another machine", "d: draining"] {
+        for part in [
+            "2097152",
+            "nearest",
+            "lost: lost",
+            "s: suspect",
+            "far: another machine",
+            "d: draining",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(text.contains("small: 1048576 B in all"), "{text}");

@@ -161,13 +161,7 @@ impl Client {
     }
 
     #[doc = doc!("Client._move_object")]
-    fn _move_object(
-        &self,
-        py: Python<'_>,
-        id: [u8; 16],
-        node: &str,
-        timeout: f64,
-    ) -> PyResult<()> {
+    fn _move_object(&self, py: Python<'_>, id: [u8; 16], node: &str, timeout: f64) -> PyResult<()> {
         let open = self.open()?;
         let (deadline, id) = (Instant::now() + duration(timeout)?, ObjectId::from_bytes(id));
         without_gil(py, || open.client.move_object(id, node, deadline)).map(drop)

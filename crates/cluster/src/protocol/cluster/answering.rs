@@ -103,15 +103,17 @@ impl NodeState {
                 self.tell_members();
                 Some(Answer::Done)
             }
-            Question::Take { object, name, is_pinned } => {
-                let ask = TakeRequest { from, object, name: &name, is_pinned };
+            Question::Take { object, number, name, is_pinned } => {
+                let ask = TakeRequest { from, object, number, name: &name, is_pinned };
                 Some(Answer::Took(self.take_object(&ask, now_ms, out)))
             }
             Question::Taken { object } => {
                 self.object_removed(from, object, now_ms, out);
                 Some(Answer::Done)
             }
-            Question::Untake { object } => Some(self.untake(from, object, now_ms, out)),
+            Question::Untake { object, number } => {
+                Some(self.untake(from, (object, number), now_ms, out))
+            }
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
         }
     }

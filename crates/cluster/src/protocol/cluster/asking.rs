@@ -83,11 +83,11 @@ impl NodeState {
             (PendingQuestion::Draining { node, incarnation, is_draining }, answer) => {
                 self.draining_answered((&node, incarnation), is_draining, answer, now_ms);
             }
-            (PendingQuestion::Take { object, node }, answer) => {
-                self.take_answered((object, &node), answer, now_ms, out);
+            (PendingQuestion::Take { number, node }, answer) => {
+                self.take_answered((number, &node), answer, now_ms, out);
             }
-            (PendingQuestion::Untake { object, node }, answer) => {
-                self.untake_answered((object, &node), &answer);
+            (PendingQuestion::Untake { number, node }, answer) => {
+                self.untake_answered((number, &node), &answer);
             }
             (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {

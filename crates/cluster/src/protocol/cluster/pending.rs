@@ -80,15 +80,15 @@ pub(in crate::protocol) enum PendingQuestion {
     },
     /// Whether a node has taken an object.
     Take {
-        /// The low half of its id.
-        object: u64,
+        /// Number of the move.
+        number: u64,
         /// The node.
         node: String,
     },
     /// Whether a node has removed its copy of an object.
     Untake {
-        /// The low half of its id.
-        object: u64,
+        /// Number of the move.
+        number: u64,
         /// The node.
         node: String,
     },

@@ -84,6 +84,8 @@ pub enum Question {
     Take {
         /// The low half of its id.
         object: u64,
+        /// Number of the move: a question of an earlier one is late.
+        number: u64,
         /// Its full name.
         name: String,
         /// Whether it is exempt from eviction.
@@ -98,6 +100,8 @@ pub enum Question {
     Untake {
         /// The low half of its id.
         object: u64,
+        /// Number of the move.
+        number: u64,
     },
 }
 

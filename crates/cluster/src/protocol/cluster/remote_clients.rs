@@ -166,6 +166,10 @@ impl NodeState {
         }
         cluster.peers.remove(node);
         cluster.has_news = true;
+        self.forget_undone(node);
+        let Some(cluster) = &mut self.cluster.0 else {
+            return Ok(ReplyBody::Done);
+        };
         let gone = self.clients.orphans().filter(|(_, peer)| peer.is_of_node(key));
         let gone: Vec<ClientSlot> = gone.map(|(slot, _)| slot).collect();
         tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");

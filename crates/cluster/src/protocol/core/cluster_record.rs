@@ -68,7 +68,7 @@ mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
     use super::*;
-    use crate::protocol::core::drain::{INCOMING_MAX, Incoming, Outgoing, UNDONE_MAX};
+    use crate::protocol::core::drain::{INCOMING_MAX, IncomingMove, OutgoingMove, UNDONE_MAX};
     use crate::protocol::rights::RULES_MAX;
     use farrow_membership::{
         ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX,
@@ -131,12 +131,13 @@ mod tests {
     }
 
     fn largest_drain() -> DrainRecord {
-        let outgoing = Outgoing { object: u64::MAX, node: "n".repeat(63) };
-        let incoming = Incoming {
+        let outgoing = OutgoingMove { object: u64::MAX, node: "n".repeat(63), number: u64::MAX };
+        let incoming = IncomingMove {
             origin: (u64::MAX, u64::MAX),
             from: "n".repeat(63),
             name: "x".repeat(farrow_membership::naming::NAME_BYTES_MAX),
             id: Some((u64::MAX, u64::MAX)),
+            number: u64::MAX,
         };
         DrainRecord {
             is_draining: true,
@@ -171,8 +172,7 @@ mod tests {
             postcard::to_allocvec(&(&read.membership, &read.rules, Some(&settings))).unwrap();
         assert_eq!(decode(&of_settings).unwrap().settings.as_ref(), Some(&settings));
         let drain = largest_drain();
-        let bytes =
-            encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain));
+        let bytes = encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain));
         let by_them: (Option<Vec<u8>>, RightsTable) = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(by_them, (read.membership, read.rules));
     }

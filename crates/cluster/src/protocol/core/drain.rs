@@ -20,16 +20,18 @@ pub(in crate::protocol) const INCOMING_MAX: usize = 8;
 
 /// An object of this node that moves, or moved in vain, to another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::protocol) struct Outgoing {
+pub(in crate::protocol) struct OutgoingMove {
     /// The low half of its id.
     pub(in crate::protocol) object: u64,
     /// The other node.
     pub(in crate::protocol) node: String,
+    /// Number of the move, above that of each earlier one of this node.
+    pub(in crate::protocol) number: u64,
 }
 
 /// An object that moves to this node. Its name is kept, since its old home may have removed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::protocol) struct Incoming {
+pub(in crate::protocol) struct IncomingMove {
     /// Its id at its old home.
     pub(in crate::protocol) origin: (u64, u64),
     /// The old home.
@@ -38,6 +40,8 @@ pub(in crate::protocol) struct Incoming {
     pub(in crate::protocol) name: String,
     /// Its id here. `None`: it was about to be sealed.
     pub(in crate::protocol) id: Option<(u64, u64)>,
+    /// Number of the move, from its old home.
+    pub(in crate::protocol) number: u64,
 }
 
 /// What the region keeps, so that a move is decided the same way after a kill.
@@ -47,11 +51,11 @@ pub(in crate::protocol) struct DrainRecord {
     /// A drain was ended, and members may not know it.
     pub(in crate::protocol) is_cancelled: bool,
     /// The move under way, from before its target is asked until its object is removed here.
-    pub(in crate::protocol) outgoing: Option<Outgoing>,
+    pub(in crate::protocol) outgoing: Option<OutgoingMove>,
     /// Moves to nodes that were lost meanwhile. Their copies do not count.
-    pub(in crate::protocol) undone: Vec<Outgoing>,
+    pub(in crate::protocol) undone: Vec<OutgoingMove>,
     /// One move of each other node, until that node has removed its object.
-    pub(in crate::protocol) incoming: Vec<Incoming>,
+    pub(in crate::protocol) incoming: Vec<IncomingMove>,
 }
 
 impl DrainRecord {
@@ -78,6 +82,7 @@ pub(in crate::protocol) struct MoveJob {
     pub(in crate::protocol) name: String,
     pub(in crate::protocol) bytes: u64,
     pub(in crate::protocol) node: String,
+    pub(in crate::protocol) number: u64,
     /// `None`: it was begun for a client of an earlier daemon, or of an ended session.
     pub(in crate::protocol) waiter: Option<(SessionId, u64)>,
     pub(in crate::protocol) phase: MovePhase,
@@ -105,6 +110,11 @@ pub(in crate::protocol) struct Drain {
     pub(in crate::protocol) untold: BTreeMap<String, (String, Option<u64>)>,
     /// When undone moves are looked at again.
     pub(in crate::protocol) undo_at_ms: Option<u64>,
+    /// Number of the last move from here.
+    pub(in crate::protocol) last_number: u64,
+    /// By node, the last move from there that was refused here. A late copy of its question, or of
+    /// an earlier one, must not take bytes that were brought for the next move.
+    pub(in crate::protocol) refused: BTreeMap<String, u64>,
     pub(in crate::protocol) moved: u64,
     pub(in crate::protocol) moved_bytes: u64,
 }
@@ -134,7 +144,7 @@ impl Drain {
     }
 
     /// The move of an object from another node.
-    pub(in crate::protocol) fn incoming(&mut self, origin: ObjectId) -> Option<&mut Incoming> {
+    pub(in crate::protocol) fn incoming(&mut self, origin: ObjectId) -> Option<&mut IncomingMove> {
         let mut all = self.record.incoming.iter_mut();
         all.find(|one| one.origin == (origin.hi, origin.lo))
     }

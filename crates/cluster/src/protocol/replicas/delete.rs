@@ -215,7 +215,11 @@ impl NodeState {
     }
 
     /// Resumes deletes for other nodes whose names may be free now.
-    pub(in crate::protocol) fn serve_deletes_in_debt(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub(in crate::protocol) fn serve_deletes_in_debt(
+        &mut self,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         for one in std::mem::take(&mut self.replicas.indebted) {
             let is_early = self.cluster.is_in_debt(&self.home, &one.target)
                 || self.is_between_homes(&one.target);
