@@ -13,10 +13,10 @@ use crate::protocol::identity::SessionId;
 const WAITING_MAX: usize = 1024;
 
 /// Limit of copies at lost nodes that are to be removed once these are back.
-pub(in crate::protocol) const UNDONE_MAX: usize = 16;
+pub(in crate::protocol) const UNDONE_MAX: usize = 4;
 
 /// Limit of nodes that move objects to this one at a time.
-pub(in crate::protocol) const INCOMING_MAX: usize = 8;
+pub(in crate::protocol) const INCOMING_MAX: usize = 2;
 
 /// An object of this node that moves, or moved in vain, to another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
