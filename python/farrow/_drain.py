@@ -40,9 +40,6 @@ _OF_HUGE_TABLE = re.compile(r"/[0-9a-f]{32}/(node/)?[0-9]{10}\Z")
 #: Label of the root of a huge table.
 _HUGE_TABLE = "farrow.huge_table"
 
-#: Label of an object that a reference in flight names.
-_LEASE = "farrow.lease_ms"
-
 #: Pause before what could not move is tried again.
 _PAUSE_SECONDS = 0.2
 
@@ -199,14 +196,12 @@ class Drain:
         found = _Found()
         for namespace in self._client.namespaces():
             client = self._at(namespace["name"])
-            rows = client.list("").to_pylist()
-            roots = {row["id"].hex(): row["name"] for row in rows if row["name"]}
-            for row in rows:
+            for row in client.list("").to_pylist():
                 name, size, id = row["name"], row["bytes"], row["id"]
                 if not name:
                     found.unnamed += 1
                     found.unnamed_bytes += size
-                elif table := self._table_of(client, row, roots):
+                elif table := self._table_of(client, row):
                     parts, nbytes = found.tables.get(table, (0, 0))
                     found.tables[table] = (parts + 1, nbytes + size)
                 else:
@@ -215,9 +210,9 @@ class Drain:
         self._progress.left_bytes = sum(size for *_, size in found.movable)
         return found
 
-    def _table_of(self, client: Client, row: dict[str, Any], roots: dict[str, str]) -> str:
+    def _table_of(self, client: Client, row: dict[str, Any]) -> str:
         """The huge table of which an object is a part; "" if of none."""
-        name = row["name"]
+        name: str = row["name"]
         if part := _OF_HUGE_TABLE.search(name):
             return name[: part.start()]
         if row["spilled"]:

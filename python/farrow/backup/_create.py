@@ -178,7 +178,7 @@ def _listed(client: Client, *, partial: bool) -> tuple[list[dict[str, Any]], lis
     except NodeUnreachable:
         tables = []
         for node in client.nodes():
-            if node.reach not in ("live", "suspect"):
+            if node.reach not in ("live", "suspect", "draining"):
                 continue
             try:
                 table = client.list(node=node.name)

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"--timeout {options.timeout}: 0 or more seconds")
     deadline = time.monotonic() + options.timeout
     options.timeout = 10.0
-    client = connect(options)
+    client: Client = connect(options)
     own = client.node
     if own is None:
         raise CommandError("this node is in no cluster: there is no node to move its objects to")

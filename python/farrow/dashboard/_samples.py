@@ -227,7 +227,7 @@ def _list_all(client: Any) -> tuple[pa.Table, list[str]]:
         pass
     tables, unlisted = [], []
     for node in client.nodes():
-        if node.reach not in ("live", "suspect"):
+        if node.reach not in ("live", "suspect", "draining"):
             continue
         try:
             part = client.list(node=node.name)

@@ -182,7 +182,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
             empty += 1
             if empty < _EMPTY_LISTS:
                 continue
-            lost = [node.name for node in client.nodes() if node.reach != "live"]
+            lost = [node.name for node in client.nodes() if node.reach not in ("live", "draining")]
             if lost:
                 # Creating a new graph would make two of the same name.
                 raise farrow.NodeLost(
