@@ -9,9 +9,7 @@ use farrow_store::{Home, NamespaceId, ObjectId};
 use farrow_wire::{PartSpec, WireTarget};
 
 use super::lazy_objects::LazyObjects;
-use super::transfers::{
-    FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, SenderQuestion,
-};
+use super::transfers::{FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, SenderQuestion};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
