@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::nodes::{self, LEASE_MS, Nodes};
 use common::{bytes_of, wait_for};
-use farrow::{Client, Error, ObjectOptions, Reach, Value};
+use farrow::{Client, ConnectOptions, Error, ObjectOptions, Reach, Value};
 use farrow_store::failpoints;
 
 const NOW: Duration = Duration::ZERO;
@@ -97,7 +97,10 @@ fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
     nodes.daemons[victim].restart();
     nodes.daemons[victim].set_failpoint(None);
     nodes.settle(3);
-    let client = nodes.client(0);
+    // A call waits for the node as long as this, and the node is started again after the call.
+    let timeout = Duration::from_secs(3);
+    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
+    let client = Client::connect(&options).unwrap();
     begin_drain(&client);
     let id = client.list(NAME).unwrap()[0].id;
     let moved = client.move_object(id, "b", deadline());
