@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
+from farrow.graph._ahead import each
 from farrow.graph._check import matrix_of, whole_of
 from farrow.graph._clock import Clock
 from farrow.graph._form import Form
@@ -155,6 +156,30 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         result = stream.transform(X)
         self._keep(stream)
         return result
+
+    def transform_each(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Add batches one after the other, and return each with its features, in order.
+
+        The results are those of ``transform`` for each batch.  With ``cluster`` and workers, whole
+        batches are computed by the workers and by this process at once, instead of each batch by
+        all of them; two batches for each process are taken ahead of the one that is returned, and
+        their rows are in the graph then.  If the iteration is closed earlier, these batches have no
+        features.  A batch must not change before it is returned.
+
+        Args:
+            batches: rows, each as for ``transform``.
+
+        Raises:
+            RuntimeError: ``transform`` in a graph with workers, before all batches are returned.
+        """
+
+        def begin(X: Any) -> tuple[_Stream, Callable[[], Any]]:
+            stream = self._stream or _Stream(self, X)
+            awaited = stream.begin(X)
+            self._keep(stream)
+            return stream, awaited
+
+        return each(batches, begin)
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Empty the graph, add rows once, and return them with their features."""
@@ -424,6 +449,26 @@ class _Stream(Form):
         features = self.engine.transform_columns(columns.ends, columns.measured)
         self._count(table[0])
         return like(self._joined(table[0], features), table[1])
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches should be begun before the first is awaited."""
+        return self.engine.in_flight if self.cluster is not None else 1  # type: ignore[union-attr]
+
+    def begin(self, rows: Any) -> Callable[[], Any]:
+        """Add rows; returns a function that waits for them with their features."""
+        if self.in_flight == 1:
+            result = self._transform(rows)
+            return lambda: result
+        table = self._table(rows)
+        if table is None:
+            matrix = self._matrix(rows)
+            found = self.engine.begin_batch(*self.native.split(matrix))  # type: ignore[union-attr]
+            return lambda: np.hstack([matrix, found()])
+        columns = self._columns(table[0])
+        found = self.engine.begin_batch(columns.ends, columns.measured)  # type: ignore[union-attr]
+        self._count(table[0])
+        return lambda: like(self._joined(table[0], found()), table[1])
 
     def offline(self, rows: Any, size: int) -> Iterator[Any]:
         table = self._table(rows)

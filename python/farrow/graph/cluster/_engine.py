@@ -13,6 +13,7 @@ import functools
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from farrow._native import GraphFrozen, GraphPlan, GraphSegment
 
     _Helpers = Workers | RayWorkers
+    _Asked = Workers | RayWorkers | "_One"
 
 _Result = TypeVar("_Result")
 # Time to the next attempt after a segment found no room.
@@ -79,6 +81,17 @@ _NOT_LOGGED = (
 )
 
 
+@dataclass(frozen=True)
+class _One:
+    """Workers of which one computes all features of an entry."""
+
+    workers: _Helpers
+    owner: int
+
+    def ask(self, entry: Entry) -> None:
+        self.workers.ask_one(self.owner, entry)
+
+
 class ClusterEngine:
     """The single writer of a graph."""
 
@@ -97,6 +110,9 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
+        # Batches begun with ``begin_batch``, and those of them that a worker has and nobody took.
+        # The first is a worker's, so that this process computes the next one beside it.
+        self._turn, self._flying = 1, 0
         # How often the next segment was built and then could not be reached.
         self._attempts = 0
         found = newest(self._client, config.name)
@@ -247,10 +263,54 @@ class ClusterEngine:
         batch, workers = self._batch(ends, measured), self._workers
         if workers is None or not batch.count:
             return self._kept(batch, lambda: self._engine.transform_columns(ends, measured))
+        self._refuse_while_flying()
         share = (0, workers.count + 1)
         call = functools.partial(self._engine.transform_share, ends, measured, share)
         own = self._kept(batch, call, workers)
         return self._run(lambda: workers.gather(self._client, own))
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches ``begin_batch`` should have begun before the first is awaited."""
+        return 1 if self._workers is None else 2 * (self._workers.count + 1)
+
+    def begin_batch(self, ends: Any, measured: Any) -> Callable[[], npt.NDArray[np.float64]]:
+        """Add rows; returns a function that waits for their features.  The workers and this process
+        compute whole batches in turn.  The functions must be called in order."""
+        batch, workers = self._batch(ends, measured), self._workers
+        owner = -1 if workers is None else self._turn % (workers.count + 1) - 1
+        if workers is None or not batch.count or owner < 0:
+            asked = None if workers is None else _One(workers, -1)
+            call = functools.partial(self._engine.transform_columns, ends, measured)
+            features = self._kept(batch, call, asked)
+            self._turn += 1
+            return lambda: features
+        learn = functools.partial(self._engine.learn_columns, *batch.arrivals())
+        self._kept(batch, learn, _One(workers, owner))
+        self._turn += 1
+        self._flying += 1
+
+        def awaited() -> npt.NDArray[np.float64]:
+            found = np.zeros((len(batch.ends[0]), self._width))
+            self._flying -= 1
+            self._run(lambda: workers.take(self._client, owner, found))
+            return found
+
+        return awaited
+
+    @functools.cached_property
+    def _width(self) -> int:
+        """The number of features."""
+        none = np.zeros(0, np.int64)
+        columns = [none.astype(float)] * self._columns()
+        features, _ = self._engine.preview_columns([none] * 4, columns, None)
+        return features.shape[1]
+
+    def _refuse_while_flying(self) -> None:
+        if self._flying:
+            raise RuntimeError(
+                f"{self._flying} batches of transform_each have no features yet: take them first"
+            )
 
     def patterns(self, matrix: npt.NDArray[np.float64], most: int) -> tuple[Any, Any]:
         """As ``transform``, with the completed patterns."""
@@ -284,7 +344,7 @@ class ClusterEngine:
         self,
         batch: Batch | Callable[[], Batch],
         call: Callable[[], _Result],
-        workers: _Helpers | None = None,
+        workers: _Asked | None = None,
     ) -> _Result:
         """Add rows to the graph and to the log concurrently: to both, or to neither."""
         if isinstance(batch, Batch) and not 0 < batch.count <= _ROWS_MAX:
@@ -306,7 +366,7 @@ class ClusterEngine:
         return result
 
     def _logged(
-        self, batch: Batch, call: Callable[[], _Result], workers: _Helpers | None = None
+        self, batch: Batch, call: Callable[[], _Result], workers: _Asked | None = None
     ) -> _Result:
         """Add rows to the log, then to the graph: the graph cannot remove them."""
         self._prepare()
@@ -334,7 +394,7 @@ class ClusterEngine:
             self._join_log()
 
     def _write(
-        self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | None
+        self, number: int, batch: Batch | Callable[[], Batch], workers: _Asked | None
     ) -> Entry:
         """Write rows to the log, and ask workers for their shares."""
         if not isinstance(batch, Batch):
@@ -367,7 +427,7 @@ class ClusterEngine:
             self._fail(error)
             raise
 
-    def _withdraw(self, written: Future[Entry], workers: _Helpers | None) -> None:
+    def _withdraw(self, written: Future[Entry], workers: _Asked | None) -> None:
         """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
@@ -376,7 +436,7 @@ class ClusterEngine:
         self._unlog(entry, workers)
         self._run(self._engine.undo)
 
-    def _unlog(self, entry: Entry, workers: _Helpers | None) -> None:
+    def _unlog(self, entry: Entry, workers: _Asked | None) -> None:
         if workers is not None:
             # Workers have the rows, too.
             self._fail(RuntimeError(f"workers were asked for {entry.name}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from farrow.graph.cluster._objects import add_share, drop_shares
@@ -33,13 +34,21 @@ class Share:
         """The name of its node."""
         return self._client.node
 
-    def compute(self, entry: str) -> str:
-        """Compute a share of the features of a log entry; returns the name of the result."""
+    def compute(self, entry: str, is_whole: bool) -> str:
+        """Compute a share of the features of a log entry, or all; returns the name of the
+        result."""
         from farrow.graph.cluster._objects import Entry, share
 
         asked = Entry.of(entry)
-        _, features = self._reader.compute(asked, self._part)
+        _, features = self._reader.compute(asked, (0, 1) if is_whole else self._part)
         return share(self._client, self._reader.name, asked, self._part[0], features)
+
+    def learn(self, entry: str) -> None:
+        """Add the rows of a log entry; an error is that of the next ``compute``, which lacks
+        them."""
+        from farrow.graph.cluster._objects import Entry
+
+        self._reader.learn(Entry.of(entry))
 
 
 class RayWorkers:
@@ -65,6 +74,8 @@ class RayWorkers:
             for number, address in enumerate(addresses)
         ]
         self._asked: list[Any] = []
+        # The tasks of each actor for whole entries.
+        self._wholes: list[deque[Any]] = [deque() for _ in addresses]
         self._done: list[str] = []
         try:
             self._all([one.ready.remote() for one in self._actors])
@@ -82,7 +93,23 @@ class RayWorkers:
 
     def ask(self, entry: Entry) -> None:
         """Make every worker compute its share of a log entry."""
-        self._asked = [one.compute.remote(entry.name) for one in self._actors]
+        self._asked = [one.compute.remote(entry.name, False) for one in self._actors]
+
+    def ask_one(self, owner: int, entry: Entry) -> None:
+        """Make one worker compute all features of a log entry, and the others add its rows.  None
+        computes it if ``owner`` is negative."""
+        for number, one in enumerate(self._actors):
+            # Calls of an actor are done in order.
+            if number == owner:
+                self._wholes[number].append(one.compute.remote(entry.name, True))
+            else:
+                one.learn.remote(entry.name)
+
+    def take(self, client: Client, owner: int, features: npt.NDArray[np.float64]) -> None:
+        """Add the result of the earliest ``ask_one`` of a worker that is not taken yet."""
+        drop_shares(client, self._done)
+        self._done = self._all([self._wholes[owner].popleft()])
+        add_share(client, self._done[0], features)
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""

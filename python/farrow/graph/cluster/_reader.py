@@ -262,6 +262,24 @@ class GraphReader:
         self, entry: Entry, share: tuple[int, int] = (0, 1)
     ) -> tuple[pa.Table, npt.NDArray[np.float64]]:
         """Add the rows of the log's next entry; returns them and a share of their features."""
+        self._add_before(entry)
+        batch = logged(self._client, entry)
+        features = self._engine.transform_share(batch.ends, batch.measured, share)
+        names = ("id", "source", "target", "timestamp")
+        rows = pa.table(dict(zip(names, batch.ends, strict=True)))
+        return rows, features
+
+    def learn(self, entry: Entry) -> None:
+        """Add the rows of the log's next entry without computing features."""
+        self._add_before(entry)
+        add(self._client, self.name, self._engine, entry)
+
+    def _add_before(self, entry: Entry) -> None:
+        """Add the rows before an entry that this copy lacks.
+
+        Raises:
+            farrow.NotFound: they are in no log, or this copy has rows of the entry already.
+        """
         if entry.first != self._engine.next_number():
             self._follow_manifest()
             for one in counted(self._client, self.name, self._manifest):
@@ -270,11 +288,6 @@ class GraphReader:
         if entry.first != self._engine.next_number():
             have = self._engine.next_number()
             raise farrow.NotFound(f"rows {have} to {entry.first - 1} of graph {self.name!r}")
-        batch = logged(self._client, entry)
-        features = self._engine.transform_share(batch.ends, batch.measured, share)
-        names = ("id", "source", "target", "timestamp")
-        rows = pa.table(dict(zip(names, batch.ends, strict=True)))
-        return rows, features
 
     def preview(self, X: Any) -> Any:
         """Rows with the features that they would get now.

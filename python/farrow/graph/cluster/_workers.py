@@ -58,25 +58,44 @@ class Workers:
 
     def ask(self, entry: Entry) -> None:
         """Make every worker compute its share of a log entry."""
-        for number, process in enumerate(self._processes):
-            assert process.stdin is not None
-            try:
-                process.stdin.write(entry.name.encode() + b"\n")
-                process.stdin.flush()
-            except OSError as error:
-                raise WorkerLost(f"worker {number} is gone: {error}") from None
+        for number in range(self.count):
+            self._send(number, "share", entry)
+
+    def ask_one(self, owner: int, entry: Entry) -> None:
+        """Make one worker compute all features of a log entry, and the others add its rows.  None
+        computes it if ``owner`` is negative."""
+        for number in range(self.count):
+            self._send(number, "whole" if number == owner else "learn", entry)
+
+    def _send(self, number: int, task: str, entry: Entry) -> None:
+        stdin = self._processes[number].stdin
+        assert stdin is not None
+        try:
+            stdin.write(f"{task} {entry.name}\n".encode())
+            stdin.flush()
+        except OSError as error:
+            raise WorkerLost(f"worker {number} is gone: {error}") from None
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""
         drop_shares(client, self._done)
         self._done = []
         for number in range(self.count):
-            answer = self._answer(number, self._timeout)
-            if "error" in answer:
-                raise WorkerLost(f"worker {number}: {answer['error']}")
-            add_share(client, answer["name"], own)
-            self._done.append(answer["name"])
+            self._add(client, number, own)
         return own
+
+    def take(self, client: Client, owner: int, features: npt.NDArray[np.float64]) -> None:
+        """Add the result of the earliest ``ask_one`` of a worker that is not taken yet."""
+        drop_shares(client, self._done)
+        self._done = []
+        self._add(client, owner, features)
+
+    def _add(self, client: Client, number: int, features: npt.NDArray[np.float64]) -> None:
+        answer = self._answer(number, self._timeout)
+        if "error" in answer:
+            raise WorkerLost(f"worker {number}: {answer['error']}")
+        add_share(client, answer["name"], features)
+        self._done.append(answer["name"])
 
     def _answer(self, number: int, timeout: float) -> dict[str, Any]:
         """Read one line from a worker."""
@@ -111,7 +130,8 @@ class Workers:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Run a worker: read names of entries, write names of results, until the input ends."""
+    """Run a worker: read tasks with names of entries, write names of results, until the input
+    ends.  An entry whose rows cannot be added makes the next result an error."""
     from farrow.graph.cluster._reader import GraphReader
 
     lost = task["without_lost"]
@@ -119,13 +139,21 @@ def main(task: dict[str, Any]) -> None:
     client = farrow.connect(task["address"])
     part = (task["share"][0], task["share"][1])
     print(json.dumps({"ready": True}), flush=True)
+    missed: str | None = None
     for line in sys.stdin:
         try:
-            entry = Entry.of(line.strip())
-            _, features = reader.compute(entry, part)
+            wanted, name = line.split()
+            entry = Entry.of(name)
+            if wanted == "learn":
+                reader.learn(entry)
+                continue
+            _, features = reader.compute(entry, part if wanted == "share" else (0, 1))
             answer = {"name": share(client, task["graph"], entry, part[0], features)}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": missed or f"{type(error).__name__}: {error}"}
+            if wanted == "learn":
+                missed = answer["error"]
+                continue
         print(json.dumps(answer), flush=True)
 
 

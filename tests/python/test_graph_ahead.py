@@ -1,0 +1,173 @@
+"""Batches of a graph that workers compute as a whole, several at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import attach
+from test_graph_cluster import SETTINGS, batches, on, plain, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import Cluster
+
+
+def test_without_workers_each_batch_is_returned_before_the_next_is_taken() -> None:
+    matrix, taken = stream(1000), []
+
+    def parts() -> Iterator[Any]:
+        for number, batch in enumerate(batches(matrix)):
+            taken.append(number)
+            yield batch
+
+    features = GraphFeatures(**SETTINGS)
+    for number, (found, want) in enumerate(
+        zip(features.transform_each(parts()), plain(matrix), strict=True)
+    ):
+        assert taken[-1] == number
+        assert np.array_equal(found, want)
+    assert features.stats()["rates"]["rows"] == 1000
+
+
+@pytest.mark.parametrize("mode", ["causal", "batch"])
+@pytest.mark.parametrize("where", ["b", "bc"])
+def test_results_are_those_of_transform(nodes: Cluster, mode: str, where: str) -> None:
+    """Between calls of other kinds, too: a worker gets the rows of those from the log."""
+    matrix = stream(3000, seed=6, late=0.02)
+    if mode == "batch":
+        # In batch mode a call keeps the first row of each id.
+        matrix[5::50, 0] = matrix[4::50, 0]
+    workers = tuple(nodes.nodes[name].socket for name in where)
+    config = on(nodes, "a", placement="round-robin", workers=workers)
+    features = GraphFeatures(**SETTINGS, mode=mode, cluster=config)
+    whole, parts = GraphFeatures(**SETTINGS, mode=mode), list(batches(matrix))
+    try:
+        for start in (0, 12, 24):
+            some = parts[start : start + 11]
+            for number, found in enumerate(features.transform_each(some), start):
+                assert np.array_equal(found, whole.transform(parts[number])), number
+            for one in parts[start + 11 : start + 12]:
+                assert np.array_equal(features.transform(one), whole.transform(one))
+        features._stream.engine.settle(LIMIT_SECONDS)
+        assert features.stats()["segments"] > 2
+        assert features.stats()["rates"]["rows"] == 3000
+        assert nodes.client("a").list("graph/payments/share/", all_nodes=True).num_rows <= 1
+    finally:
+        features.close()
+
+
+def test_tables_are_returned_as_tables(nodes: Cluster) -> None:
+    matrix = stream(800)
+    names = ("edge_id", "source", "target", "timestamp", "amount")
+    whole_numbers = [column.astype(np.int64) for column in matrix.T[:4]]
+    rows = pa.table(dict(zip(names, [*whole_numbers, matrix[:, 4]], strict=True)))
+    parts = [rows.slice(start, 100) for start in range(0, 800, 100)]
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    whole = GraphFeatures(**SETTINGS)
+    try:
+        for part, found in zip(parts, features.transform_each(parts), strict=True):
+            assert found.equals(whole.transform(part))
+    finally:
+        features.close()
+
+
+def test_batches_that_nobody_takes_are_in_the_graph(nodes: Cluster) -> None:
+    matrix, taken = stream(1500), []
+
+    def parts() -> Iterator[Any]:
+        for number, batch in enumerate(batches(matrix)):
+            taken.append(number)
+            yield batch
+
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    wanted = plain(matrix)
+    try:
+        found = features.transform_each(parts())
+        assert np.array_equal(next(found), wanted[0])
+        # Two for each process.
+        assert taken == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match="1 batches of transform_each have no features"):
+            features.transform(matrix[400:500])
+        found.close()
+        assert np.array_equal(features.transform(matrix[400:500]), wanted[4])
+        more = features.transform_each(batches(matrix[500:]))
+        for number, one in enumerate(more, 5):
+            assert np.array_equal(one, wanted[number])
+        assert attach("payments", nodes.nodes["b"].socket)._engine.next_number() == 1500
+    finally:
+        features.close()
+
+
+def test_a_batch_that_is_refused_ends_the_iteration_and_nothing_else(nodes: Cluster) -> None:
+    matrix = stream(900)
+    wanted, bad = plain(matrix), stream(1000)[900:]
+    bad[3, 3] = np.nan
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    try:
+        found = features.transform_each([*batches(matrix[:500]), bad])
+        for number in range(2):
+            assert np.array_equal(next(found), wanted[number])
+        with pytest.raises(ValueError, match="NaN"):
+            list(found)
+        assert features.stats()["rows"] == 500
+        for number, one in enumerate(features.transform_each(batches(matrix[500:])), 5):
+            assert np.array_equal(one, wanted[number])
+    finally:
+        features.close()
+
+
+def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> None:
+    matrix = stream(1000, seed=4)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    parts, wanted = list(batches(matrix)), plain(matrix)
+    found = features.transform_each(parts)
+    assert np.array_equal(next(found), wanted[0])
+    process = features._stream.engine._workers._processes[0]
+    process.kill()
+    process.wait(LIMIT_SECONDS)
+    with pytest.raises(RuntimeError, match="worker 0"):
+        list(found)
+    with pytest.raises(RuntimeError, match=r"an earlier call .* failed"):
+        features.transform(parts[9])
+    features.close()
+    done = attach("payments", nodes.nodes["b"].socket)._engine.next_number()
+    assert done % 100 == 0
+    assert done >= 400
+    again = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    assert np.array_equal(again.transform(matrix[done : done + 100]), wanted[done // 100])
+    again.close()
+
+
+def test_a_log_without_room_ends_the_iteration(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrow.graph.cluster import _engine
+
+    log, fails = _engine.log, []
+
+    def full(*arguments: Any) -> Any:
+        if arguments[2] == 600 and not fails:
+            fails.append(1)
+            raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
+        return log(*arguments)
+
+    monkeypatch.setattr(_engine, "log", full)
+    matrix = stream(1000)
+    wanted = plain(matrix)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    try:
+        found = features.transform_each(batches(matrix))
+        with pytest.raises(farrow.OutOfMemory):
+            list(found)
+        for number, one in enumerate(features.transform_each(batches(matrix[600:])), 6):
+            assert np.array_equal(one, wanted[number])
+    finally:
+        features.close()
