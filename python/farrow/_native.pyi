@@ -1376,7 +1376,11 @@ class GraphEngine:
     def freeze(self) -> GraphFrozen | None:
         """A copy of the oldest full span that has no segment, or None."""
     def attach(self, segment: GraphSegment) -> None:
-        """Replace the edges that a segment was made from by the segment."""
+        """Replace the edges that a segment was made from by the segment.
+
+        Raises:
+            ValueError: it is not the next segment, or names accounts otherwise than earlier ones.
+        """
     def adopt(
         self,
         accounts: npt.NDArray[np.int64],
@@ -1391,7 +1395,8 @@ class GraphEngine:
     ) -> tuple[builtins.list[npt.NDArray[np.int64]], builtins.list[npt.NDArray[np.float64]]]:
         """A matrix as arguments of ``transform_columns``."""
     def accounts(self, start: int, /) -> npt.NDArray[np.int64]:
-        """The accounts whose internal numbers are ``start`` and above."""
+        """The accounts whose internal numbers are ``start`` and above, if these numbers are
+        permanent: in batch mode with simple cycles.  Otherwise none; segments name accounts."""
     def edges_of(
         self, account: int, list: int, start: int, end: int, /
     ) -> builtins.list[npt.NDArray[np.int64]]:
@@ -1435,11 +1440,12 @@ class GraphPlan:
         """The span: times, sequence numbers and counts, as ``GraphSegment`` takes them."""
     def sizes(
         self,
-    ) -> tuple[int, builtins.list[int], builtins.list[int], int, int, builtins.list[int]]:
-        """Lengths of index, starts, entries, times, ids and values."""
+    ) -> tuple[int, int, builtins.list[int], builtins.list[int], int, int, builtins.list[int]]:
+        """Lengths of index, accounts, starts, entries, times, ids and values."""
     def fill(
         self,
         index: npt.NDArray[np.uint64],
+        accounts: npt.NDArray[np.int64],
         starts: Sequence[npt.NDArray[np.int32]],
         entries: Sequence[npt.NDArray[np.uint64]],
         times: npt.NDArray[np.uint64],
@@ -1456,6 +1462,7 @@ class GraphSegment:
         cls,
         of: dict[str, int],
         index: pa.Buffer,
+        accounts: pa.Buffer,
         starts: Sequence[pa.Buffer],
         entries: Sequence[pa.Buffer],
         times: pa.Buffer,

@@ -476,7 +476,7 @@ def test_a_lost_writers_node_costs_nothing_that_is_kept_elsewhere(
     listed = cluster.client("b").list("graph/", all_nodes=True)
     parts = zip(listed["name"].to_pylist(), listed["node"].to_pylist(), strict=True)
     assert {(name.split("/")[2], node) for name, node in parts} == {
-        ("manifest", "b"), ("accounts", "b"), ("log", "b"), ("writer", "b"), ("segment", "c"),
+        ("manifest", "b"), ("log", "b"), ("writer", "b"), ("segment", "c"),
     }  # fmt: skip
     cluster.nodes["a"].kill9()
     client = cluster.client("c")

@@ -45,9 +45,8 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
         for (looked, is_own) in [(others, false), (rows, true)] {
             let retained = |engine: &GraphFeatures| {
                 // A plain graph reuses small numbers, and may have more idle ones.
-                let numbered = engine.settings().segment.map(|_| engine.accounts(0));
                 let stats = engine.stats();
-                (stats.now, stats.edges, stats.accounts, stats.rows, numbered)
+                (stats.now, stats.edges, stats.accounts, stats.rows)
             };
             let before = retained(&engine);
             let found = looked.with(|edges| match way {

@@ -373,12 +373,15 @@ fn segments_that_do_not_fit_are_refused() {
     let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20)]);
     let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();
     let (about, buffers) = (segment.info().clone(), segment.buffers().unwrap());
-    // More accounts than the graph knows.
-    let mut more = about.clone();
-    more.accounts = 60;
-    let more = Arc::new(Segment::new(more, buffers.clone()).unwrap());
-    let error = engine.attach(more).unwrap_err().to_string();
-    assert_eq!(error, "accounts of a segment are 60, where 3 are possible");
+    // Too few names of accounts, or none.
+    let mut short = buffers.clone();
+    short.accounts = short.accounts.slice(0, 1);
+    let error = Segment::new(about.clone(), short.clone()).unwrap_err().to_string();
+    assert_eq!(error, "accounts that a segment names are 1, where 2 are possible");
+    short.accounts = Vec::new().into();
+    let nameless = Arc::new(Segment::new(about.clone(), short).unwrap());
+    let error = engine.attach(nameless).unwrap_err().to_string();
+    assert_eq!(error, "accounts that a segment names are 0, where 2 are possible");
     // Buffers that are too short for their content.
     let mut short = buffers.clone();
     short.index = short.index.slice(0, 1);
@@ -401,6 +404,7 @@ fn segments_that_do_not_fit_are_refused() {
 fn no_rows() -> SegmentBuffers {
     SegmentBuffers {
         index: Vec::new().into(),
+        accounts: Vec::new().into(),
         starts: [vec![0].into(), vec![0].into(), vec![0].into()],
         entries: [Vec::new().into(), Vec::new().into(), Vec::new().into()],
         times: Vec::new().into(),
@@ -460,9 +464,9 @@ fn late_edges_that_were_taken_up_are_evicted() {
     let mut engine = learned(&[(0, 1, 2, 12), (1, 1, 3, 11), (2, 1, 3, 10), (3, 1, 3, 21)]);
     let segment = Arc::new(engine.freeze().unwrap().plan().unwrap().build().unwrap());
     engine.attach(Arc::clone(&segment)).unwrap();
-    let (accounts, late) = (engine.accounts(0), engine.late_edges());
+    let late = engine.late_edges();
     assert_eq!(late.numbers, [1, 2]);
-    engine.adopt(&accounts, [segment], &late, 3).unwrap();
+    engine.adopt(&[], [segment], &late, 3).unwrap();
     rows(&[(3, 1, 2, 500), (4, 1, 2, 501)]).with(|edges| engine.learn(edges)).unwrap();
     assert_eq!((engine.stats().edges, engine.stats().segments), (2, 0));
 }
@@ -477,10 +481,10 @@ fn a_graph_goes_on_without_segments_that_are_lost() {
         engine.attach(Arc::clone(&segments[segments.len() - 1])).unwrap();
         rows(&[]).with(|edges| engine.learn(edges)).unwrap();
     }
-    let (accounts, late) = (engine.accounts(0), engine.late_edges());
+    let late = engine.late_edges();
     for retained in [&segments[..0], &segments[..1], &segments[1..]] {
-        engine.adopt(&accounts, retained.iter().cloned(), &late, 2).unwrap();
-        assert_eq!((engine.next_number(), engine.accounts(0)), (2, accounts.clone()));
+        engine.adopt(&[], retained.iter().cloned(), &late, 2).unwrap();
+        assert_eq!(engine.next_number(), 2);
         rows(&[(2, 1, 3, 31)]).with(|edges| engine.learn(edges)).unwrap();
         assert_eq!(engine.stats().edges, retained.len() + 1);
         assert_eq!(engine.edges_of(1, ListKind::Out, 30, 31), [(3, 31)]);

@@ -3,7 +3,7 @@
 
 use crate::memory::{OutOfMemory, reserve_exact};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum AccountKeys {
     /// Distances from a base.
     Narrow(i64, Vec<u32>),

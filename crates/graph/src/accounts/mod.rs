@@ -3,6 +3,7 @@
 mod hash;
 mod index;
 mod keys;
+mod numbers;
 mod renumbering;
 mod table;
 
@@ -14,7 +15,7 @@ pub(crate) use table::AccountTable;
 use crate::memory::{OutOfMemory, reserve};
 use hash::hash;
 use index::AccountIndex;
-use keys::AccountKeys;
+pub(crate) use keys::AccountKeys;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
@@ -25,6 +26,16 @@ pub(crate) struct Accounts {
     /// The position of each account in the order of first appearance, if it is remembered.
     orders: Option<Vec<u64>>,
     appeared: u64,
+    /// The accounts added since the last checkpoint, where a rollback removes them one by one.
+    added: Option<Vec<u32>>,
+}
+
+/// The state of the accounts before rows that may be rolled back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccountsCheckpoint {
+    numbered: usize,
+    appeared: u64,
+    added: usize,
 }
 
 /// Account numbers that are looked up together.
@@ -34,6 +45,12 @@ impl Accounts {
     /// `remembers`: whether the order of first appearance is needed.
     pub(crate) fn new(remembers: bool) -> Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
+    }
+
+    /// The accounts of a graph with segments. Unless the order is remembered, they leave when their
+    /// owner says so, and a rollback removes those that it added.
+    pub(crate) fn with_segments(remembers: bool) -> Accounts {
+        Accounts { added: (!remembers).then(Vec::new), ..Accounts::new(remembers) }
     }
 
     /// Fills in the known accounts of these edges; `edge` returns source, target and time. Works in
@@ -69,13 +86,16 @@ impl Accounts {
     /// The small number of an account, a new one if the account is unknown.
     pub(crate) fn intern(&mut self, key: i64) -> Result<u32, OutOfMemory> {
         let hash = hash(key);
-        let Accounts { keys, index, free, orders, appeared } = self;
+        let Accounts { keys, index, free, orders, appeared, added } = self;
         if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
             return Ok(at);
         }
         keys.make_room(key, free.is_empty())?;
         if let Some(orders) = orders {
             reserve(orders, 1)?;
+        }
+        if let Some(added) = added {
+            reserve(added, 1)?;
         }
         let at = free.last().map_or(keys.len(), |&at| at as usize);
         index.make_room(at, keys)?;
@@ -87,6 +107,9 @@ impl Accounts {
         }
         *appeared += 1;
         index.insert(hash, at as u32);
+        if let Some(added) = added {
+            added.push(at as u32);
+        }
         Ok(at as u32)
     }
 
@@ -94,15 +117,34 @@ impl Accounts {
         self.index.find(hash(key), |at| self.keys.get(at) == Some(key))
     }
 
-    /// How many accounts have appeared so far.
-    pub(crate) fn appeared(&self) -> u64 {
-        self.appeared
+    /// A checkpoint for `rewind`.
+    pub(crate) fn checkpoint(&self) -> AccountsCheckpoint {
+        let added = self.added.as_ref().map_or(0, Vec::len);
+        AccountsCheckpoint { numbered: self.numbered(), appeared: self.appeared, added }
     }
 
-    /// Removes the accounts that appeared since a checkpoint, if the order is remembered. They have
-    /// no edges.
-    pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
-        let Accounts { keys, index, orders, .. } = self;
+    /// Commits all accounts: earlier checkpoints are no longer valid.
+    pub(crate) fn commit(&mut self) {
+        if let Some(added) = &mut self.added {
+            added.clear();
+            added.shrink_to(GUESSED);
+        }
+    }
+
+    /// Removes the accounts that appeared since a checkpoint. They have no edges. Other graphs than
+    /// those with segments, and those that remember the order, have forgotten them already.
+    pub(crate) fn rewind(&mut self, checkpoint: AccountsCheckpoint) {
+        let AccountsCheckpoint { numbered, appeared, added: committed } = checkpoint;
+        let Accounts { keys, index, free, orders, added, .. } = self;
+        if let Some(added) = added {
+            // In reverse, so that the same numbers are next again.
+            for at in added.drain(committed..).rev() {
+                let is_known = keys.get(at).is_some_and(|key| index.remove(hash(key), at));
+                if is_known && reserve(free, 1).is_ok() {
+                    free.push(at);
+                }
+            }
+        }
         let Some(orders) = orders else { return };
         for (at, key) in (0u32..).zip(keys.iter()).skip(numbered) {
             index.remove(hash(key), at);
@@ -206,7 +248,7 @@ impl Accounts {
     }
 
     /// The callers' numbers of the accounts with small numbers from `from` on.
-    pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
+    pub(crate) fn keys_from(&self, from: usize) -> impl Iterator<Item = i64> {
         self.keys.iter().skip(from)
     }
 
@@ -225,6 +267,7 @@ impl Accounts {
             + self.index.bytes()
             + self.free.capacity() * size_of::<u32>()
             + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()
+            + self.added.as_ref().map_or(0, Vec::capacity) * size_of::<u32>()
     }
 }
 

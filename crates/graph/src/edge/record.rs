@@ -15,6 +15,16 @@ impl<T> EdgeRecord<T> {
     pub(crate) fn is_loop(&self) -> bool {
         self.source == self.target
     }
+
+    /// Changes the source, the target, or both.
+    pub(crate) fn rename(&mut self, account: u32, [source, target]: [bool; 2]) {
+        if source {
+            self.source = account;
+        }
+        if target {
+            self.target = account;
+        }
+    }
 }
 
 /// An edge to remove.

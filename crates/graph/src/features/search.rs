@@ -50,6 +50,10 @@ impl<T: Stamp> StreamEngine<T> {
         }
         let plans = plans(settings);
         self.index_batch(settings, &plans);
+        if share.count > 1 {
+            self.search.by_source.sort_by_arrival();
+            self.search.by_target.sort_by_arrival();
+        }
         let context = self.context(first, settings.mode == Mode::Causal);
         let groups = [&self.search.by_source, &self.search.by_target];
         // The pieces of all shares must be the same, independent of the number of workers.

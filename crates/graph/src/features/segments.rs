@@ -45,9 +45,9 @@ impl GraphFeatures {
         with_engine!(&mut self.engine, |engine| engine.attach(segment), Ok(()))
     }
 
-    /// Replaces this graph's content with another one's segments, oldest first, its accounts in
-    /// order of their small numbers, and its late edges. Later rows get sequence numbers from
-    /// `next` on.
+    /// Replaces this graph's content with another one's segments, oldest first, the result of its
+    /// [`GraphFeatures::accounts`], and its late edges. Later rows get sequence numbers from `next`
+    /// on.
     ///
     /// # Errors
     /// Those of [`GraphFeatures::attach`]; [`GraphError::Setting`] without
@@ -93,10 +93,11 @@ impl GraphFeatures {
         with_engine!(&self.engine, |engine| engine.late_edges(), LateEdges::default())
     }
 
-    /// The accounts with small numbers from `from` on; [`GraphFeatures::adopt`] needs those from 0
-    /// on. With [`crate::Settings::segment`], an account's small number never changes.
+    /// The accounts with small numbers from `from` on, which [`GraphFeatures::adopt`] needs from 0
+    /// on. None, unless this graph remembers for ever in which order accounts appeared: in batch
+    /// mode, simple cycles depend on it. Otherwise segments name their accounts.
     pub fn accounts(&self, from: usize) -> Vec<i64> {
-        with_engine!(&self.engine, |engine| engine.graph.keys(from), Vec::new())
+        with_engine!(&self.engine, |engine| engine.graph.permanent_keys(from), Vec::new())
     }
 
     /// The edges of one account between two times, both included, in order of time. Each item is

@@ -40,6 +40,25 @@ impl TriggerGroups {
         starts.push(places.len() as u32);
     }
 
+    /// Puts the groups in order of their first triggers. Processes that share a batch divide it
+    /// alike then: an account may have another small number in each of them.
+    pub(crate) fn sort_by_arrival(&mut self) {
+        let TriggerGroups { places, starts, keyed } = self;
+        let first = |start: u32| places.get(start as usize).copied().unwrap_or_default();
+        let groups = starts.windows(2).zip(0u64..);
+        keyed.clear();
+        keyed.extend(groups.map(|(pair, group)| u64::from(first(pair[0])) << 32 | group));
+        keyed.sort_unstable();
+        let (mut moved, mut ends) = (Vec::with_capacity(places.len()), vec![0]);
+        for &key in keyed.iter() {
+            let group = key as u32 as usize;
+            let range = starts[group] as usize..starts[group + 1] as usize;
+            moved.extend_from_slice(places.get(range).unwrap_or_default());
+            ends.push(moved.len() as u32);
+        }
+        (*places, *starts) = (moved, ends);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         (self.places.capacity() + self.starts.capacity()) * size_of::<u32>()
             + self.keyed.capacity() * size_of::<u64>()

@@ -149,6 +149,32 @@ impl CombinedIndex {
         self.far == 0
     }
 
+    /// A bit for each of 64 accounts that has a row in some segment.
+    pub(crate) fn in_use(&self, block: usize) -> u64 {
+        let from = block * stride(self.room);
+        let rows = self.sides.iter().filter_map(|words| words.get(from..from + self.room));
+        let places = |row: &[u64]| {
+            let one = |at| row.get(place(at, self.head, self.room)).copied().unwrap_or_default();
+            (0..self.count).map(one).fold(0, |all, one| all | one)
+        };
+        rows.map(places).fold(0, |all, one| all | one)
+    }
+
+    /// Drops accounts from block `blocks` on, which have no rows, where they take much memory.
+    pub(crate) fn truncate(&mut self, blocks: usize) {
+        let length = blocks * stride(self.room);
+        for words in &mut self.sides {
+            if words.len() > length + length / GROWTH {
+                words.truncate(length);
+                words.shrink_to_fit();
+            }
+        }
+        if self.totals.len() > (blocks + blocks / GROWTH) * 64 {
+            self.totals.truncate(blocks * 64);
+            self.totals.shrink_to_fit();
+        }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.sides.iter().map(|words| words.capacity() * size_of::<u64>()).sum::<usize>()
             + self.totals.capacity() * size_of::<[u32; 2]>()
@@ -226,7 +252,7 @@ mod tests {
         });
         let span = edges.len().saturating_sub(1) as u64;
         let info = SegmentInfo { span, accounts: u64::from(accounts), ..SegmentInfo::default() };
-        let frozen = FrozenSpan::new(info, records.collect(), Vec::new(), Vec::new());
+        let frozen = FrozenSpan::new(info, records.collect(), Vec::new(), Vec::new(), None);
         frozen.plan().unwrap().build().unwrap()
     }
 
@@ -246,6 +272,10 @@ mod tests {
                 let count = (segments.len() - from).min(TOGETHER);
                 assert_eq!(look.present(from, count) >> place & 1 != 0, row.is_some());
                 total += segment.row(account, list).len();
+                assert!(
+                    row.is_none()
+                        || indexes.in_use(account as usize / 64) >> (account % 64) & 1 != 0
+                );
             }
             assert!(indexes.has_totals());
             assert_eq!((look.total(), indexes.total(account, side) as usize), (total, total));

@@ -1,9 +1,10 @@
 //! Freezing: edges are copied out of the graph, sorted by both ends, and written into the caller's
 //! memory.
 
-use super::index::{BLOCK, row_of};
+use super::index::{BLOCK, numbers_in, row_of};
 use super::packing::{COUNT_MAX, Packing, SegmentInfo};
 use super::rows::ListKind;
+use crate::accounts::AccountKeys;
 use crate::edge::NO_ACCOUNT;
 use crate::error::GraphError;
 use crate::segment::{Segment, SegmentBuffers};
@@ -25,6 +26,8 @@ pub struct FrozenSpan {
     records: Vec<SealedEdge>,
     ids: Vec<i64>,
     values: Vec<Vec<f64>>,
+    /// The callers' numbers of all accounts, if the segment must name its own.
+    keys: Option<AccountKeys>,
 }
 
 /// A frozen span with measured lists, whose sizes are known.
@@ -33,6 +36,7 @@ pub struct SegmentPlan {
     frozen: FrozenSpan,
     packing: Packing,
     index: Vec<u64>,
+    accounts: Vec<i64>,
     rows: [usize; 3],
 }
 
@@ -41,6 +45,8 @@ pub struct SegmentPlan {
 pub struct SegmentSizes {
     /// Words of the index.
     pub index: usize,
+    /// Accounts that the segment names.
+    pub accounts: usize,
     /// Offsets of the lists of outgoing edges, incoming edges and self-loops.
     pub starts: [usize; 3],
     /// Entries of these lists.
@@ -58,6 +64,8 @@ pub struct SegmentSizes {
 pub struct SegmentBuffersMut<'a> {
     /// The index: the accounts with rows.
     pub index: &'a mut [u64],
+    /// The callers' numbers of these accounts.
+    pub accounts: &'a mut [i64],
     /// Offsets of each list.
     pub starts: [&'a mut [i32]; 3],
     /// Entries of each list.
@@ -72,17 +80,20 @@ pub struct SegmentBuffersMut<'a> {
 
 impl FrozenSpan {
     /// `records` begin with sequence number `info.first`. The counts in `info` are computed here.
+    /// With `keys`, the callers' numbers by small number, the segment names its accounts.
     pub(crate) fn new(
         info: SegmentInfo,
         records: Vec<SealedEdge>,
         ids: Vec<i64>,
         values: Vec<Vec<f64>>,
+        keys: Option<AccountKeys>,
     ) -> FrozenSpan {
         let edges = records.iter().filter(|one| one.source != NO_ACCOUNT);
         let loops = edges.clone().filter(|one| one.source == one.target).count() as u64;
         let edges = edges.count() as u64;
         let numbers = records.len() as u64;
-        FrozenSpan { info: SegmentInfo { numbers, edges, loops, ..info }, records, ids, values }
+        let info = SegmentInfo { numbers, edges, loops, ..info };
+        FrozenSpan { info, records, ids, values, keys }
     }
 
     /// The segment's description.
@@ -122,7 +133,11 @@ impl FrozenSpan {
             }
         }
         let packing = Packing::new(&self.info);
-        Ok(SegmentPlan { packing, index, rows: rows.map(|count| count as usize), frozen: self })
+        let rows = rows.map(|count| count as usize);
+        let key = |keys: &AccountKeys, at| keys.get(at).unwrap_or_default();
+        let named = |keys| numbers_in(index.as_chunks().0).map(|at| key(keys, at)).collect();
+        let accounts = self.keys.as_ref().map(named).unwrap_or_default();
+        Ok(SegmentPlan { packing, index, accounts, rows, frozen: self })
     }
 }
 
@@ -148,6 +163,7 @@ impl SegmentPlan {
         let has_table = self.packing.has_table(&self.frozen.info);
         SegmentSizes {
             index: self.index.len(),
+            accounts: self.accounts.len(),
             starts: self.rows.map(|rows| rows + 1),
             entries: [edges - loops, edges - loops, loops],
             times: if has_table { numbers } else { 0 },
@@ -163,6 +179,7 @@ impl SegmentPlan {
     pub fn fill(&self, room: &mut SegmentBuffersMut<'_>) -> Result<(), GraphError> {
         self.check(room)?;
         room.index.copy_from_slice(&self.index);
+        room.accounts.copy_from_slice(&self.accounts);
         room.ids.copy_from_slice(&self.frozen.ids);
         for (to, from) in room.values.iter_mut().zip(&self.frozen.values) {
             to.copy_from_slice(from);
@@ -207,6 +224,7 @@ impl SegmentPlan {
     fn check(&self, room: &SegmentBuffersMut<'_>) -> Result<(), GraphError> {
         let given = SegmentSizes {
             index: room.index.len(),
+            accounts: room.accounts.len(),
             starts: room.starts.each_ref().map(|one| one.len()),
             entries: room.entries.each_ref().map(|one| one.len()),
             times: room.times.len(),
@@ -215,7 +233,8 @@ impl SegmentPlan {
         };
         let total = |sizes: &SegmentSizes| {
             let lists = sizes.starts.iter().chain(&sizes.entries).chain(&sizes.values);
-            sizes.index + sizes.times + sizes.ids + lists.sum::<usize>()
+            let plain = sizes.index + sizes.accounts + sizes.times + sizes.ids;
+            plain + lists.sum::<usize>()
         };
         let wanted = self.sizes();
         if given == wanted {
@@ -231,12 +250,14 @@ impl SegmentPlan {
     pub fn build(self) -> Result<Segment, GraphError> {
         let sizes = self.sizes();
         let mut index = vec![0; sizes.index];
+        let mut accounts = vec![0; sizes.accounts];
         let mut starts = sizes.starts.map(|length| vec![0; length]);
         let mut entries = sizes.entries.map(|length| vec![0; length]);
         let (mut times, mut ids) = (vec![0; sizes.times], vec![0; sizes.ids]);
         let mut values: Vec<_> = sizes.values.iter().map(|&length| vec![0.0; length]).collect();
         self.fill(&mut SegmentBuffersMut {
             index: &mut index,
+            accounts: &mut accounts,
             starts: starts.each_mut().map(Vec::as_mut_slice),
             entries: entries.each_mut().map(Vec::as_mut_slice),
             times: &mut times,
@@ -245,6 +266,7 @@ impl SegmentPlan {
         })?;
         let buffers = SegmentBuffers {
             index: ScalarBuffer::from(index),
+            accounts: ScalarBuffer::from(accounts),
             starts: starts.map(ScalarBuffer::from),
             entries: entries.map(ScalarBuffer::from),
             times: ScalarBuffer::from(times),

@@ -26,6 +26,24 @@ pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
     }
 }
 
+/// A bit for each of 64 accounts that has any list.
+pub(crate) fn accounts_of(block: &[u64; BLOCK]) -> u64 {
+    let [out, into, loops, ..] = block;
+    out | into | loops
+}
+
+/// The accounts that have any list, by increasing number.
+pub(crate) fn numbers_in(blocks: &[[u64; BLOCK]]) -> impl Iterator<Item = u32> {
+    (0u32..).zip(blocks).flat_map(|(block, words)| {
+        let mut rest = accounts_of(words);
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+            rest &= rest - 1;
+            Some(block * 64 + bit)
+        })
+    })
+}
+
 /// The number of rows in each list of a segment, from the last block of its index.
 pub fn row_counts(index: &[u64]) -> [u64; 3] {
     let Some(&[out, into, loops, first_pairs, first_loop]) = index.last_chunk::<BLOCK>() else {

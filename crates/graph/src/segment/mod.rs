@@ -16,7 +16,7 @@ pub(crate) use attached::AttachedSegment;
 pub(crate) use combined_index::CombinedIndex;
 pub(crate) use freeze::SealedEdge;
 pub use freeze::{FrozenSpan, SegmentBuffersMut, SegmentPlan, SegmentSizes};
-use index::{BLOCK, part_of};
+use index::{BLOCK, accounts_of, numbers_in, part_of};
 pub use index::{row_counts, row_of};
 pub use packing::SegmentInfo;
 use packing::{COUNT_MAX, Packing};
@@ -33,6 +33,9 @@ use std::sync::Arc;
 pub struct SegmentBuffers {
     /// The index: for each 64 accounts, five words encode which of them have rows, and where.
     pub index: ScalarBuffer<u64>,
+    /// The callers' numbers of the accounts that have rows, by small number; empty if small numbers
+    /// are permanent in the graph.
+    pub accounts: ScalarBuffer<i64>,
     /// The Arrow offsets of each list: the beginning of each row, and the end of the last one.
     pub starts: [ScalarBuffer<i32>; 3],
     /// The lists themselves.
@@ -57,6 +60,7 @@ pub struct Segment {
     info: SegmentInfo,
     packing: Packing,
     index: ScalarBuffer<u64>,
+    accounts: ScalarBuffer<i64>,
     lists: Lists,
     times: ScalarBuffer<u64>,
     ids: ScalarBuffer<i64>,
@@ -74,11 +78,12 @@ impl Segment {
     /// # Errors
     /// [`GraphError::Segment`] for inconsistent lengths.
     pub fn new(info: SegmentInfo, buffers: SegmentBuffers) -> Result<Segment, GraphError> {
-        let SegmentBuffers { index, starts, entries, times, ids, values } = buffers;
+        let SegmentBuffers { index, accounts, starts, entries, times, ids, values } = buffers;
         let segment = Segment {
             packing: Packing::new(&info),
             info,
             index,
+            accounts,
             lists: Lists::Mapped(std::array::from_fn(|_| empty())),
             times,
             ids,
@@ -111,9 +116,9 @@ impl Segment {
         rows: Arc<dyn RowSource>,
     ) -> Result<Segment, GraphError> {
         let packing = Packing::new(&info);
-        let SegmentBuffers { index, times, ids, values, .. } = beside;
+        let SegmentBuffers { index, accounts, times, ids, values, .. } = beside;
         let lists = Lists::Far(rows);
-        let segment = Segment { info, packing, index, lists, times, ids, values };
+        let segment = Segment { info, packing, index, accounts, lists, times, ids, values };
         segment.check()?;
         Ok(segment)
     }
@@ -134,6 +139,10 @@ impl Segment {
         let words = accounts.div_ceil(64) * BLOCK as u64;
         if self.index.len() as u64 != words {
             return Err(wrong("words of the index", self.index.len() as u64, words));
+        }
+        let (named, used) = (self.accounts.len() as u64, self.used());
+        if named != 0 && named != used {
+            return Err(wrong("accounts that a segment names", named, used));
         }
         let wanted = if self.packing.has_table(&self.info) { numbers } else { 0 };
         if self.times.len() as u64 != wanted {
@@ -161,7 +170,7 @@ impl Segment {
             }
             Lists::Far(_) => 0,
         };
-        let wide = self.index.len() + self.times.len() + self.ids.len();
+        let wide = self.index.len() + self.accounts.len() + self.times.len() + self.ids.len();
         let values: usize = self.values.iter().map(|column| column.len()).sum();
         lists + (wide + values) * 8
     }
@@ -171,6 +180,7 @@ impl Segment {
         let Lists::Mapped(lists) = &self.lists else { return None };
         Some(SegmentBuffers {
             index: self.index.clone(),
+            accounts: self.accounts.clone(),
             starts: lists.each_ref().map(|(starts, _)| starts.clone()),
             entries: lists.each_ref().map(|(_, entries)| entries.clone()),
             times: self.times.clone(),
@@ -306,6 +316,37 @@ impl Segment {
     /// A bit for each account with a self-loop.
     pub(crate) fn looped(&self) -> impl Iterator<Item = u64> {
         self.index.chunks_exact(BLOCK).map(|block| block[ListKind::Loops as usize])
+    }
+
+    /// The bits of `looped` for 64 accounts.
+    pub(crate) fn looped_block(&self, block: usize) -> u64 {
+        self.blocks().get(block).map_or(0, |block| block[ListKind::Loops as usize])
+    }
+
+    /// A bit for each of 64 small numbers that it uses.
+    pub(crate) fn in_use(&self, block: usize) -> u64 {
+        self.blocks().get(block).map_or(0, accounts_of)
+    }
+
+    /// How many small numbers it uses.
+    pub(crate) fn used(&self) -> u64 {
+        self.blocks().iter().map(|block| u64::from(accounts_of(block).count_ones())).sum()
+    }
+
+    /// How many accounts it names.
+    pub(crate) fn named(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// The small numbers that it uses, with the callers' numbers, if it names them.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = (u32, i64)> {
+        numbers_in(self.blocks()).zip(self.accounts.iter().copied())
+    }
+
+    /// The number of rows in its lists of edges.
+    pub(crate) fn rows(&self) -> usize {
+        let [out, into, _] = row_counts(&self.index);
+        usize::try_from(out.saturating_add(into)).unwrap_or(usize::MAX)
     }
 
     /// The failure of a row source.

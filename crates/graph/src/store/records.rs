@@ -83,10 +83,17 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// Changes the source of an edge that is alive.
-    pub(crate) fn rename(&mut self, place: usize, source: u32) {
-        if let Some(word) = self.owners.get_mut(place).filter(|word| **word != NO_ACCOUNT) {
-            *word = source | (*word & LOOP);
+    /// Changes ends of an edge that is alive: its source, its target, or both.
+    pub(crate) fn rename(&mut self, place: usize, account: u32, [source, target]: [bool; 2]) {
+        let owner = self.owners.get_mut(place).filter(|word| source && **word != NO_ACCOUNT);
+        if let Some(word) = owner {
+            *word = account | (*word & LOOP);
+        }
+        if target
+            && let Some((targets, _)) = &mut self.rest
+            && let Some(word) = targets.get_mut(place)
+        {
+            *word = account;
         }
     }
 

@@ -59,7 +59,7 @@ impl<T: Stamp> StreamEngine<T> {
         let columns = settings.statistics.as_ref().map_or(0, |one| one.given());
         StreamEngine {
             graph: HybridGraph::from(match settings.segment {
-                Some(_) => DynamicGraph::before_segments(base),
+                Some(_) => DynamicGraph::before_segments(base, remembers),
                 None => DynamicGraph::new(base, remembers),
             }),
             columns: EdgeColumns::new(settings.keeps_ids, columns),

@@ -81,6 +81,14 @@ impl<T: Stamp> EvictionQueue<T> {
         }
     }
 
+    /// Changes the small numbers of accounts.
+    pub(crate) fn rename(&mut self, renamed: impl Fn(u32) -> u32) {
+        self.next = None;
+        for EdgeRemoval { record, .. } in &mut self.removals {
+            (record.source, record.target) = (renamed(record.source), renamed(record.target));
+        }
+    }
+
     /// Clears the evicted edges after the graph has removed them.
     pub(crate) fn settle(&mut self) {
         self.next = None;

@@ -61,6 +61,14 @@ impl<T: Stamp> PendingRows<T> {
         self.triggers.drain(..rows).map(move |one| rebased(one, -distance))
     }
 
+    /// Changes the small numbers of accounts.
+    pub(crate) fn rename(&mut self, renamed: impl Fn(u32) -> u32) {
+        for trigger in &mut self.triggers {
+            trigger.source = renamed(trigger.source);
+            trigger.target = renamed(trigger.target);
+        }
+    }
+
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> PendingRows<S> {
         let triggers = self.triggers.into_iter().map(|Trigger { source, target, time, floor }| {
             let floor = EvictionFloor { time: change(floor.time), place: floor.place };

@@ -2,9 +2,11 @@
 
 use super::engine::{RowBatch, StreamEngine};
 use super::pending_rows::PendingRows;
+use crate::accounts::AccountHash;
 use crate::edge::Stamp;
 use crate::patterns::{Hubs, SearchScratch};
 use crate::statistics::{DescribedAccounts, StatisticsScratch};
+use hashbrown::HashMap;
 
 /// The memory of a call is retained up to the graph's memory divided by this.
 const CALL_RETAINED: usize = 64;
@@ -18,12 +20,38 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn release_unneeded(&mut self, pool: Option<&rayon::ThreadPool>) {
         let rows = self.batch.triggers.len();
         let is_rebuilt = self.graph.is_aged(rows) && self.graph.rebuild(pool);
-        if is_rebuilt || self.graph.shrink(rows) {
-            // Both refer to accounts by small numbers, which have changed.
-            self.search.hubs = Hubs::default();
-            self.statistics.scratch = StatisticsScratch::default();
+        if is_rebuilt || self.graph.shrink(rows) || self.graph.release_numbers() {
+            self.drop_carried();
         }
         self.columns.shrink();
+    }
+
+    /// Drops the windows that searches carry from call to call: they refer to accounts by small
+    /// numbers, which have changed.
+    fn drop_carried(&mut self) {
+        self.search.hubs = Hubs::default();
+        self.statistics.scratch = StatisticsScratch::default();
+    }
+
+    /// Accounts have moved to other small numbers, between two calls.
+    pub(crate) fn follow(&mut self, moves: &[(u32, u32)]) {
+        if moves.is_empty() {
+            return;
+        }
+        self.drop_carried();
+        // By the present number, the one before all moves.
+        let mut before = HashMap::with_hasher(AccountHash);
+        for &(old, new) in moves {
+            let first = before.remove(&old).unwrap_or(old);
+            before.insert(new, first);
+        }
+        let after: HashMap<u32, u32, AccountHash> =
+            before.into_iter().map(|(now, first)| (first, now)).collect();
+        let renamed = |account: u32| after.get(&account).copied().unwrap_or(account);
+        if let Some(pending) = &mut self.pending {
+            pending.rename(renamed);
+        }
+        self.evictions.rename(renamed);
     }
 
     /// Frees the temporary memory of a call, if it is large in proportion to the graph.

@@ -56,7 +56,10 @@ impl<T: Stamp> StreamEngine<T> {
         (self.search.hubs, self.statistics.scratch) = carried.unwrap_or_default();
     }
 
-    pub(crate) fn checkpoint(&self) -> Checkpoint<T> {
+    pub(crate) fn checkpoint(&mut self) -> Checkpoint<T> {
+        if self.rollback.is_none() {
+            self.graph.commit_accounts();
+        }
         Checkpoint {
             graph: self.graph.checkpoint(),
             next: self.graph.next(),

@@ -8,11 +8,18 @@ use crate::error::GraphError;
 use crate::segment::{FrozenSpan, Segment};
 use crate::segment::{ListKind, SealedEdge, SegmentInfo};
 use crate::settings::Settings;
+use crate::store::Moves;
 use std::sync::Arc;
 
 /// Sealed edges that each call removes from the store, in addition to as many as it has rows. Debug
 /// builds remove them slowly, for tests.
 const DRAINED: usize = if cfg!(debug_assertions) { 1 } else { 4096 };
+
+/// The number after the largest one of these edges' accounts.
+fn accounts_of(records: &[SealedEdge]) -> u64 {
+    let edges = records.iter().filter(|one| one.source != NO_ACCOUNT);
+    edges.map(|one| u64::from(one.source.max(one.target)) + 1).max().unwrap_or_default()
+}
 
 /// Late edges, which no segment holds, row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,6 +79,13 @@ impl<T: Stamp> StreamEngine<T> {
             None => SealedEdge { source: NO_ACCOUNT, target: NO_ACCOUNT, time: 0 },
         });
         let records: Vec<SealedEdge> = records.collect();
+        let is_permanent = self.graph.is_permanent();
+        let accounts = match is_permanent {
+            true => self.graph.numbered() as u64,
+            false => accounts_of(&records),
+        };
+        // A copy of all of them: the segment's own are looked up on another thread.
+        let keys = (!is_permanent).then(|| self.graph.account_keys().clone());
         let first = self.graph.head();
         let from = (first - self.columns.head) as usize;
         let range = from..from + records.len();
@@ -83,16 +97,20 @@ impl<T: Stamp> StreamEngine<T> {
             first,
             base,
             span: records.iter().map(|one| one.time).max().unwrap_or_default(),
-            accounts: self.graph.numbered() as u64,
+            accounts,
             ..SegmentInfo::default()
         };
-        Some(FrozenSpan::new(info, records, ids, values))
+        Some(FrozenSpan::new(info, records, ids, values, keys))
     }
 
     /// Replaces the edges of a span with its segment. An empty graph just adds the segment.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
-        self.graph.attach(segment)?;
+        let mut moves = Moves::new();
+        let attached = self.graph.attach(segment, &mut moves);
+        // Even if the segment was refused, accounts may have been moved.
+        self.follow(&moves);
+        attached?;
         self.evictions.cursor = self.evictions.cursor.max(first + numbers);
         let last = base.saturating_add_unsigned(span);
         self.now = self.now.max(Some(last));
@@ -152,11 +170,10 @@ impl<T: Stamp> StreamEngine<T> {
         self.columns.start(self.graph.head());
         self.evictions.cursor = self.evictions.cursor.max(self.graph.head());
         for (at, &number) in all.numbers.iter().enumerate() {
-            let ends = [all.sources[at], all.targets[at]].map(|one| self.graph.find(one));
             let stamps = [all.times[at], all.fronts[at]].map(|one| self.graph.stamp(one));
-            let ([Some(source), Some(target)], [Some(time), Some(front)]) = (ends, stamps) else {
-                continue;
-            };
+            let [Some(time), Some(front)] = stamps else { continue };
+            let [source, target] =
+                [all.sources[at], all.targets[at]].map(|one| self.graph.remember_one(one));
             self.graph.insert_late(number, EdgeRecord { source, target, time }, front);
             self.evictions.late.insert((time, number));
             self.evictions.alive += 1;

@@ -6,7 +6,7 @@ use crate::incoming::pinned_buffer;
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use farrow_graph::{
     FrozenSpan, LateEdges, ListKind, Segment, SegmentBuffers, SegmentBuffersMut, SegmentInfo,
-    SegmentPlan, WorkShare,
+    SegmentPlan, SegmentSizes, WorkShare,
 };
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -89,9 +89,9 @@ impl GraphPlan {
     }
 
     #[doc = doc!("GraphPlan.sizes")]
-    fn sizes(&self) -> (usize, [usize; 3], [usize; 3], usize, usize, Vec<usize>) {
-        let sizes = self.0.sizes();
-        (sizes.index, sizes.starts, sizes.entries, sizes.times, sizes.ids, sizes.values)
+    fn sizes(&self) -> (usize, usize, [usize; 3], [usize; 3], usize, usize, Vec<usize>) {
+        let SegmentSizes { index, accounts, starts, entries, times, ids, values } = self.0.sizes();
+        (index, accounts, starts, entries, times, ids, values)
     }
 
     #[doc = doc!("GraphPlan.fill")]
@@ -100,6 +100,7 @@ impl GraphPlan {
         &self,
         py: Python<'_>,
         mut index: PyReadwriteArray1<'_, u64>,
+        mut accounts: PyReadwriteArray1<'_, i64>,
         mut starts: [PyReadwriteArray1<'_, i32>; 3],
         mut entries: [PyReadwriteArray1<'_, u64>; 3],
         mut times: PyReadwriteArray1<'_, u64>,
@@ -114,6 +115,7 @@ impl GraphPlan {
             values.iter_mut().map(|one| one.as_slice_mut()).collect();
         let mut room = SegmentBuffersMut {
             index: index.as_slice_mut()?,
+            accounts: accounts.as_slice_mut()?,
             starts,
             entries,
             times: times.as_slice_mut()?,
@@ -141,9 +143,11 @@ fn scalars<T: ArrowNativeType>(buffer: &Bound<'_, PyAny>) -> PyResult<ScalarBuff
 impl GraphSegment {
     /// From `GraphPlan.about` and buffers in the order of `GraphPlan.sizes`.
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "all buffers of a segment")]
     fn new(
         of: &Bound<'_, PyDict>,
         index: &Bound<'_, PyAny>,
+        accounts: &Bound<'_, PyAny>,
         starts: [Bound<'_, PyAny>; 3],
         entries: [Bound<'_, PyAny>; 3],
         times: &Bound<'_, PyAny>,
@@ -157,6 +161,7 @@ impl GraphSegment {
         let values: PyResult<Vec<_>> = values.iter().map(scalars).collect();
         let buffers = SegmentBuffers {
             index: scalars(index)?,
+            accounts: scalars(accounts)?,
             starts,
             entries,
             times: scalars(times)?,

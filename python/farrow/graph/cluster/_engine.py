@@ -528,8 +528,9 @@ class ClusterEngine:
         """Replace edges by their segment, in this process and for all readers."""
         kept, client = self._manifest, self._client
         about = segment.about()
-        if about["accounts"] > kept.known:
-            more = self._engine.accounts(kept.known)[: about["accounts"] - kept.known]
+        # None, unless numbers of accounts are permanent.
+        more = self._engine.accounts(kept.known)[: max(0, about["accounts"] - kept.known)]
+        if len(more):
             accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
             keep(client, more, accounts, elsewhere(client, kept.home))
             kept.accounts.append(accounts)
@@ -538,8 +539,10 @@ class ClusterEngine:
         gone = [one for one in kept.segments if one["about"]["first"] in self._expired]
         kept.segments = [one for one in kept.segments if one not in gone]
         where = node or client.node or ""
-        kept.segments.append({"name": name, "node": where, "about": about})
+        kept.segments.append({"name": name, "node": where, "about": about, "named": True})
         kept.made += 1
+        is_permanent = kept.known > 0 and len(self._engine.accounts(kept.known - 1)) > 0
+        unneeded = [] if is_permanent else kept.take_accounts()
         kept.late = self._engine.stragglers()
         before, kept.number = kept.name(self._config.name), kept.number + 1
         self._run(lambda: kept.put(client, self._config.name))
@@ -547,7 +550,8 @@ class ClusterEngine:
         self._expired.clear()
         over = [entry for entry in self._log if entry.end <= kept.end()]
         self._log = self._log[len(over) :]
-        drop(client, [before, *(one["name"] for one in gone), *(one.name for one in over)])
+        segments, entries = (one["name"] for one in gone), (one.name for one in over)
+        drop(client, [before, *segments, *entries, *unneeded])
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.

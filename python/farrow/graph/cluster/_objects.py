@@ -1,8 +1,9 @@
 """The objects of a graph in the store: names, the manifest, and the log.
 
 The manifest ``graph/NAME/manifest/K`` with the highest K lists the objects of graph NAME.
-``.../segment/N`` holds edges from sequence number N on, ``.../accounts/N`` the accounts with
-internal numbers from N on, and ``.../log/N-COUNT-EPOCH`` rows in no segment yet.  For a short time
+``.../segment/N`` holds edges from sequence number N on, and ``.../log/N-COUNT-EPOCH`` rows in no
+segment yet.  Where internal numbers of accounts are permanent, ``.../accounts/N`` holds the
+accounts with numbers from N on; elsewhere each segment names its own accounts.  For a short time
 ``.../share/N.WORKER`` holds a worker's features of the rows from N on.
 
 Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from farrow._native import Client
 
-VERSION = 2
+VERSION = 3
 _KEY = b"farrow.graph.manifest"
 _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
@@ -87,9 +88,11 @@ class Manifest:
     home: str | None = None
     # Number of segments ever built.
     made: int = 0
-    # Name, node and numbers ("about") of each segment, oldest first.
+    # Name, node and numbers ("about") of each segment, oldest first; "named": it names its
+    # accounts.
     segments: list[dict[str, Any]] = field(default_factory=list)
-    # Names of the objects with the accounts, in order, and the number of accounts.
+    # Names of the objects with the accounts, in order, and the number of accounts. None, unless
+    # numbers are permanent, or a segment of version 1 does not name its accounts.
     accounts: list[str] = field(default_factory=list)
     known: int = 0
     # Epochs, oldest first, each with the sequence number of its first row. Its rows end before the
@@ -123,6 +126,14 @@ class Manifest:
         while len(self.writers) > 1 and self.writers[1][1] <= self.end():
             self.writers.pop(0)
 
+    def take_accounts(self) -> list[str]:
+        """Remove the accounts, which an earlier version put, once no segment needs them; returns
+        the names of their objects."""
+        if not all_named(self.segments):
+            return []
+        unneeded, self.accounts, self.known = self.accounts, [], 0
+        return unneeded
+
     def put(self, client: Client, graph: str) -> None:
         """Put it as the current manifest.
 
@@ -144,13 +155,18 @@ class Manifest:
             version = kept.pop("version")
         except (KeyError, ValueError) as error:
             raise ValueError(f"the table is no manifest of a graph: {error!r}") from None
-        # Version 1 had no epochs.
-        if version not in (1, VERSION):
+        # Version 1 had no epochs; up to version 2, numbers of accounts were permanent.
+        if version not in (1, 2, VERSION):
             raise ValueError(f"a manifest of version {version}, not {VERSION}")
         late: dict[str, Any] = {name: table.column(name).to_numpy() for name in _LATE}
         count = sum(name.startswith("column ") for name in table.column_names)
         late["columns"] = [table.column(f"column {n}").to_numpy() for n in range(count)]
         return cls(**kept, late=late)
+
+
+def all_named(segments: Iterable[dict[str, Any]]) -> bool:
+    """Whether these segments of a manifest name their accounts, as those since version 2 do."""
+    return all(one.get("named", False) for one in segments)
 
 
 def engine_of(manifest: Manifest) -> GraphEngine:

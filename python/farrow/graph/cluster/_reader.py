@@ -16,6 +16,7 @@ from farrow.graph.cluster import DaysLost
 from farrow.graph.cluster._objects import (
     Entry,
     Manifest,
+    all_named,
     elsewhere,
     engine_of,
     entries,
@@ -36,6 +37,11 @@ _TAKEOVER_SECONDS = 5.0
 _TAKEOVER_PAUSE_SECONDS = 0.002
 
 
+def accounts_of(client: Client, manifest: Manifest) -> npt.NDArray[np.int64]:
+    """The accounts that a manifest has, by internal number."""
+    return np.concatenate([np.zeros(0, np.int64), *map(client.get, manifest.accounts)])
+
+
 def segments_of(
     client: Client, graph: str, manifest: Manifest, *, without_lost: bool
 ) -> list[GraphSegment]:
@@ -45,9 +51,10 @@ def segments_of(
         DaysLost: some cannot be reached, and ``without_lost`` is not set.
     """
     found, lost, reason = [], [], ""
+    known = None if all_named(manifest.segments) else accounts_of(client, manifest)
     for one in manifest.segments:
         try:
-            found.append(opened(client.get(one["name"])))
+            found.append(opened(client.get(one["name"]), known))
         except (farrow.NodeLost, farrow.NotFound) as error:
             about = one["about"]
             lost.append((about["base"], about["base"] + about["span"], one["node"]))
@@ -62,9 +69,7 @@ def adopt(
 ) -> None:
     """Fill an empty engine with the accounts and segments of a manifest."""
     segments = segments_of(client, graph, manifest, without_lost=without_lost)
-    parts = [client.get(name) for name in manifest.accounts]
-    accounts = np.concatenate([np.zeros(0, np.int64), *parts])
-    engine.adopt(accounts, segments, manifest.late, manifest.end())
+    engine.adopt(accounts_of(client, manifest), segments, manifest.late, manifest.end())
 
 
 def counted(client: Client, graph: str, manifest: Manifest) -> list[Entry]:
@@ -191,9 +196,11 @@ class GraphReader:
             self._engine, self._manifest = self._adopted()
             return
         try:
+            known = None if all_named(fresh) else accounts_of(self._client, manifest)
             for one in fresh:
-                self._engine.attach(opened(self._client.get(one["name"])))
-        except (farrow.NotFound, farrow.NodeLost):
+                self._engine.attach(opened(self._client.get(one["name"]), known))
+        except (farrow.NotFound, farrow.NodeLost, ValueError):
+            # A segment that does not follow this copy's is one of a graph that was replaced.
             self._engine, self._manifest = self._adopted()
             return
         self._manifest = manifest

@@ -88,22 +88,36 @@ impl<T: Stamp> DynamicGraph<T> {
     /// Moves an account to an idle small number; false if there is none.
     fn renumber(&mut self, old: u32) -> bool {
         let Some(new) = self.accounts.renumber(old) else { return false };
+        self.move_edges(old, new);
+        true
+    }
+
+    /// Gives the edges of an account to another small number, which has none.
+    pub(super) fn move_edges(&mut self, old: u32, new: u32) {
         let next = self.next();
-        let DynamicGraph { out, into, loops, records, head, .. } = self;
-        let place = |seq| number_before(next, seq).saturating_sub(*head) as usize;
+        let DynamicGraph { out, into, loops, records, late, head, .. } = self;
+        let mut rename = |seq, ends: [bool; 2]| {
+            let number = number_before(next, seq);
+            if let Some(place) = number.checked_sub(*head) {
+                records.rename(place as usize, new, ends);
+            }
+            if let Some(late) = late.as_mut().and_then(|late| late.get_mut(&number)) {
+                late.record.rename(new, ends);
+            }
+        };
         for &one in out.get(old) {
             into.rename(one, new);
-            records.rename(place(one.seq), new);
+            rename(one.seq, [true, false]);
         }
         for &one in into.get(old) {
             out.rename(one, new);
+            rename(one.seq, [false, true]);
         }
         out.renumber(old, new);
         into.renumber(old, new);
         for one in loops.renumber(old, new) {
-            records.rename(place(one.seq), new);
+            rename(one.seq, [true, true]);
         }
-        true
     }
 
     /// Whether to rebuild the graph in a call of `rows` rows. A graph with segments is never
@@ -148,6 +162,7 @@ impl<T: Stamp> DynamicGraph<T> {
             late: None,
             sealed: SealedBoundary::default(),
             rebuilt_at: self.next(),
+            emptied: 0,
         })
     }
 

@@ -2,18 +2,20 @@
 
 mod adjacency;
 mod compaction;
+mod numbers;
 mod sealing;
 #[cfg(test)]
 mod tests;
 use super::self_loops::SelfLoops;
 use crate::edge::{EdgeRecord, EdgeRemoval, NO_ACCOUNT, Side};
+pub(crate) use numbers::{Moves, NumberingError, NumbersInUse};
 
 use super::adjacency_lists::{AdjacencyLists, EdgeBits, REMOVED_TOGETHER, TOUCHED};
 use super::arena::LENGTH_MAX;
 use super::records::{EdgeRecords, RecordOwner};
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, AccountsCheckpoint};
 use crate::edge::{Adjacency, Stamp};
-use crate::memory::{OutOfMemory, or_abort, reserve};
+use crate::memory::{OutOfMemory, reserve};
 use crate::threads::both;
 use std::collections::BTreeMap;
 
@@ -48,8 +50,8 @@ pub(crate) struct StoreCheckpoint<T> {
     next: u64,
     newest: T,
     disorder: Option<u64>,
-    numbered: usize,
-    appeared: u64,
+    accounts: AccountsCheckpoint,
+    emptied: usize,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,9 @@ pub(crate) struct DynamicGraph<T> {
     sealed: SealedBoundary<T>,
     /// The sequence number at which the graph was rebuilt or filled.
     rebuilt_at: u64,
+    /// With segments: how often an account has lost its last edge on a side, or a row in a segment,
+    /// since small numbers were last released.
+    emptied: usize,
 }
 
 impl<T: Stamp> DynamicGraph<T> {
@@ -95,14 +100,16 @@ impl<T: Stamp> DynamicGraph<T> {
             late: None,
             sealed: SealedBoundary::default(),
             rebuilt_at: 0,
+            emptied: 0,
         }
     }
 
     /// A store for a graph with segments. Segments refer to accounts by small numbers, so accounts
-    /// are never forgotten. Segments contain no late edges.
-    pub(crate) fn before_segments(base: i64) -> DynamicGraph<T> {
-        let records = EdgeRecords::new(true);
-        DynamicGraph { late: Some(BTreeMap::new()), records, ..DynamicGraph::new(base, true) }
+    /// without edges here are forgotten only by `release`. Segments contain no late edges.
+    pub(crate) fn before_segments(base: i64, remembers: bool) -> DynamicGraph<T> {
+        let (records, late) = (EdgeRecords::new(true), Some(BTreeMap::new()));
+        let accounts = Accounts::with_segments(remembers);
+        DynamicGraph { late, records, accounts, ..DynamicGraph::new(base, remembers) }
     }
 
     pub(crate) fn base(&self) -> i64 {
@@ -126,16 +133,6 @@ impl<T: Stamp> DynamicGraph<T> {
     /// All accounts in the order of first appearance, if it is remembered.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         self.accounts.in_order()
-    }
-
-    /// The accounts with small numbers from `from` on; small numbers are permanent here.
-    pub(crate) fn keys(&self, from: usize) -> Vec<i64> {
-        self.accounts.keys(from).collect()
-    }
-
-    /// Adds accounts to an empty graph, in this order.
-    pub(crate) fn remember(&mut self, accounts: &[i64]) {
-        or_abort(self.try_remember(accounts));
     }
 
     /// Adds accounts in this order. Without memory, some of them are added.
@@ -197,6 +194,10 @@ impl<T: Stamp> DynamicGraph<T> {
     /// Forgets those of these accounts that have no edges, unless accounts are remembered.
     pub(crate) fn release_idle(&mut self, accounts: impl Iterator<Item = u32>) {
         if self.remembers {
+            return;
+        }
+        if self.late.is_some() {
+            self.emptied += accounts.count();
             return;
         }
         let mut rest = accounts;
@@ -280,9 +281,14 @@ impl<T: Stamp> DynamicGraph<T> {
             next: self.next(),
             newest: self.newest,
             disorder: self.disorder,
-            numbered: self.accounts.numbered(),
-            appeared: self.accounts.appeared(),
+            accounts: self.accounts.checkpoint(),
+            emptied: self.emptied,
         }
+    }
+
+    /// Commits all accounts: no earlier checkpoint is needed any more.
+    pub(crate) fn commit_accounts(&mut self) {
+        self.accounts.commit();
     }
 
     /// Removes all edges since a checkpoint. None of them has been removed before.
@@ -297,7 +303,8 @@ impl<T: Stamp> DynamicGraph<T> {
         self.head = self.head.min(checkpoint.next);
         self.records.truncate((checkpoint.next - self.head) as usize);
         (self.newest, self.disorder) = (checkpoint.newest, checkpoint.disorder);
-        self.accounts.rewind(checkpoint.numbered, checkpoint.appeared);
+        self.accounts.rewind(checkpoint.accounts);
+        self.emptied = checkpoint.emptied;
     }
 
     /// Removes edges; skips those that are not in the graph.
@@ -463,6 +470,7 @@ impl<T: Stamp> DynamicGraph<T> {
             }),
             sealed: SealedBoundary { last: self.sealed.last.map(change), next: self.sealed.next },
             rebuilt_at: self.rebuilt_at,
+            emptied: self.emptied,
         }
     }
 

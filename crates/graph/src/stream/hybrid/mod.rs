@@ -5,6 +5,7 @@
 //! turn, then the newest; only late edges make a merge necessary.
 
 mod adjacency;
+mod numbers;
 mod walk;
 
 use crate::accounts::AccountHash;
@@ -14,7 +15,7 @@ use crate::error::GraphError;
 use crate::segment::SegmentRows;
 use crate::segment::{AttachedSegment, CombinedIndex, Segment, SegmentEntries, SegmentWindow};
 use crate::segment::{ListKind, RowRequest};
-use crate::store::DynamicGraph;
+use crate::store::{DynamicGraph, Moves};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -60,22 +61,23 @@ impl<T: Stamp> From<DynamicGraph<T>> for HybridGraph<T> {
 }
 
 impl<T: Stamp> HybridGraph<T> {
-    /// Adds a segment after the others. The store hides the segment's edges from then on.
+    /// Adds a segment after the others. The store hides the segment's edges from then on. Accounts
+    /// get the small numbers that the segment has for them; `moves` are the changes.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] if it is not the next one.
-    pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+    /// [`GraphError::Segment`] if it is not the next one, or not of this graph.
+    pub(crate) fn attach(
+        &mut self,
+        segment: Arc<Segment>,
+        moves: &mut Moves,
+    ) -> Result<(), GraphError> {
         let info = segment.info();
         let end = self.parts.last().map_or(0, |part| part.end());
         if info.first < end {
             let what = "the first number of a segment, behind another,";
             return Err(GraphError::Segment { what, given: info.first, expected: end });
         }
-        let accounts = self.dynamic.numbered() as u64;
-        if info.accounts > accounts {
-            let (what, given) = ("accounts of a segment", info.accounts);
-            return Err(GraphError::Segment { what, given, expected: accounts });
-        }
+        self.check_accounts(&segment)?;
         let what = "the time of a segment";
         let outside = GraphError::Segment { what, given: info.span, expected: T::OFFSET_MAX };
         let next = info.first + info.numbers;
@@ -83,6 +85,7 @@ impl<T: Stamp> HybridGraph<T> {
         if self.parts.last().is_some_and(|before| part.first <= before.last) {
             return Err(outside);
         }
+        self.conform(&part.segment, moves)?;
         let words = part.segment.looped();
         for (at, word) in words.enumerate().filter(|(_, word)| *word != 0) {
             if self.looped.len() <= at {
@@ -126,7 +129,9 @@ impl<T: Stamp> HybridGraph<T> {
         for part in self.parts.iter().take(expired) {
             self.indexes.drop_first(&part.segment);
         }
-        self.parts.drain(..expired).map(|part| part.segment).collect()
+        let expired: Vec<_> = self.parts.drain(..expired).map(|part| part.segment).collect();
+        expired.iter().for_each(|segment| self.forget_numbers(segment));
+        expired
     }
 
     /// The number of sealed edges that are still in the store.
