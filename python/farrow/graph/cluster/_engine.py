@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from farrow._native import GraphFrozen, GraphPlan, GraphSegment
 
     _Helpers = Workers | RayWorkers
-    _Asked = Workers | RayWorkers | "_One"
 
 _Result = TypeVar("_Result")
 # Time to the next attempt after a segment found no room.
@@ -304,7 +303,7 @@ class ClusterEngine:
         none = np.zeros(0, np.int64)
         columns = [none.astype(float)] * self._columns()
         features, _ = self._engine.preview_columns([none] * 4, columns, None)
-        return features.shape[1]
+        return int(features.shape[1])
 
     def _refuse_while_flying(self) -> None:
         if self._flying:
@@ -344,7 +343,7 @@ class ClusterEngine:
         self,
         batch: Batch | Callable[[], Batch],
         call: Callable[[], _Result],
-        workers: _Asked | None = None,
+        workers: _Helpers | _One | None = None,
     ) -> _Result:
         """Add rows to the graph and to the log concurrently: to both, or to neither."""
         if isinstance(batch, Batch) and not 0 < batch.count <= _ROWS_MAX:
@@ -366,7 +365,7 @@ class ClusterEngine:
         return result
 
     def _logged(
-        self, batch: Batch, call: Callable[[], _Result], workers: _Asked | None = None
+        self, batch: Batch, call: Callable[[], _Result], workers: _Helpers | _One | None = None
     ) -> _Result:
         """Add rows to the log, then to the graph: the graph cannot remove them."""
         self._prepare()
@@ -394,7 +393,7 @@ class ClusterEngine:
             self._join_log()
 
     def _write(
-        self, number: int, batch: Batch | Callable[[], Batch], workers: _Asked | None
+        self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | _One | None
     ) -> Entry:
         """Write rows to the log, and ask workers for their shares."""
         if not isinstance(batch, Batch):
@@ -427,7 +426,7 @@ class ClusterEngine:
             self._fail(error)
             raise
 
-    def _withdraw(self, written: Future[Entry], workers: _Asked | None) -> None:
+    def _withdraw(self, written: Future[Entry], workers: _Helpers | _One | None) -> None:
         """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
@@ -436,7 +435,7 @@ class ClusterEngine:
         self._unlog(entry, workers)
         self._run(self._engine.undo)
 
-    def _unlog(self, entry: Entry, workers: _Asked | None) -> None:
+    def _unlog(self, entry: Entry, workers: _Helpers | _One | None) -> None:
         if workers is not None:
             # Workers have the rows, too.
             self._fail(RuntimeError(f"workers were asked for {entry.name}"))

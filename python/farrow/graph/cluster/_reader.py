@@ -196,9 +196,9 @@ class GraphReader:
             self._engine, self._manifest = self._adopted()
             return
         try:
-            known = None if all_named(fresh) else accounts_of(self._client, manifest)
+            accounts = None if all_named(fresh) else accounts_of(self._client, manifest)
             for one in fresh:
-                self._engine.attach(opened(self._client.get(one["name"]), known))
+                self._engine.attach(opened(self._client.get(one["name"]), accounts))
         except (farrow.NotFound, farrow.NodeLost, ValueError):
             # A segment that does not follow this copy's is one of a graph that was replaced.
             self._engine, self._manifest = self._adopted()
