@@ -57,7 +57,7 @@ def test_results_are_those_of_transform(nodes: Cluster, mode: str, where: str) -
             for one in parts[start + 11 : start + 12]:
                 assert np.array_equal(features.transform(one), whole.transform(one))
         features._stream.engine.settle(LIMIT_SECONDS)
-        assert features.stats()["segments"] > 2
+        assert features.stats()["segments"] > 0
         assert features.stats()["rates"]["rows"] == 3000
         assert nodes.client("a").list("graph/payments/share/", all_nodes=True).num_rows <= 1
     finally:
