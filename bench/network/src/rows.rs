@@ -10,6 +10,7 @@ use farrow_graph::{
 };
 use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Words of an index for 64 accounts (`docs/formats/segment.md`).
@@ -67,6 +68,8 @@ pub struct Remote {
     settings: FetchSettings,
     /// Segments whose indexes are local, by number.
     known: RwLock<Vec<(u32, Arc<Known>)>>,
+    /// The accounts that segments have named, by small number.
+    names: Mutex<BTreeMap<u32, i64>>,
     /// Number of fetches.
     fetches: AtomicU64,
     noted: Mutex<Noted>,
@@ -92,15 +95,33 @@ struct Part {
     rests_after: AtomicU64,
 }
 
-/// An index in which every account has edges in and out, in place of a remote index. Self-loops
-/// stay known, because graphs store them outside of segments. Positions of rows in it are
-/// meaningless.
-fn blind(index: &[u64]) -> ScalarBuffer<u64> {
-    let blocks = index.as_chunks::<BLOCK>().0.iter();
-    let words: Vec<u64> = blocks
-        .flat_map(|&[_, _, loops, ranks, rank]| [u64::MAX, u64::MAX, loops, ranks, rank])
-        .collect();
-    words.into()
+/// Replaces an index by one in which every account has edges in and out, as if the index were
+/// remote. Self-loops stay known, because graphs store them outside of segments. Positions of rows
+/// in it are meaningless. If the segment names its accounts, the accounts are those that this or an
+/// earlier segment has named.
+fn blind(beside: &mut SegmentBuffers, names: &mut BTreeMap<u32, i64>) {
+    let blocks = beside.index.as_chunks::<BLOCK>().0;
+    let are_named = !beside.accounts.is_empty();
+    let numbers = (0u32..).zip(blocks).flat_map(|(block, &[out, into, loops, ..])| {
+        let has = out | into | loops;
+        (0..64).filter(move |bit| has >> bit & 1 == 1).map(move |bit| block * 64 + bit)
+    });
+    names.extend(numbers.zip(beside.accounts.iter().copied()));
+    let mut words = Vec::with_capacity(beside.index.len());
+    let mut accounts = Vec::new();
+    for (block, &[_, _, loops, ranks, rank]) in (0u32..).zip(blocks) {
+        let mut known = u64::MAX;
+        if are_named {
+            known = 0;
+            for (number, name) in names.range(block * 64..=block * 64 + 63) {
+                known |= 1 << (number % 64);
+                accounts.push(*name);
+            }
+        }
+        words.extend([known, known, loops, ranks, rank]);
+    }
+    beside.index = words.into();
+    beside.accounts = accounts.into();
 }
 
 impl Remote {
@@ -108,7 +129,8 @@ impl Remote {
     pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
         let (known, fetches, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
-        Arc::new(Remote { client, cache, settings, known, fetches, noted, trace })
+        let names = Mutex::default();
+        Arc::new(Remote { client, cache, settings, known, names, fetches, noted, trace })
     }
 
     /// Transfers a segment to the server, under a unique number.
@@ -129,7 +151,10 @@ impl Remote {
         let mut beside =
             near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
         match self.settings.index {
-            Index::Remote => beside.index = blind(&beside.index),
+            Index::Remote => {
+                let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+                blind(&mut beside, &mut names);
+            }
             Index::Local => self.learn(number, &beside.index, about.edges),
         }
         let empty = || Vec::new().into();

@@ -43,6 +43,8 @@ fn built(about: &pb::About, parts: [Vec<u8>; BUFFERS]) -> Result<Segment, Status
     let [index, s0, s1, s2, e0, e1, e2, times] = parts;
     let buffers = SegmentBuffers {
         index: wide(&index),
+        // Readers ask for rows by small number.
+        accounts: Vec::new().into(),
         starts: [starts(&s0), starts(&s1), starts(&s2)],
         entries: [wide(&e0), wide(&e1), wide(&e2)],
         times: wide(&times),
