@@ -141,8 +141,9 @@ def main(task: dict[str, Any]) -> None:
     print(json.dumps({"ready": True}), flush=True)
     missed: str | None = None
     for line in sys.stdin:
+        # The name of a graph may have spaces.
+        wanted, _, name = line.rstrip("\n").partition(" ")
         try:
-            wanted, name = line.split()
             entry = Entry.of(name)
             if wanted == "learn":
                 reader.learn(entry)
