@@ -9,10 +9,18 @@ use std::sync::Mutex;
 
 use farrow_memory::{Offset, Span};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HeldBlocks {
-    /// From the start of a block to (end, number of held objects that refer to it).
+    /// From the start of a block to (end, number of held objects that refer to it). It is never
+    /// empty, so that a client that holds one object at a time allocates no node for each.
     blocks: Mutex<BTreeMap<u64, (u64, usize)>>,
+}
+
+impl Default for HeldBlocks {
+    fn default() -> Self {
+        // Behind all memory.
+        Self { blocks: Mutex::new(BTreeMap::from([(u64::MAX, (u64::MAX, 1))])) }
+    }
 }
 
 impl HeldBlocks {
