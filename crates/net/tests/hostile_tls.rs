@@ -58,7 +58,7 @@ impl Liar {
             panic!("not TLS 1.3");
         };
         let (sequence, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
-        let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = secrets else {
+        let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else {
             panic!("another algorithm");
         };
         Self { stream, encrypter: suite.aead_alg.encrypter(key, iv), sequence }
