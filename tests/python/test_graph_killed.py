@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,13 +18,23 @@ import pytest
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import attach
-from test_graph_cluster import SETTINGS, batches, on, plain, stream
+from test_graph_cluster import DAY, SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Spans of a stream of 4000 rows are 20, of which the window holds 6.
 ROWS = 4000
+# The latter keeps the accounts of all times, in their order; the former only those of its segments.
+GRAPHS: dict[str, dict[str, Any]] = {
+    "accounts of the window": SETTINGS,
+    "all accounts": {
+        **SETTINGS,
+        "patterns": ("fan", "lc-cycle"),
+        "window": {"fan": 5 * DAY, "lc-cycle": DAY // 100},
+        "mode": "batch",
+    },
+}
 
 
 class Process:
@@ -146,11 +156,12 @@ _SEAL = """
 import os
 import signal
 import sys
-from test_graph_cluster import SETTINGS, batches, stream
+from test_graph_cluster import batches, stream
+from test_graph_killed import GRAPHS
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph, _engine, _segments
 
-_, address, moment, left, done = sys.argv
+_, address, graph, moment, left, done = sys.argv
 left, done = int(left), int(done)
 part, name = moment.split(".")
 where = {"engine": _engine, "segments": _segments, "manifest": _engine.Manifest}[part]
@@ -164,7 +175,7 @@ def dies(*arguments):
     return real(*arguments)
 
 setattr(where, name, dies)
-features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", address, segment=100))
+features = GraphFeatures(**GRAPHS[graph], cluster=ClusterGraph("payments", address, segment=100))
 for batch in batches(stream(4000)[done:], 50):
     features.transform(batch)
     done += len(batch)
@@ -173,15 +184,19 @@ for batch in batches(stream(4000)[done:], 50):
 """
 
 
-def test_a_writer_that_is_killed_while_it_seals_loses_nothing(nodes: Cluster) -> None:
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_writer_that_is_killed_while_it_seals_loses_nothing(nodes: Cluster, graph: str) -> None:
     """When accounts are kept, when a segment is built and when it is sealed and nothing names it,
     when the manifest is written, and when it counts and what it replaces is still there."""
     chance, matrix, done = random.Random(), stream(ROWS), 0
-    moments = ("engine.keep", "segments.keep", "engine.opened", "manifest.put", "engine.drop")
+    settings = GRAPHS[graph]
+    moments = ["segments.keep", "engine.opened", "manifest.put", "engine.drop"]
+    if graph == "all accounts":
+        moments.insert(0, "engine.keep")
     for moment in moments:
         # All accounts are there soon, and are kept once.
         left = "0" if moment == "engine.keep" else str(chance.randrange(1, 4))
-        process = Process(_SEAL, nodes.nodes["a"].socket, moment, left, str(done))
+        process = Process(_SEAL, nodes.nodes["a"].socket, graph, moment, left, str(done))
         out, errors = process.process.communicate(timeout=2 * LIMIT_SECONDS)
         assert process.process.returncode == -9, (moment, errors.decode()[-2000:])
         acknowledged = int(out.decode().splitlines()[-1])
@@ -189,7 +204,7 @@ def test_a_writer_that_is_killed_while_it_seals_loses_nothing(nodes: Cluster) ->
         done = reader._engine.next_number()
         assert acknowledged <= done <= acknowledged + 50, moment
         del reader
-    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    features, whole = GraphFeatures(**settings, cluster=on(nodes, "a")), GraphFeatures(**settings)
     whole.partial_fit(matrix[:done])
     more = matrix[done : done + 100]
     assert np.array_equal(features.transform(more), whole.transform(more))
