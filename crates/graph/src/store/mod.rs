@@ -9,4 +9,4 @@ mod self_loops;
 
 pub(crate) use adjacency_lists::REMOVED_TOGETHER;
 pub(crate) use dynamic::{DynamicGraph, EDGES_MAX, StoreCheckpoint};
-pub(crate) use dynamic::{Moves, NumberingError, NumbersInUse};
+pub(crate) use dynamic::{NumberMoves, NumberingError, NumbersInUse};

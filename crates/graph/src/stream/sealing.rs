@@ -8,7 +8,7 @@ use crate::error::GraphError;
 use crate::segment::{FrozenSpan, Segment};
 use crate::segment::{ListKind, SealedEdge, SegmentInfo};
 use crate::settings::Settings;
-use crate::store::Moves;
+use crate::store::NumberMoves;
 use std::sync::Arc;
 
 /// Sealed edges that each call removes from the store, in addition to as many as it has rows. Debug
@@ -106,7 +106,7 @@ impl<T: Stamp> StreamEngine<T> {
     /// Replaces the edges of a span with its segment. An empty graph just adds the segment.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
-        let mut moves = Moves::new();
+        let mut moves = NumberMoves::new();
         let attached = self.graph.attach(segment, &mut moves);
         // Even if the segment was refused, accounts may have been moved.
         self.follow(&moves);

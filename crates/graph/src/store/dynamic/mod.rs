@@ -8,7 +8,7 @@ mod sealing;
 mod tests;
 use super::self_loops::SelfLoops;
 use crate::edge::{EdgeRecord, EdgeRemoval, NO_ACCOUNT, Side};
-pub(crate) use numbers::{Moves, NumberingError, NumbersInUse};
+pub(crate) use numbers::{NumberMoves, NumberingError, NumbersInUse};
 
 use super::adjacency_lists::{AdjacencyLists, EdgeBits, REMOVED_TOGETHER, TOUCHED};
 use super::arena::LENGTH_MAX;

@@ -43,7 +43,7 @@ pub(crate) trait NumbersInUse {
 }
 
 /// Moves of accounts to other small numbers, in order: (old, new).
-pub(crate) type Moves = Vec<(u32, u32)>;
+pub(crate) type NumberMoves = Vec<(u32, u32)>;
 
 impl<T: Stamp> DynamicGraph<T> {
     /// Whether accounts keep their small numbers for ever, because the order of appearance is
@@ -125,7 +125,7 @@ impl<T: Stamp> DynamicGraph<T> {
         &mut self,
         next: &Segment,
         segments: &impl NumbersInUse,
-        moves: &mut Moves,
+        moves: &mut NumberMoves,
     ) -> Result<(), NumberingError> {
         let is_named = |at: u32| next.in_use(at as usize / 64) >> (at % 64) & 1 != 0;
         let named = next.accounts();

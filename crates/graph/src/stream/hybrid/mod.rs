@@ -15,7 +15,7 @@ use crate::error::GraphError;
 use crate::segment::SegmentRows;
 use crate::segment::{AttachedSegment, CombinedIndex, Segment, SegmentEntries, SegmentWindow};
 use crate::segment::{ListKind, RowRequest};
-use crate::store::{DynamicGraph, Moves};
+use crate::store::{DynamicGraph, NumberMoves};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl<T: Stamp> HybridGraph<T> {
     pub(crate) fn attach(
         &mut self,
         segment: Arc<Segment>,
-        moves: &mut Moves,
+        moves: &mut NumberMoves,
     ) -> Result<(), GraphError> {
         let info = segment.info();
         let end = self.parts.last().map_or(0, |part| part.end());

@@ -4,7 +4,7 @@ use super::HybridGraph;
 use crate::edge::Stamp;
 use crate::error::GraphError;
 use crate::segment::{CombinedIndex, Segment};
-use crate::store::{Moves, NumberingError, NumbersInUse};
+use crate::store::{NumberMoves, NumberingError, NumbersInUse};
 
 /// The numbers that the segments of a graph use.
 struct SegmentNumbers<'a> {
@@ -38,7 +38,7 @@ impl<T: Stamp> HybridGraph<T> {
     pub(super) fn conform(
         &mut self,
         segment: &Segment,
-        moves: &mut Moves,
+        moves: &mut NumberMoves,
     ) -> Result<(), GraphError> {
         if self.dynamic.is_permanent() {
             return Ok(());
