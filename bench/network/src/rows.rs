@@ -68,8 +68,7 @@ pub struct Remote {
     settings: FetchSettings,
     /// Segments whose indexes are local, by number.
     known: RwLock<Vec<(u32, Arc<Known>)>>,
-    /// The accounts that segments have named, by small number.
-    names: Mutex<BTreeMap<u32, i64>>,
+    blinded: Mutex<Blinded>,
     /// Number of fetches.
     fetches: AtomicU64,
     noted: Mutex<Noted>,
@@ -95,11 +94,23 @@ struct Part {
     rests_after: AtomicU64,
 }
 
-/// Replaces an index by one in which every account has edges in and out, as if the index were
-/// remote. Self-loops stay known, because graphs store them outside of segments. Positions of rows
-/// in it are meaningless. If the segment names its accounts, the accounts are those that this or an
-/// earlier segment has named.
-fn blind(beside: &mut SegmentBuffers, names: &mut BTreeMap<u32, i64>) {
+/// An index, and the accounts that it names.
+type NamedIndex = (ScalarBuffer<u64>, ScalarBuffer<i64>);
+
+/// Segments whose index is remote.
+#[derive(Debug, Default)]
+struct Blinded {
+    /// The accounts that segments have named, by small number.
+    names: BTreeMap<u32, i64>,
+    /// Their indexes, by number of the segment: a later graph gets the same ones.
+    done: BTreeMap<u32, NamedIndex>,
+}
+
+/// An index in which every account has edges in and out, in place of a remote index. Self-loops
+/// stay known, because graphs store them outside of segments. Positions of rows in it are
+/// meaningless. If the segment names its accounts, the accounts are those that this or an earlier
+/// segment has named.
+fn blind(beside: &SegmentBuffers, names: &mut BTreeMap<u32, i64>) -> NamedIndex {
     let blocks = beside.index.as_chunks::<BLOCK>().0;
     let are_named = !beside.accounts.is_empty();
     let numbers = (0u32..).zip(blocks).flat_map(|(block, &[out, into, loops, ..])| {
@@ -120,8 +131,7 @@ fn blind(beside: &mut SegmentBuffers, names: &mut BTreeMap<u32, i64>) {
         }
         words.extend([known, known, loops, ranks, rank]);
     }
-    beside.index = words.into();
-    beside.accounts = accounts.into();
+    (words.into(), accounts.into())
 }
 
 impl Remote {
@@ -129,8 +139,8 @@ impl Remote {
     pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
         let (known, fetches, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
-        let names = Mutex::default();
-        Arc::new(Remote { client, cache, settings, known, names, fetches, noted, trace })
+        let blinded = Mutex::default();
+        Arc::new(Remote { client, cache, settings, known, blinded, fetches, noted, trace })
     }
 
     /// Transfers a segment to the server, under a unique number.
@@ -152,8 +162,10 @@ impl Remote {
             near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
         match self.settings.index {
             Index::Remote => {
-                let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-                blind(&mut beside, &mut names);
+                let mut blinded = self.blinded.lock().unwrap_or_else(PoisonError::into_inner);
+                let Blinded { names, done } = &mut *blinded;
+                let same = done.entry(number).or_insert_with(|| blind(&beside, names)).clone();
+                (beside.index, beside.accounts) = same;
             }
             Index::Local => self.learn(number, &beside.index, about.edges),
         }
