@@ -195,12 +195,16 @@ fn send(stream: &mut TcpStream, op: Op, id: u64, offset: u64, body: &[u8]) -> st
     stream.write_all(&[&head[..], body].concat())
 }
 
-/// A home that answers packed reads with these frames, and plain ones not at all.
-fn lying_home(lie: Lie) -> SocketAddr {
+/// A home with one object that welcomes with this id; `others` answers all but Hello and Open.
+fn fake_home<F>(welcome: u64, others: F) -> SocketAddr
+where
+    F: Fn(&mut TcpStream, &FrameHeader, &[u8]) -> std::io::Result<()> + Clone + Send + 'static,
+{
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
+            let others = others.clone();
             thread::spawn(move || -> std::io::Result<()> {
                 loop {
                     let mut head = [0; HEADER_BYTES];
@@ -211,27 +215,34 @@ fn lying_home(lie: Lie) -> SocketAddr {
                     match header.op {
                         Op::Hello => {
                             let section = SECTION.to_le_bytes();
-                            send(&mut stream, Op::Welcome, CAN_PACK, VERSION, &section)?;
+                            send(&mut stream, Op::Welcome, welcome, VERSION, &section)?;
                         }
                         Op::Open => {
                             let blocks = BLOCKS.to_vec();
                             let opened = Opened { blocks, ..Opened::default() }.encode().unwrap();
                             send(&mut stream, Op::Opened, header.id, header.offset, &opened)?;
                         }
-                        Op::ReadPacked => {
-                            let (wish, ranges) = decode_packed_read(&body).unwrap();
-                            assert_eq!(wish, PackWish { rate: 0 });
-                            for (op, id, offset, body) in lie(header.id, piece(ranges[0])) {
-                                send(&mut stream, op, id, offset, &body)?;
-                            }
-                        }
-                        _ => {}
+                        _ => others(&mut stream, &header, &body)?,
                     }
                 }
             });
         }
     });
     address
+}
+
+/// A home that answers packed reads with these frames, and plain ones not at all.
+fn lying_home(lie: Lie) -> SocketAddr {
+    fake_home(CAN_PACK, move |stream, header, body| {
+        if header.op == Op::ReadPacked {
+            let (wish, ranges) = decode_packed_read(body).unwrap();
+            assert_eq!(wish, PackWish { rate: 0 });
+            for (op, id, offset, body) in lie(header.id, piece(ranges[0])) {
+                send(stream, op, id, offset, &body)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -306,37 +317,13 @@ fn forged_pieces_end_the_connection_with_a_reason_and_change_no_other_byte() {
 /// A packed piece that nobody asked for is no answer, even a right one.
 #[test]
 fn a_packed_piece_for_a_plain_read_is_refused() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            thread::spawn(move || -> std::io::Result<()> {
-                loop {
-                    let mut head = [0; HEADER_BYTES];
-                    stream.read_exact(&mut head)?;
-                    let header = FrameHeader::decode(&head, true).map_err(std::io::Error::other)?;
-                    let mut body = vec![0; header.length as usize];
-                    stream.read_exact(&mut body)?;
-                    match header.op {
-                        Op::Hello => {
-                            let section = SECTION.to_le_bytes();
-                            send(&mut stream, Op::Welcome, 0, VERSION, &section)?;
-                        }
-                        Op::Open => {
-                            let blocks = BLOCKS.to_vec();
-                            let opened = Opened { blocks, ..Opened::default() }.encode().unwrap();
-                            send(&mut stream, Op::Opened, header.id, header.offset, &opened)?;
-                        }
-                        Op::Read => {
-                            let first = piece(farrow_net::frame::decode_ranges(&body).unwrap()[0]);
-                            let bytes = packed(&vec![7; first.length.as_usize()]);
-                            send(&mut stream, Op::Packed, header.id, first.offset.0, &bytes)?;
-                        }
-                        op => panic!("{op:?} to a home of an earlier version"),
-                    }
-                }
-            });
+    let address = fake_home(0, |stream, header, body| match header.op {
+        Op::Read => {
+            let first = piece(farrow_net::frame::decode_ranges(body).unwrap()[0]);
+            let bytes = packed(&vec![7; first.length.as_usize()]);
+            send(stream, Op::Packed, header.id, first.offset.0, &bytes)
         }
+        op => panic!("{op:?} to a home of an earlier version"),
     });
     let tickets = Home::start(SECTION, Credentials::Plain, STALL);
     let packing = options(PackMode::Lz4);

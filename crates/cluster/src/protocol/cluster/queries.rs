@@ -95,9 +95,7 @@ impl OptionalCluster {
 
     /// Names of all members but this one.
     pub(in crate::protocol) fn live_peers(&self) -> Vec<String> {
-        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
-        let live = peers.filter(|(_, peer)| !peer.is_lost());
-        live.map(|(name, _)| name.clone()).collect()
+        self.live_lives().into_iter().map(|(name, _)| name).collect()
     }
 
     /// Names of the members whose memory is not mapped here.
