@@ -21,6 +21,7 @@ use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
 use super::core::drain::{MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
+use super::identity::PeerLife;
 use super::replicas::{DeleteOrigin, Withdrawal};
 use super::state::NodeState;
 
@@ -147,11 +148,12 @@ impl NodeState {
     /// Handles a member's answer to the notice that this node drains, or does not.
     pub(super) fn draining_answered(
         &mut self,
-        (node, incarnation): (&str, u64),
+        from: PeerLife<'_>,
         was_draining: bool,
         answer: Result<Answer, String>,
         now_ms: u64,
     ) {
+        let PeerLife { name: node, incarnation } = from;
         let record = &self.drain.record;
         let is_current = record.is_draining == was_draining
             && self.cluster.peer_in_life(node, incarnation).is_some();
@@ -506,7 +508,12 @@ impl NodeState {
             let question = Question::Draining(is_draining);
             if !self.cluster.ask_node(&node, &question, about, out) {
                 let none = Err("it is no member".to_owned());
-                self.draining_answered((&node, incarnation), is_draining, none, now_ms);
+                self.draining_answered(
+                    (node.as_str(), incarnation).into(),
+                    is_draining,
+                    none,
+                    now_ms,
+                );
             }
         }
     }

@@ -81,7 +81,12 @@ impl NodeState {
                 self.room_answered((node.as_str(), incarnation).into(), answer, now_ms);
             }
             (PendingQuestion::Draining { node, incarnation, is_draining }, answer) => {
-                self.draining_answered((&node, incarnation), is_draining, answer, now_ms);
+                self.draining_answered(
+                    (node.as_str(), incarnation).into(),
+                    is_draining,
+                    answer,
+                    now_ms,
+                );
             }
             (PendingQuestion::Take { number, node }, answer) => {
                 self.take_answered((number, &node), answer, now_ms, out);
