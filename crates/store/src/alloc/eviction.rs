@@ -35,6 +35,13 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// without a rank stays.
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64>;
 
+    /// A name of this order, under which the home may keep a part of it, so that not every
+    /// eviction scans all objects. Only for a policy whose ranks are times of last use; one name
+    /// stands for the same candidates. `None`: the home scans them for each eviction.
+    fn order(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether a victim may leave memory. Asked when no reader can hold it any more: a reader may
     /// have held and released it since its rank was asked for. `former` is its id before the home
     /// took it over from its creator.
@@ -60,6 +67,15 @@ impl EvictionPolicy for Lru {
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         Some(candidate.last_use_ns)
     }
+
+    fn order(&self) -> Option<&'static str> {
+        Some(Self::ORDER)
+    }
+}
+
+impl Lru {
+    /// Its order: all candidates, the least recently used one first.
+    pub const ORDER: &'static str = "last use";
 }
 
 /// No automatic eviction: a request for more memory than is free is an error. Eviction by hand uses
@@ -78,6 +94,10 @@ impl EvictionPolicy for ByHand {
 
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         Lru.rank(candidate)
+    }
+
+    fn order(&self) -> Option<&'static str> {
+        Lru.order()
     }
 }
 

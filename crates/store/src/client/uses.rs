@@ -75,6 +75,20 @@ pub(crate) fn stamp(region: &Region, layout: &Layout, slot: Slot) -> u64 {
     words.and_then(|words| words.load(0, Ordering::Relaxed)).unwrap_or_default()
 }
 
+/// As [`stamps`], of one slot.
+pub(crate) fn stamp_of_home(
+    region: &Region,
+    layout: &Layout,
+    slot: Slot,
+) -> Result<u64, StoreError> {
+    let at = word_of(layout.uses, USE_BYTES, slot.0, 0);
+    let mut bytes = [0; USE_BYTES as usize];
+    if region.read_by_call(at, &mut bytes).is_err() {
+        region.copy_out(at, &mut bytes)?;
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
+
 /// The stamps of slots `first..end`. Reads use system calls if the fabric allows it: a client could
 /// truncate the file, and a load beyond its end would kill the home.
 pub(crate) fn stamps(

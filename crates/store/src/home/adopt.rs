@@ -14,6 +14,7 @@ use super::Home;
 use super::adopt_local;
 use super::adopt_names::NameCheck;
 use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
+use super::choose::KeptOrders;
 use super::inherit::Unfinished;
 use super::keep::{self, Retained};
 use super::reserved::Reserved;
@@ -180,6 +181,8 @@ impl Home {
             retiring: staying.retiring,
             retained: Retained::default(),
             locals: Locals::new(area),
+            kept_orders: KeptOrders::default(),
+            replicas: BTreeSet::new(),
             accounts,
             namespaces,
             freed_bytes: 0,

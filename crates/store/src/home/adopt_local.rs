@@ -8,6 +8,7 @@ use farrow_memory::Span;
 use super::Home;
 use super::adopt_report::{Dropped, SurveyContext};
 use super::settle::{Fate, KeepCandidate, settle_blocks};
+use super::state::KnownEntry;
 use crate::alloc::blocks::{Block, ClientAccount};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -231,7 +232,9 @@ impl Home {
                 Fate::Sealed => self.objects += 1,
                 Fate::Later => continue,
             }
-            self.locals.blocks.insert(candidate.slot.0, Some(candidate.primary));
+            let KeepCandidate { primary, sealed_at_ns, .. } = candidate;
+            let known = KnownEntry { run: Some(primary), sealed_at_ns };
+            self.locals.known.insert(candidate.slot.0, known);
             self.locals.area.enter(number);
         }
         for (number, to) in survey.moved {

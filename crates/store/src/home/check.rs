@@ -97,10 +97,10 @@ impl Home {
                 self.check_name_of(slot)?;
             }
         }
-        for (slot, run) in &self.locals.blocks {
-            let Some(run) = run else { continue };
+        for (slot, known) in &self.locals.known {
+            let Some(run) = known.run else { continue };
             let is_retiring = self.retiring.contains(slot);
-            let count = counts.entry(*run).or_default();
+            let count = counts.entry(run).or_default();
             count.0 += u32::from(!is_retiring);
             count.1 += u32::from(is_retiring);
             sealed += u32::from(!is_retiring);

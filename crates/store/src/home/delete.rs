@@ -114,6 +114,7 @@ impl Home {
         self.pins.set(slot, false)?;
         self.retire_blocks(&runs)?;
         self.objects = self.objects.saturating_sub(1);
+        self.replicas.remove(&slot.0);
         self.retiring.insert(slot.0);
         Ok(Length(runs.iter().map(|run| run.len()).sum()))
     }

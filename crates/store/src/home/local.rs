@@ -11,6 +11,7 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::delete::{Deleted, unknown_block};
+use super::state::KnownEntry;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::space::{Run, outside};
 use crate::error::StoreError;
@@ -23,10 +24,12 @@ use crate::tables::clients::ClientSlot;
 use crate::tables::grants::{run_of, span_of};
 
 /// An entry that is sealed in its open life and not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LocalEntry {
-    number: u32,
-    /// The block, if the entry is valid.
+    /// The block. `None`: the entry is not valid.
     run: Option<Run>,
+    number: u32,
+    sealed_at_ns: u64,
 }
 
 impl Home {
@@ -72,13 +75,11 @@ impl Home {
     /// that cannot be read.
     pub fn register(&mut self, client: ClientSlot) -> Result<(), StoreError> {
         let found = self.found(client.0)?;
-        let runs: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
+        let runs: Vec<Run> = found.iter().filter_map(|entry| entry.run).collect();
         let carving = self.grants.plan(client.0, &runs)?;
         self.grants.carve(client.0, &carving)?;
         failpoint!("local.carved");
-        for (run, number) in found {
-            self.enter(number, run);
-        }
+        found.into_iter().for_each(|entry| self.enter(entry));
         Ok(())
     }
 
@@ -90,7 +91,7 @@ impl Home {
     /// Memory that cannot be read.
     pub fn unsealed_of(&mut self, client: ClientSlot) -> Result<Vec<Span>, StoreError> {
         let found = self.found(client.0)?;
-        let blocks: Vec<Run> = found.into_iter().map(|(run, _)| run).collect();
+        let blocks: Vec<Run> = found.into_iter().filter_map(|entry| entry.run).collect();
         let grants = self.grants.of(client.0);
         Ok(grants.flat_map(|run| outside(&blocks, run)).map(span_of).collect())
     }
@@ -99,7 +100,7 @@ impl Home {
     /// Returns the bytes that became free.
     pub(super) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {
         let found = self.found(client.0)?;
-        let blocks: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
+        let blocks: Vec<Run> = found.iter().filter_map(|entry| entry.run).collect();
         let mut granted = 0;
         for run in self.grants.take_all(client.0)? {
             for unsealed in outside(&blocks, run) {
@@ -107,9 +108,7 @@ impl Home {
                 granted += unsealed.len();
             }
         }
-        for (run, number) in found {
-            self.enter(number, run);
-        }
+        found.into_iter().for_each(|entry| self.enter(entry));
         // Last, because the objects that the home keeps must not overlap any grant.
         self.locals.area.client_left(client.0)?;
         Ok(granted)
@@ -128,9 +127,9 @@ impl Home {
         let entry = decode(&words, self.uid(), slot, layout).ok();
         let entry = entry.filter(|entry| entry.id == id).ok_or_else(not_found)?;
         let entry = Entry { namespace: self.locals.area.namespace_of(number), ..entry };
-        match self.locals.blocks.get(&slot.0) {
+        match self.locals.known.get(&slot.0) {
             // Overwritten since the seal.
-            Some(known) if *known != run_of(entry.primary) => Err(not_found()),
+            Some(known) if known.run != run_of(entry.primary) => Err(not_found()),
             _ => Ok(entry),
         }
     }
@@ -147,7 +146,7 @@ impl Home {
         if !self.locals.is_known(slot) {
             self.register_one(number)?;
         }
-        let run = self.locals.blocks.get(&slot.0).copied().flatten().ok_or_else(not_found)?;
+        let run = self.locals.run_of(slot).ok_or_else(not_found)?;
         // The entry may have been overwritten; the deletion is published nevertheless.
         let namespace = self.locals.area.namespace_of(number);
         let unknown = Entry { namespace, ..Entry::bytes(id, span_of(run)) };
@@ -168,12 +167,12 @@ impl Home {
         self.locals.area.end_life(number)?;
         failpoint!("local.freed");
         self.retiring.remove(&slot.0);
-        let run = self.locals.blocks.remove(&slot.0).flatten();
+        let known = self.locals.known.remove(&slot.0);
         self.locals.area.leave(number)?;
-        let Some(run) = run else {
-            return Ok(0);
-        };
-        self.release_block(run)
+        match known.and_then(|known| known.run) {
+            Some(run) => self.release_block(run),
+            None => Ok(0),
+        }
     }
 
     /// The client entry number of a slot.
@@ -185,16 +184,16 @@ impl Home {
     /// Register one object, or end the life of an entry that is not a valid object.
     pub(super) fn register_one(&mut self, number: u32) -> Result<(), StoreError> {
         let words = self.locals.area.read_entry(number)?;
-        let Some(LocalEntry { run, .. }) = self.claim(number, &words)? else {
+        let Some(entry) = self.claim(number, &words)? else {
             return Ok(());
         };
         let client = self.locals.area.client_of(number);
-        match (run, client) {
+        match (entry.run, client) {
             (Some(run), Some(client)) if self.grants.covers(client, run) => {
                 let carving = self.grants.plan(client, &[run])?;
                 self.grants.carve(client, &carving)?;
                 failpoint!("local.carved");
-                self.enter(number, run);
+                self.enter(entry);
                 Ok(())
             }
             _ => self.refuse(number),
@@ -203,28 +202,23 @@ impl Home {
 
     /// The unregistered objects of a client, by offset: disjoint, and within its grants. Entries
     /// that claim other memory are refused.
-    fn found(&mut self, client: u32) -> Result<Vec<(Run, u32)>, StoreError> {
+    fn found(&mut self, client: u32) -> Result<Vec<LocalEntry>, StoreError> {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         for page in self.locals.area.unknown_pages_of(client) {
             let words = self.locals.area.read_page(page)?;
             for (number, words) in self.locals.area.entries(page, &words) {
-                match self.claim(number, words)? {
-                    Some(LocalEntry { run: Some(run), .. }) => found.push((run, number)),
-                    Some(LocalEntry { run: None, number }) => refused.push(number),
-                    None => {}
-                }
+                found.extend(self.claim(number, words)?);
             }
         }
         found.sort_unstable();
         let mut end = 0;
-        found.retain(|(run, number)| {
-            let is_good = run.start >= end && self.grants.covers(client, *run);
-            if is_good {
-                end = run.end;
-            } else {
-                refused.push(*number);
+        found.retain(|entry| {
+            let run = entry.run.filter(|run| run.start >= end && self.grants.covers(client, *run));
+            match run {
+                Some(run) => end = run.end,
+                None => refused.push(entry.number),
             }
-            is_good
+            run.is_some()
         });
         for number in refused {
             self.refuse(number)?;
@@ -250,18 +244,23 @@ impl Home {
             entry = decode(&self.locals.area.read_entry(number)?, self.uid(), slot, self.layout());
         }
         let is_same_life = |entry: &Entry| entry.id.generation() == life.generation();
-        let run = entry.ok().filter(is_same_life).and_then(|entry| run_of(entry.primary));
-        Ok(Some(LocalEntry { number, run }))
+        let entry = entry.ok().filter(is_same_life);
+        let sealed_at_ns = entry.as_ref().map_or(0, |entry| entry.sealed_at_ns);
+        let run = entry.and_then(|entry| run_of(entry.primary));
+        Ok(Some(LocalEntry { run, number, sealed_at_ns }))
     }
 
     /// Register an object.
-    fn enter(&mut self, number: u32, run: Run) {
+    fn enter(&mut self, entry: LocalEntry) {
+        let LocalEntry { run, number, sealed_at_ns } = entry;
+        let Some(block) = run else { return };
         let client = self.locals.area.client_of(number);
         let namespace = self.locals.area.namespace_of(number);
         let of_client = client.map(|client| self.accounts.of(client, namespace));
         let owner = of_client.unwrap_or(ClientAccount::gone(namespace));
-        self.blocks.seal(run, BlockRole::Primary, owner);
-        self.locals.blocks.insert(self.layout().client_slot(number).0, Some(run));
+        self.blocks.seal(block, BlockRole::Primary, owner);
+        let slot = self.layout().client_slot(number);
+        self.locals.known.insert(slot.0, KnownEntry { run, sealed_at_ns });
         self.locals.area.enter(number);
         self.objects += 1;
     }
@@ -275,23 +274,10 @@ impl Home {
         tracing::warn!(slot = slot.0, ?client, "an entry names memory of another client");
         self.locals.area.set_life(number, life.with(EntryState::Retiring))?;
         failpoint!("local.refused");
-        self.locals.blocks.insert(slot.0, None);
+        self.locals.known.insert(slot.0, KnownEntry { run: None, sealed_at_ns: 0 });
         self.locals.area.enter(number);
         self.retiring.insert(slot.0);
         Ok(())
-    }
-
-    /// Whether the object in a slot is held, under this slot or under the one before its takeover.
-    /// The caller has fenced.
-    pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
-        let is_busy = self.retained.contains(slot.0) || self.spilling.contains(&slot.0);
-        if is_busy || self.holds.is_held(slot)? {
-            return Ok(true);
-        }
-        match self.locals.taken.get(&slot.0) {
-            Some(before) => self.holds.is_held(Slot(*before)),
-            None => Ok(false),
-        }
     }
 
     /// The id that an object had before the home took it over from its creator.
@@ -309,12 +295,13 @@ impl Home {
         let layout = self.layout();
         let in_page = layout.client_entries_in_page();
         let (locals, mut known) = (&self.locals, BTreeMap::<u32, u32>::new());
-        for slot in locals.blocks.keys().chain(locals.moved.keys()).copied() {
+        for slot in locals.known.keys().chain(locals.moved.keys()).copied() {
             let number = self.number_of(Slot(slot)).map_err(text)?;
             *known.entry(number / in_page).or_default() += 1;
             let life = locals.area.life(number).map_err(text)?;
             let is_retiring = self.retiring.contains(&slot);
-            let is_right = match (locals.blocks.get(&slot), life.state()) {
+            let known = locals.known.get(&slot).map(|known| known.run);
+            let is_right = match (known, life.state()) {
                 (Some(Some(_)), EntryState::Free) => !is_retiring && is_open(life),
                 (Some(_), EntryState::Retiring) => is_retiring,
                 (None, EntryState::Leaving) => !is_retiring,

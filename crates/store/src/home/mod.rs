@@ -7,6 +7,7 @@ mod adopt_names;
 mod adopt_report;
 mod announce;
 mod check;
+mod choose;
 mod delete;
 mod evict;
 mod inherit;
@@ -68,6 +69,7 @@ use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
 #[cfg(test)]
 use crate::tests::poison;
+use choose::KeptOrders;
 use keep::Retained;
 use reserved::Reserved;
 use state::{ClientAccounts, Locals, Restoring};
@@ -123,6 +125,10 @@ pub struct Home {
     locals: Locals,
     /// Objects that must not be evicted.
     pins: Pins,
+    /// Parts of the orders in which objects are evicted.
+    kept_orders: KeptOrders,
+    /// Slots of sealed replicas.
+    replicas: BTreeSet<u32>,
     /// Slots of objects whose names lead to newer objects, until they retire.
     replaced: BTreeSet<u32>,
     /// Slots of objects that are being spilled to files.

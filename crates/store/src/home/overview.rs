@@ -83,8 +83,8 @@ impl Home {
     /// The blocks that a hold on this slot keeps. A hold is input: the slot may have no object in
     /// memory.
     fn held_runs(&self, slot: Slot) -> Vec<Run> {
-        if let Some(run) = self.locals.blocks.get(&slot.0) {
-            return run.iter().copied().collect();
+        if let Some(known) = self.locals.known.get(&slot.0) {
+            return known.run.into_iter().collect();
         }
         let slot = self.locals.moved.get(&slot.0).map_or(slot, |moved| Slot(*moved));
         let is_in_memory = self.directory.sequence(slot).is_ok_and(|sequence| {

@@ -62,6 +62,10 @@ impl EvictionPolicy for ReplicasFirst {
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         candidate.is_replica.then_some(candidate.last_use_ns)
     }
+
+    fn order(&self) -> Option<&'static str> {
+        Some("replicas by last use")
+    }
 }
 
 impl Home {
@@ -141,6 +145,9 @@ impl Home {
         }
         self.restored_at.insert(id.slot().0, now_ns);
         self.objects += 1;
+        if seal.importer.is_none() {
+            self.replicas.insert(id.slot().0);
+        }
         if let (Some(name), Some(_)) = (seal.name, seal.importer) {
             self.reserved.remove(name);
         }
@@ -163,6 +170,12 @@ impl Home {
     /// Memory that cannot be written.
     pub fn set_replicas_until(&mut self, until_ns: u64) -> Result<(), StoreError> {
         self.control.store(REPLICAS_UNTIL, until_ns)
+    }
+
+    /// Whether there is any replica.
+    #[must_use]
+    pub fn has_replicas(&self) -> bool {
+        !self.replicas.is_empty()
     }
 
     /// Whether an object is a replica.

@@ -3,18 +3,17 @@
 //! All victims for one operation are chosen by simulation before the first eviction. So an
 //! operation that cannot have all its room evicts nothing.
 
-use std::collections::BTreeMap;
-
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::evict::{Choice, last_sharer, overlap};
+use super::choose::Choice;
+use super::evict::overlap;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventKind;
-use crate::format::entry::{Entry, EntryState};
-use crate::format::ids::{ObjectId, Slot, Target};
+use crate::format::entry::Entry;
+use crate::format::ids::ObjectId;
 use crate::format::options::HUGE_GRANT_BYTES;
 use crate::tables::clients::ClientSlot;
 use crate::tables::grants::span_of;
@@ -51,13 +50,6 @@ pub struct Freed {
     pub records: u64,
 }
 
-/// The simulated free resources.
-pub(super) struct Thought {
-    pub(super) space: SpaceAllocator,
-    pub(super) names: SpaceAllocator,
-    pub(super) vacant: u64,
-}
-
 /// The positions of the requested room.
 #[derive(Default)]
 struct Fit {
@@ -75,19 +67,6 @@ impl Room {
     /// Total length of all ranges.
     fn run_bytes(&self) -> u64 {
         self.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
-    }
-}
-
-impl Thought {
-    /// The positions of all requested room; none if it does not fit. Leaves the simulation
-    /// unchanged.
-    fn fit(&mut self, room: &Room) -> Option<Fit> {
-        if self.vacant < room.slots.into() || self.space.free_bytes() < room.run_bytes() {
-            return None;
-        }
-        let runs = fit_all(&mut self.space, &room.runs)?;
-        let names = fit_all(&mut self.names, &room.names)?;
-        Some(Fit { runs, names })
     }
 }
 
@@ -173,34 +152,39 @@ impl Home {
             Err(StoreError::TooManyGrants { .. }) => return Ok(None),
             Err(_) => {}
         }
-        self.register_all()?;
         let vacant = self.directory.vacant();
         // An object that a client sealed itself needs a slot temporarily before its eviction.
         let least = u32::from(vacant == 0);
         let room = Room { slots: room.slots.max(least), ..room.clone() };
-        let (mut choices, mut shared) = self.choices(policy)?;
-        choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
-        let mut thought = Thought {
-            space: self.space.clone(),
-            names: self.names.heap_mut().clone(),
-            vacant: vacant.into(),
-        };
-        let mut look_at = 1;
-        for count in 1..=choices.len() {
-            if let Some(choice) = choices.get(count - 1) {
-                think_gone(choice, &mut thought, &mut shared)?;
+        let is_simple = room.runs.len() <= 1 && room.names.len() <= 1;
+        let (mut look_at, mut fit) = (1, None);
+        let (choices, is_enough) = self.choose(policy, &mut |home, simulation, is_last| {
+            let count = simulation.gone.len();
+            if count == 1 {
+                look_at = 1;
             }
-            if count < look_at && count < choices.len() {
-                continue;
+            if count < look_at && !is_last {
+                return false;
             }
-            if let Some(fit) = thought.fit(&room) {
-                choices.truncate(count);
-                return Ok(Some(needed(choices, &fit, (vacant, room.slots))));
-            }
-            let is_simple = room.runs.len() <= 1 && room.names.len() <= 1;
             look_at = count + if is_simple { 1 } else { (count / LOOK_PART).max(1) };
+            if u64::from(vacant) + simulation.slots >= room.slots.into() {
+                fit = home.fit(&room);
+            }
+            fit.is_some()
+        })?;
+        let fit = fit.filter(|_| is_enough);
+        Ok(fit.map(|fit| needed(choices, &fit, (vacant, room.slots))))
+    }
+
+    /// The ranges of the heap and of the name heap for all requested room; none if it does not fit.
+    /// Allocates nothing.
+    fn fit(&mut self, room: &Room) -> Option<Fit> {
+        if self.space.free_bytes() < room.run_bytes() {
+            return None;
         }
-        Ok(None)
+        let runs = fit_all(&mut self.space, &room.runs)?;
+        let names = fit_all(self.names.heap_mut(), &room.names)?;
+        Some(Fit { runs, names })
     }
 
     /// Evict all of these objects, or none (returns false). Exception: objects whose slots are
@@ -216,66 +200,43 @@ impl Home {
         let mut leaving: Vec<Entry> = Vec::with_capacity(own.len() + locals.len());
         let own = own.into_iter().map(|id| (id, false));
         for (id, needs_slot) in own.chain(locals.into_iter().map(|id| (id, true))) {
-            if needs_slot && self.directory.vacant() == 0 {
-                self.let_go(&mut leaving, evicted)?;
+            if needs_slot
+                && self.directory.vacant() == 0
+                && !self.let_go(policy, &mut leaving, evicted)?
+            {
+                return Ok(false);
             }
-            match self.begin_leave(policy, id) {
+            match self.mark_leaving(id) {
                 Ok(Some(entry)) => leaving.push(entry),
                 refused => {
-                    for entry in leaving {
-                        self.stay(entry.id.slot())?;
-                    }
+                    self.stay(&leaving)?;
                     return refused.map(|_| false);
                 }
             }
         }
-        self.let_go(&mut leaving, evicted)?;
-        Ok(true)
+        self.let_go(policy, &mut leaving, evicted)
     }
 
-    /// Bring an object into state leaving. Returns `None` if it is held or protected, or `policy`
-    /// keeps it.
-    pub(super) fn begin_leave(
-        &mut self,
-        policy: &dyn EvictionPolicy,
-        id: ObjectId,
-    ) -> Result<Option<Entry>, StoreError> {
-        // Only a directory entry can be in state leaving.
-        let id = match self.take_over(id) {
-            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
-                return Ok(None);
-            }
-            taken => taken?,
-        };
-        let entry = self.find(Target::Id(id))?;
-        if !self.try_leave(id.slot())? {
-            return Ok(None);
-        }
-        if !policy.may_leave(id, self.former_id(id)) {
-            self.stay(id.slot())?;
-            return Ok(None);
-        }
-        Ok(Some(entry))
-    }
-
-    /// Bring an object back from state leaving.
-    fn stay(&mut self, slot: Slot) -> Result<(), StoreError> {
-        let sequence = self.directory.sequence(slot)?;
-        self.directory.set_sequence(slot, sequence.with(EntryState::Sealed))
-    }
-
-    /// Evict objects that are leaving.
+    /// Evict objects that are marked as leaving, or none (returns false).
     fn let_go(
         &mut self,
+        policy: &dyn EvictionPolicy,
         leaving: &mut Vec<Entry>,
         evicted: &mut Evicted,
-    ) -> Result<(), StoreError> {
-        for entry in leaving.drain(..) {
+    ) -> Result<bool, StoreError> {
+        let leaving = std::mem::take(leaving);
+        if leaving.is_empty() {
+            return Ok(true);
+        }
+        if !self.settle_leaving(policy, &leaving)? {
+            return Ok(false);
+        }
+        for entry in leaving {
             self.retire(&entry, EventKind::Evicted)?;
             evicted.objects += 1;
             evicted.bytes.0 += self.free_object(entry.id.slot())?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Grant a client a range for each of `sizes`, all or none. A single range may be up to `want`
@@ -315,27 +276,6 @@ impl Home {
         take_all(&mut self.space, sizes, aligned)
             .or_else(|| take_all(&mut self.space, sizes, |_| 1))
     }
-}
-
-/// Simulate the eviction of one more object.
-pub(super) fn think_gone(
-    choice: &Choice,
-    thought: &mut Thought,
-    shared: &mut BTreeMap<u64, u32>,
-) -> Result<(), StoreError> {
-    let wrong = |error| StoreError::Inconsistent(format!("eviction: {error}"));
-    for run in &choice.runs {
-        if last_sharer(shared, *run) {
-            thought.space.free(*run).map_err(wrong)?;
-        }
-    }
-    if choice.has_slot {
-        thought.vacant += 1;
-    }
-    if !choice.name.is_empty() {
-        thought.names.free(name_run(choice.name)).map_err(wrong)?;
-    }
-    Ok(())
 }
 
 /// The objects that overlap the requested room, plus as many others as are needed for slots.

@@ -8,6 +8,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::Deleted;
+use crate::alloc::eviction::ByHand;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
@@ -83,7 +84,7 @@ impl Home {
             Err(StoreError::NotFound { .. }) => return Ok(None),
             found => found?,
         };
-        if !self.try_leave(slot)? {
+        if self.begin_leave(&ByHand, id)?.is_none() {
             return Ok(None);
         }
         let runs = self.runs_of(slot, &entry)?;

@@ -120,7 +120,7 @@ impl Home {
             fragmented: Length(free - self.space.interior_bytes()),
             largest_free: Length(self.space.largest()),
             objects: self.objects,
-            client_objects: self.locals.blocks.len() as u32,
+            client_objects: self.locals.known.len() as u32,
             client_objects_max: layout.client_entries(),
             objects_retiring: self.retiring.len() as u32,
             objects_max: layout.objects_max,
@@ -173,8 +173,8 @@ impl Home {
         let is_sealed = |run: &Run| self.blocks.get(*run).is_some_and(|block| block.sealed > 0);
         for slot in slots {
             let slot = Slot(self.locals.moved.get(&slot.0).copied().unwrap_or(slot.0));
-            if let Some(run) = self.locals.blocks.get(&slot.0) {
-                runs.extend(run.filter(is_sealed));
+            if let Some(known) = self.locals.known.get(&slot.0) {
+                runs.extend(known.run.filter(is_sealed));
             } else if slot.0 < self.directory.used()
                 && matches!(
                     self.directory.sequence(slot)?.state(),

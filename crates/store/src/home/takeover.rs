@@ -21,7 +21,7 @@ impl Home {
         let Some(number) = self.layout().client_entry(id.slot()) else {
             return self.find(Target::Id(id)).map(|entry| entry.id);
         };
-        if !self.locals.blocks.contains_key(&id.slot().0) {
+        if !self.locals.known.contains_key(&id.slot().0) {
             self.register_one(number)?;
         }
         let entry = self.find_local(id)?;
@@ -36,7 +36,7 @@ impl Home {
         self.directory.publish(vacancy, &Entry { id: new, ..entry })?;
         self.locals.area.set_life(number, life.with(EntryState::Leaving))?;
         failpoint!("takeover.moved");
-        self.locals.blocks.remove(&id.slot().0);
+        self.locals.known.remove(&id.slot().0);
         self.note_taken(id.slot(), new.slot());
         Ok(new)
     }

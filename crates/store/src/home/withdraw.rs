@@ -9,7 +9,6 @@ use std::sync::Arc;
 use farrow_memory::{Length, Region, Section, Span};
 
 use super::Home;
-use super::room::{Thought, think_gone};
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
@@ -116,23 +115,10 @@ impl Home {
         if self.space.interior_bytes() >= bytes.0 {
             return Ok(Some(Vec::new()));
         }
-        self.register_all()?;
-        let (mut choices, mut shared) = self.choices(policy)?;
-        choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
-        let mut thought = Thought {
-            space: self.space.clone(),
-            names: self.names.heap_mut().clone(),
-            vacant: self.directory.vacant().into(),
-        };
-        let mut ids = Vec::new();
-        for choice in &choices {
-            think_gone(choice, &mut thought, &mut shared)?;
-            ids.push(choice.candidate.id);
-            if thought.space.interior_bytes() >= bytes.0 {
-                return Ok(Some(ids));
-            }
-        }
-        Ok(None)
+        let (choices, is_enough) =
+            self.choose(policy, &mut |home, _, _| home.space.interior_bytes() >= bytes.0)?;
+        let ids = choices.into_iter().map(|choice| choice.candidate.id);
+        Ok(is_enough.then(|| ids.collect()))
     }
 
     /// Evict objects in the order of `policy` until this many bytes can be withdrawn. Evicts

@@ -11,7 +11,6 @@ use farrow_memory::{Length, Offset, Proximity, Span};
 
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::format::ids::Slot;
 use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout, OPEN_SEALS_WORD};
 use crate::tables::client_pages::ClientPages;
 use crate::tables::control::{Control, word_of};
@@ -105,22 +104,6 @@ impl HoldArea {
     /// Clients that own a block.
     pub(crate) fn owners(&self) -> BTreeSet<u32> {
         self.assigned.iter().filter_map(|b| self.owner_of(*b)).collect()
-    }
-
-    /// Whether any client holds directory slot `slot`. The caller has fenced.
-    pub(crate) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
-        let wanted = u64::from(slot.0) + 1;
-        for block in self.counted() {
-            let mut found = false;
-            self.scan(block, |value| {
-                found = value == wanted;
-                !found
-            })?;
-            if found {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Which of `slots` are held, in one pass over all blocks. The caller has fenced.

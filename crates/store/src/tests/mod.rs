@@ -7,6 +7,7 @@ mod damage;
 mod damaged_names;
 mod events;
 mod evict;
+mod evict_order;
 mod evict_races;
 mod golden;
 mod kills;

@@ -5,5 +5,5 @@ mod locals;
 mod restoring;
 
 pub(super) use accounts::ClientAccounts;
-pub(super) use locals::Locals;
+pub(super) use locals::{KnownEntry, Locals};
 pub(super) use restoring::Restoring;

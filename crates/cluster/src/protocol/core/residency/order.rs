@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use farrow_memory::Length;
-use farrow_store::{EvictionCandidate, EvictionPolicy, ObjectId};
+use farrow_store::{EvictionCandidate, EvictionPolicy, Lru, ObjectId};
 
 /// What the residency of objects needs to know of their replicas in the memory of other nodes.
 pub(in crate::protocol) trait RemoteReplicas: Debug + Send + Sync {
@@ -44,6 +44,10 @@ impl EvictionPolicy for WithoutReplicated<'_> {
     fn rank(&self, candidate: &EvictionCandidate) -> Option<u64> {
         let is_elsewhere = self.is_elsewhere(candidate.id, candidate.former);
         if is_elsewhere { None } else { self.policy.rank(candidate) }
+    }
+
+    fn order(&self) -> Option<&'static str> {
+        (self.policy.order() == Some(Lru::ORDER)).then_some("last use, without replicas elsewhere")
     }
 
     fn may_leave(&self, id: ObjectId, former: Option<ObjectId>) -> bool {
@@ -93,7 +97,7 @@ impl EvictionPolicy for CopiedOrder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use farrow_store::{Lru, NamespaceId};
+    use farrow_store::NamespaceId;
 
     use super::*;
 

@@ -51,7 +51,7 @@ impl Residency {
             reclaim(home);
             checked = home.check_room(room);
         }
-        if checked.is_err() && may_evict {
+        if checked.is_err() && may_evict && home.has_replicas() {
             // Replicas can be fetched again, so they are evicted first.
             home.make_room(&ReplicasFirst, room)?;
             checked = home.check_room(room);
@@ -83,8 +83,8 @@ impl Residency {
         if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
             reclaim(home);
             let room = Room::of_run(bytes);
-            let evicted = home.make_room(&ReplicasFirst, &room)?;
-            if evicted.objects == 0 {
+            let has_replicas = home.has_replicas();
+            if !has_replicas || home.make_room(&ReplicasFirst, &room)?.objects == 0 {
                 self.evict_or_spill(home, elsewhere, &room, bytes)?;
             }
             begun = begin(home);

@@ -1,0 +1,329 @@
+//! The choice of objects that leave memory: in the order of a policy, until what is needed would be
+//! free.
+//!
+//! A scan of all objects takes time in their number, so it must not be made for each eviction. The
+//! home keeps the first part of the order that a scan found and takes the next victims from it,
+//! after a look at each: one that was used, held, pinned or deleted since does not count any more.
+//! What the part does not have was used later than all in it when the scan was made, or could not
+//! be evicted then.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Length, Span};
+
+use super::Home;
+use crate::alloc::blocks::Block;
+use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
+use crate::alloc::space::Run;
+use crate::client::uses;
+use crate::error::StoreError;
+use crate::format::entry::{Entry, EntryState};
+use crate::format::ids::{NamespaceId, ObjectId, Slot};
+use crate::tables::names::name_run;
+
+/// Part of the objects that a scan found, whose order is kept.
+const KEPT_PART: usize = 8;
+
+/// Objects whose order is kept at least.
+const KEPT_MIN: usize = 1024;
+
+/// A candidate with its resources.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) candidate: EvictionCandidate,
+    pub(super) rank: u64,
+    pub(super) runs: Vec<Run>,
+    /// The range of its name in the name heap; empty if it has none.
+    pub(super) name: Span,
+    /// Whether it has a directory slot, not an entry in a client's entry page.
+    pub(super) has_slot: bool,
+}
+
+impl Choice {
+    pub(super) fn place(&self) -> (u64, ObjectId) {
+        (self.rank, self.candidate.id)
+    }
+}
+
+/// The first candidates of earlier scans, in order of their ranks, by [`EvictionPolicy::order`].
+#[derive(Debug, Default)]
+pub(super) struct KeptOrders(BTreeMap<&'static str, VecDeque<(u64, ObjectId)>>);
+
+/// The objects chosen so far. Their ranges of the heap and of the name heap are free in the home's
+/// allocators, until [`Simulation::undo`].
+#[derive(Debug, Default)]
+pub(super) struct Simulation {
+    /// The objects, in order.
+    pub(super) gone: Vec<Choice>,
+    /// Bytes of the heap that would become free.
+    pub(super) bytes: u64,
+    /// Directory slots that would become free.
+    pub(super) slots: u64,
+    /// Objects that still have a block of which one has gone, by the start of the block.
+    sharers: BTreeMap<u64, u32>,
+    runs: Vec<Run>,
+    names: Vec<Run>,
+}
+
+/// Whether enough objects are gone. The flag tells that there are no more.
+type IsEnough<'a> = dyn FnMut(&mut Home, &Simulation, bool) -> bool + 'a;
+
+impl Simulation {
+    /// One more object is gone.
+    fn add(&mut self, home: &mut Home, choice: Choice) -> Result<(), StoreError> {
+        for run in &choice.runs {
+            let all = home.blocks.get(*run).map_or(1, sharers);
+            if all > 1 {
+                let left = self.sharers.entry(run.start).or_insert(all);
+                *left = left.saturating_sub(1);
+                if *left > 0 {
+                    continue;
+                }
+            }
+            home.space.free(*run).map_err(wrong)?;
+            self.runs.push(*run);
+            self.bytes += run.len();
+        }
+        self.slots += u64::from(choice.has_slot);
+        if !choice.name.is_empty() {
+            let name = name_run(choice.name);
+            home.names.heap_mut().free(name).map_err(wrong)?;
+            self.names.push(name);
+        }
+        self.gone.push(choice);
+        Ok(())
+    }
+
+    /// Takes back what was freed. Returns the objects that were gone.
+    fn undo(self, home: &mut Home) -> Result<Vec<Choice>, StoreError> {
+        let runs = self.runs.iter().rev().all(|run| home.space.claim(*run));
+        let names = self.names.iter().rev().all(|run| home.names.heap_mut().claim(*run));
+        if runs && names {
+            Ok(self.gone)
+        } else {
+            Err(wrong("what a simulation freed cannot be taken back"))
+        }
+    }
+}
+
+impl Home {
+    /// Choose objects in the order of `policy` until `is_enough`. Returns them in order, and
+    /// whether they are enough.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub(super) fn choose(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        is_enough: &mut IsEnough<'_>,
+    ) -> Result<(Vec<Choice>, bool), StoreError> {
+        if let Some(name) = policy.order()
+            && let Some(mut order) = self.kept_orders.0.remove(name)
+            && let (choices, true) = self.choose_of_kept(policy, &mut order, is_enough)?
+        {
+            self.kept_orders.0.insert(name, order);
+            return Ok((choices, true));
+        }
+        self.register_all()?;
+        let mut choices = self.choices(policy)?;
+        let kept = (choices.len() / KEPT_PART).max(KEPT_MIN).min(choices.len());
+        if kept < choices.len() {
+            choices.select_nth_unstable_by_key(kept, Choice::place);
+        }
+        let mut later = choices.split_off(kept);
+        choices.sort_unstable_by_key(Choice::place);
+        if let Some(name) = policy.order() {
+            self.kept_orders.0.insert(name, choices.iter().map(Choice::place).collect());
+        }
+        let mut simulation = Simulation::default();
+        let found = self.add_until(&mut simulation, choices, |home, simulation, is_last| {
+            is_enough(home, simulation, is_last && later.is_empty())
+        });
+        let found = match found {
+            Ok(false) => {
+                later.sort_unstable_by_key(Choice::place);
+                self.add_until(&mut simulation, later, is_enough)
+            }
+            found => found,
+        };
+        let choices = simulation.undo(self)?;
+        Ok((choices, found?))
+    }
+
+    fn add_until(
+        &mut self,
+        simulation: &mut Simulation,
+        choices: Vec<Choice>,
+        mut is_enough: impl FnMut(&mut Self, &Simulation, bool) -> bool,
+    ) -> Result<bool, StoreError> {
+        let count = choices.len();
+        for (at, choice) in choices.into_iter().enumerate() {
+            simulation.add(self, choice)?;
+            if is_enough(self, simulation, at + 1 == count) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`Home::choose`], of the objects in `order` alone. Those that have lost their place leave
+    /// it.
+    fn choose_of_kept(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        order: &mut VecDeque<(u64, ObjectId)>,
+        is_enough: &mut IsEnough<'_>,
+    ) -> Result<(Vec<Choice>, bool), StoreError> {
+        fence(Ordering::SeqCst);
+        let held = self.holds.held()?;
+        let mut simulation = Simulation::default();
+        let mut found = Ok(false);
+        while matches!(found, Ok(false))
+            && let Some((rank, id)) = order.pop_front()
+        {
+            let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);
+            found = match self.choice(policy, id.slot(), &held, stamp_of) {
+                Ok(Some(choice)) if choice.place() == (rank, id) => {
+                    simulation.add(self, choice).map(|()| is_enough(self, &simulation, false))
+                }
+                other => other.map(|_| false),
+            };
+        }
+        if matches!(found, Ok(false)) && !simulation.gone.is_empty() {
+            found = Ok(is_enough(self, &simulation, true));
+        }
+        let choices = simulation.undo(self)?;
+        choices.iter().rev().for_each(|choice| order.push_front(choice.place()));
+        Ok((choices, found?))
+    }
+
+    /// All candidates of a policy, without those whose eviction would free no block. In no order.
+    pub(super) fn choices(&self, policy: &dyn EvictionPolicy) -> Result<Vec<Choice>, StoreError> {
+        fence(Ordering::SeqCst);
+        let held = self.holds.held()?;
+        let [of_directory, of_clients] = self.stamps()?;
+        let stamp_of = |slot: Slot| {
+            let stamp = match self.layout().client_entry(slot) {
+                Some(number) => of_clients.get(number as usize),
+                None => of_directory.get(slot.0 as usize),
+            };
+            Ok(stamp.copied().unwrap_or_default())
+        };
+        let mut choices = Vec::new();
+        // Sharers of a block that are no candidates.
+        let mut staying: BTreeMap<u64, u32> = BTreeMap::new();
+        for slot in (0..self.directory.used()).map(Slot).chain(self.local_slots()) {
+            let Some(choice) = self.choice(policy, slot, &held, stamp_of)? else { continue };
+            for run in &choice.runs {
+                if let Some(all) = self.blocks.get(*run).map(sharers).filter(|all| *all > 1) {
+                    *staying.entry(run.start).or_insert(all) -= 1;
+                }
+            }
+            choices.push(choice);
+        }
+        let frees = |run: &Run| staying.get(&run.start).is_none_or(|sharers| *sharers == 0);
+        choices.retain(|choice| choice.runs.iter().any(frees));
+        Ok(choices)
+    }
+
+    /// The object in a slot, if it may be evicted by this policy.
+    fn choice(
+        &self,
+        policy: &dyn EvictionPolicy,
+        slot: Slot,
+        held: &BTreeSet<u32>,
+        stamp_of: impl Fn(Slot) -> Result<u64, StoreError>,
+    ) -> Result<Option<Choice>, StoreError> {
+        let before = self.locals.taken.get(&slot.0).copied().map(Slot);
+        let is_held = |slot: Slot| held.contains(&slot.0);
+        if is_held(slot) || before.is_some_and(is_held) || self.is_protected(slot) {
+            return Ok(None);
+        }
+        let Some(sealed) = self.sealed_in(slot)? else {
+            return Ok(None);
+        };
+        let SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
+        let mut used_at = stamp_of(slot)?;
+        if let Some(before) = before {
+            used_at = used_at.max(stamp_of(before)?);
+        }
+        // Stamps are client input: one in the future counts as now.
+        let used_at = used_at.min(self.now_ns);
+        let restored_at = self.restored_at.get(&slot.0).copied().unwrap_or_default();
+        let candidate = EvictionCandidate {
+            id,
+            former: before.and_then(|_| self.former_id(id)),
+            last_use_ns: used_at.max(restored_at).max(sealed_at_ns),
+            bytes: Length(runs.iter().map(|run| run.len()).sum()),
+            namespace,
+            is_replica,
+        };
+        let has_slot = self.layout().client_entry(slot).is_none();
+        let rank = policy.rank(&candidate);
+        Ok(rank.map(|rank| Choice { candidate, rank, runs, name, has_slot }))
+    }
+
+    /// The use stamps of directory slots and of client entries, as far as needed.
+    fn stamps(&self) -> Result<[Vec<u64>; 2], StoreError> {
+        let (region, layout) = (self.region(), self.layout());
+        let known = self.locals.known.last_key_value().map(|(slot, _)| *slot);
+        let moved = self.locals.moved.last_key_value().map(|(slot, _)| *slot);
+        let end = known.max(moved).map_or(layout.objects_max, |last| last.saturating_add(1));
+        Ok([
+            uses::stamps(region, layout, 0, self.directory.used())?,
+            uses::stamps(region, layout, layout.objects_max, end)?,
+        ])
+    }
+
+    /// Slots of registered objects that clients sealed themselves.
+    fn local_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.locals.known.keys().copied().map(Slot)
+    }
+
+    /// The sealed object in a slot.
+    fn sealed_in(&self, slot: Slot) -> Result<Option<SealedObject>, StoreError> {
+        if let Some(number) = self.layout().client_entry(slot) {
+            let known = self.locals.known.get(&slot.0).copied();
+            let Some(known) = known.filter(|_| !self.retiring.contains(&slot.0)) else {
+                return Ok(None);
+            };
+            let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
+            let namespace = self.locals.area.namespace_of(number);
+            return Ok(known.run.map(|run| SealedObject {
+                id,
+                namespace,
+                is_replica: false,
+                sealed_at_ns: known.sealed_at_ns,
+                runs: vec![run],
+                name: Span::default(),
+            }));
+        }
+        if self.directory.sequence(slot)?.state() != EntryState::Sealed {
+            return Ok(None);
+        }
+        let entry = self.directory.entry(slot)?;
+        let runs = self.runs_of(slot, &entry)?;
+        let Entry { id, namespace, is_replica, sealed_at_ns, name, .. } = entry;
+        Ok(Some(SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name }))
+    }
+}
+
+/// The properties of a sealed object that eviction needs.
+struct SealedObject {
+    id: ObjectId,
+    namespace: NamespaceId,
+    is_replica: bool,
+    sealed_at_ns: u64,
+    runs: Vec<Run>,
+    name: Span,
+}
+
+/// The number of objects that have a block.
+fn sharers(block: Block) -> u32 {
+    block.sealed.saturating_add(block.retiring)
+}
+
+fn wrong(why: impl std::fmt::Display) -> StoreError {
+    StoreError::Inconsistent(format!("eviction: {why}"))
+}
