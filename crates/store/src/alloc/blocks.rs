@@ -22,6 +22,13 @@ pub(crate) struct Block {
     pub(crate) owner: ClientAccount,
 }
 
+impl Block {
+    /// The number of objects that have it.
+    pub(crate) fn sharers(&self) -> u32 {
+        self.sealed.saturating_add(self.retiring)
+    }
+}
+
 /// The account of a client; a number is not reused in the life of a home. Ordered by namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct ClientAccount {
@@ -60,6 +67,8 @@ pub(crate) struct Blocks {
     map: BTreeMap<u64, Block>,
     sealed_bytes: u64,
     retiring_bytes: u64,
+    /// Blocks of more than one object.
+    shared: usize,
     /// Usage of present clients, and of the departed ones of each namespace.
     usage: BTreeMap<ClientAccount, Usage>,
 }
@@ -75,6 +84,7 @@ impl Blocks {
             } else {
                 blocks.retiring_bytes += bytes;
             }
+            blocks.shared += usize::from(block.sharers() > 1);
             let usage = blocks.usage.entry(block.owner).or_default();
             usage.bytes.0 += bytes;
             usage.objects += block.objects;
@@ -91,6 +101,11 @@ impl Blocks {
     /// Bytes that are part of retiring objects only.
     pub(crate) fn retiring_bytes(&self) -> u64 {
         self.retiring_bytes
+    }
+
+    /// Whether any block is part of more than one object.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared > 0
     }
 
     /// Whether exactly this range is a block.
@@ -115,6 +130,7 @@ impl Blocks {
             }
         }
         block.sealed += 1;
+        self.shared += usize::from(block.sharers() == 2);
         let objects = u32::from(part == BlockRole::Primary);
         block.objects += objects;
         let owner = block.owner;
@@ -145,7 +161,8 @@ impl Blocks {
     pub(crate) fn release(&mut self, run: Run) -> Result<bool, NoBlock> {
         let block = self.map.get_mut(&run.start).ok_or(NoBlock(run))?;
         block.retiring = block.retiring.checked_sub(1).ok_or(NoBlock(run))?;
-        if block.sealed > 0 || block.retiring > 0 {
+        if block.sharers() > 0 {
+            self.shared -= usize::from(block.sharers() == 1);
             return Ok(false);
         }
         let owner = block.owner;

@@ -14,9 +14,9 @@ use super::Home;
 use super::adopt_local;
 use super::adopt_names::NameCheck;
 use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
-use super::choose::KeptOrders;
 use super::inherit::Unfinished;
 use super::keep::{self, Retained};
+use super::order::Orders;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
 use super::state::{ClientAccounts, Locals};
@@ -181,7 +181,7 @@ impl Home {
             retiring: staying.retiring,
             retained: Retained::default(),
             locals: Locals::new(area),
-            kept_orders: KeptOrders::default(),
+            orders: Orders::default(),
             replicas: BTreeSet::new(),
             accounts,
             namespaces,

@@ -112,6 +112,10 @@ impl Home {
             let known = (self.objects, self.names.count());
             return Err(format!("{sealed} objects, {names} names; accounts say {known:?}"));
         }
+        let shared = self.blocks.iter().any(|(_, block)| block.sharers() > 1);
+        if shared != self.blocks.has_shared() {
+            return Err(format!("blocks are shared: {shared}; accounts say {}", !shared));
+        }
         let known = self.blocks.iter().map(|(run, b)| (run, (b.sealed, b.retiring)));
         if !known.eq(counts) {
             return Err("blocks are not those of the entries".to_owned());

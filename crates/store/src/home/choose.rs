@@ -1,19 +1,17 @@
 //! The choice of objects that leave memory: in the order of a policy, until what is needed would be
 //! free.
 //!
-//! A scan of all objects takes time in their number, so it must not be made for each eviction. The
-//! home keeps the first part of the order that a scan found and takes the next victims from it,
-//! after a look at each: one that was used, held, pinned or deleted since does not count any more.
-//! What the part does not have was used later than all in it when the scan was made, or could not
-//! be evicted then.
+//! The order comes from a scan of all objects (`order`). The home takes the victims of later calls
+//! from it too, after a look at each: one that was used, held, pinned or deleted since has lost its
+//! place.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use crate::alloc::blocks::Block;
+use super::order::{Order, Place};
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::alloc::space::Run;
 use crate::client::uses;
@@ -21,12 +19,6 @@ use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{NamespaceId, ObjectId, Slot};
 use crate::tables::names::name_run;
-
-/// Part of the objects that a scan found, whose order is kept.
-const KEPT_PART: usize = 8;
-
-/// Objects whose order is kept at least.
-const KEPT_MIN: usize = 1024;
 
 /// A candidate with its resources.
 #[derive(Debug)]
@@ -41,14 +33,10 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn place(&self) -> (u64, ObjectId) {
-        (self.rank, self.candidate.id)
+    pub(super) fn place(&self) -> Place {
+        Place { rank: self.rank, id: self.candidate.id }
     }
 }
-
-/// The first candidates of earlier scans, in order of their ranks, by [`EvictionPolicy::order`].
-#[derive(Debug, Default)]
-pub(super) struct KeptOrders(BTreeMap<&'static str, VecDeque<(u64, ObjectId)>>);
 
 /// The objects chosen so far. Their ranges of the heap and of the name heap are free in the home's
 /// allocators, until [`Simulation::undo`].
@@ -66,14 +54,14 @@ pub(super) struct Simulation {
     names: Vec<Run>,
 }
 
-/// Whether enough objects are gone. The flag tells that there are no more.
+/// Whether enough objects are gone. The flag says that no more follow.
 type IsEnough<'a> = dyn FnMut(&mut Home, &Simulation, bool) -> bool + 'a;
 
 impl Simulation {
     /// One more object is gone.
     fn add(&mut self, home: &mut Home, choice: Choice) -> Result<(), StoreError> {
         for run in &choice.runs {
-            let all = home.blocks.get(*run).map_or(1, sharers);
+            let all = home.blocks.get(*run).map_or(1, |block| block.sharers());
             if all > 1 {
                 let left = self.sharers.entry(run.start).or_insert(all);
                 *left = left.saturating_sub(1);
@@ -118,61 +106,34 @@ impl Home {
         policy: &dyn EvictionPolicy,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
-        if let Some(name) = policy.order()
-            && let Some(mut order) = self.kept_orders.0.remove(name)
-            && let (choices, true) = self.choose_of_kept(policy, &mut order, is_enough)?
+        while let Some(name) = policy.order()
+            && let Some(mut order) = self.orders.take(name)
         {
-            self.kept_orders.0.insert(name, order);
+            let (choices, true) = self.choose_from(policy, &mut order, is_enough)? else {
+                if let Some(next) = self.next_order(policy, order)? {
+                    self.orders.keep(name, next);
+                }
+                continue;
+            };
+            self.scan_ahead(policy, &mut order, choices.len())?;
+            self.orders.keep(name, order);
             return Ok((choices, true));
         }
-        self.register_all()?;
-        let mut choices = self.choices(policy)?;
-        let kept = (choices.len() / KEPT_PART).max(KEPT_MIN).min(choices.len());
-        if kept < choices.len() {
-            choices.select_nth_unstable_by_key(kept, Choice::place);
-        }
-        let mut later = choices.split_off(kept);
-        choices.sort_unstable_by_key(Choice::place);
+        let mut order = self.order_of_all(policy)?;
+        let chosen = self.choose_from(policy, &mut order, is_enough)?;
         if let Some(name) = policy.order() {
-            self.kept_orders.0.insert(name, choices.iter().map(Choice::place).collect());
+            order.shorten();
+            self.orders.keep(name, order);
         }
-        let mut simulation = Simulation::default();
-        let found = self.add_until(&mut simulation, choices, |home, simulation, is_last| {
-            is_enough(home, simulation, is_last && later.is_empty())
-        });
-        let found = match found {
-            Ok(false) => {
-                later.sort_unstable_by_key(Choice::place);
-                self.add_until(&mut simulation, later, is_enough)
-            }
-            found => found,
-        };
-        let choices = simulation.undo(self)?;
-        Ok((choices, found?))
-    }
-
-    fn add_until(
-        &mut self,
-        simulation: &mut Simulation,
-        choices: Vec<Choice>,
-        mut is_enough: impl FnMut(&mut Self, &Simulation, bool) -> bool,
-    ) -> Result<bool, StoreError> {
-        let count = choices.len();
-        for (at, choice) in choices.into_iter().enumerate() {
-            simulation.add(self, choice)?;
-            if is_enough(self, simulation, at + 1 == count) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(chosen)
     }
 
     /// As [`Home::choose`], of the objects in `order` alone. Those that have lost their place leave
     /// it.
-    fn choose_of_kept(
+    fn choose_from(
         &mut self,
         policy: &dyn EvictionPolicy,
-        order: &mut VecDeque<(u64, ObjectId)>,
+        order: &mut Order,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
         fence(Ordering::SeqCst);
@@ -180,11 +141,11 @@ impl Home {
         let mut simulation = Simulation::default();
         let mut found = Ok(false);
         while matches!(found, Ok(false))
-            && let Some((rank, id)) = order.pop_front()
+            && let Some(place) = order.next()
         {
             let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);
-            found = match self.choice(policy, id.slot(), &held, stamp_of) {
-                Ok(Some(choice)) if choice.place() == (rank, id) => {
+            found = match self.choice(policy, place.id.slot(), &held, stamp_of) {
+                Ok(Some(choice)) if choice.place() == place => {
                     simulation.add(self, choice).map(|()| is_enough(self, &simulation, false))
                 }
                 other => other.map(|_| false),
@@ -194,41 +155,12 @@ impl Home {
             found = Ok(is_enough(self, &simulation, true));
         }
         let choices = simulation.undo(self)?;
-        choices.iter().rev().for_each(|choice| order.push_front(choice.place()));
+        order.put_back(choices.iter().map(Choice::place));
         Ok((choices, found?))
     }
 
-    /// All candidates of a policy, without those whose eviction would free no block. In no order.
-    pub(super) fn choices(&self, policy: &dyn EvictionPolicy) -> Result<Vec<Choice>, StoreError> {
-        fence(Ordering::SeqCst);
-        let held = self.holds.held()?;
-        let [of_directory, of_clients] = self.stamps()?;
-        let stamp_of = |slot: Slot| {
-            let stamp = match self.layout().client_entry(slot) {
-                Some(number) => of_clients.get(number as usize),
-                None => of_directory.get(slot.0 as usize),
-            };
-            Ok(stamp.copied().unwrap_or_default())
-        };
-        let mut choices = Vec::new();
-        // Sharers of a block that are no candidates.
-        let mut staying: BTreeMap<u64, u32> = BTreeMap::new();
-        for slot in (0..self.directory.used()).map(Slot).chain(self.local_slots()) {
-            let Some(choice) = self.choice(policy, slot, &held, stamp_of)? else { continue };
-            for run in &choice.runs {
-                if let Some(all) = self.blocks.get(*run).map(sharers).filter(|all| *all > 1) {
-                    *staying.entry(run.start).or_insert(all) -= 1;
-                }
-            }
-            choices.push(choice);
-        }
-        let frees = |run: &Run| staying.get(&run.start).is_none_or(|sharers| *sharers == 0);
-        choices.retain(|choice| choice.runs.iter().any(frees));
-        Ok(choices)
-    }
-
     /// The object in a slot, if it may be evicted by this policy.
-    fn choice(
+    pub(super) fn choice(
         &self,
         policy: &dyn EvictionPolicy,
         slot: Slot,
@@ -262,23 +194,6 @@ impl Home {
         let has_slot = self.layout().client_entry(slot).is_none();
         let rank = policy.rank(&candidate);
         Ok(rank.map(|rank| Choice { candidate, rank, runs, name, has_slot }))
-    }
-
-    /// The use stamps of directory slots and of client entries, as far as needed.
-    fn stamps(&self) -> Result<[Vec<u64>; 2], StoreError> {
-        let (region, layout) = (self.region(), self.layout());
-        let known = self.locals.known.last_key_value().map(|(slot, _)| *slot);
-        let moved = self.locals.moved.last_key_value().map(|(slot, _)| *slot);
-        let end = known.max(moved).map_or(layout.objects_max, |last| last.saturating_add(1));
-        Ok([
-            uses::stamps(region, layout, 0, self.directory.used())?,
-            uses::stamps(region, layout, layout.objects_max, end)?,
-        ])
-    }
-
-    /// Slots of registered objects that clients sealed themselves.
-    fn local_slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.locals.known.keys().copied().map(Slot)
     }
 
     /// The sealed object in a slot.
@@ -317,11 +232,6 @@ struct SealedObject {
     sealed_at_ns: u64,
     runs: Vec<Run>,
     name: Span,
-}
-
-/// The number of objects that have a block.
-fn sharers(block: Block) -> u32 {
-    block.sealed.saturating_add(block.retiring)
 }
 
 fn wrong(why: impl std::fmt::Display) -> StoreError {

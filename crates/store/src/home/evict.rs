@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 
-use super::choose::Choice;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::space::Run;
@@ -115,8 +114,7 @@ impl Home {
         &self,
         policy: &dyn EvictionPolicy,
     ) -> Result<Vec<EvictionCandidate>, StoreError> {
-        let mut choices = self.choices(policy)?;
-        choices.sort_unstable_by_key(Choice::place);
+        let choices = self.all_choices(policy)?;
         Ok(choices.into_iter().map(|choice| choice.candidate).collect())
     }
 

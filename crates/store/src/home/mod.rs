@@ -16,6 +16,7 @@ mod labels;
 mod lend;
 mod local;
 mod namespaces;
+mod order;
 mod overview;
 mod quarantine;
 mod replica;
@@ -69,8 +70,8 @@ use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
 #[cfg(test)]
 use crate::tests::poison;
-use choose::KeptOrders;
 use keep::Retained;
+use order::Orders;
 use reserved::Reserved;
 use state::{ClientAccounts, Locals, Restoring};
 
@@ -126,7 +127,7 @@ pub struct Home {
     /// Objects that must not be evicted.
     pins: Pins,
     /// Parts of the orders in which objects are evicted.
-    kept_orders: KeptOrders,
+    orders: Orders,
     /// Slots of sealed replicas.
     replicas: BTreeSet<u32>,
     /// Slots of objects whose names lead to newer objects, until they retire.
@@ -275,6 +276,12 @@ impl Home {
     #[must_use]
     pub fn objects(&self) -> u32 {
         self.objects
+    }
+
+    /// Bytes of the blocks of sealed objects.
+    #[must_use]
+    pub fn object_bytes(&self) -> Length {
+        Length(self.blocks.sealed_bytes())
     }
 
     /// Number of names, including reserved ones.

@@ -187,6 +187,20 @@ impl Home {
         Some(Fit { runs, names })
     }
 
+    /// Evict objects of [`Home::victims_for`], together: none, if one of them has to stay.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; memory that cannot be read.
+    pub fn evict_victims(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        victims: Vec<ObjectId>,
+    ) -> Result<Evicted, StoreError> {
+        let mut evicted = Evicted::default();
+        self.evict_together(policy, victims, &mut evicted)?;
+        Ok(evicted)
+    }
+
     /// Evict all of these objects, or none (returns false). Exception: objects whose slots are
     /// needed to take over client-sealed ones may be evicted already.
     fn evict_together(

@@ -130,7 +130,8 @@ fn victims_of_a_kept_order_are_those_of_a_scan() {
         evicted += gone.len() as u64;
     }
     assert!(evicted > OBJECTS / 2, "{evicted} objects were evicted");
-    for full in [&kept, &scanned] {
+    for full in [&mut kept, &mut scanned] {
+        full.home.register_all().unwrap();
         full.home.check().unwrap();
         let listed = full.world.reader().list("").unwrap().len();
         assert_eq!(listed, full.home.objects() as usize);

@@ -15,11 +15,12 @@ use crate::protocol::core::reclaim::reclaim;
 /// for the least that the client needs.
 const AHEAD_PART: u64 = 16;
 
-/// Part of the directory that is freed when it is full.
-const SLOTS_AHEAD_PART: u32 = 64;
+/// Limit of objects that are evicted in advance of need: no other client is answered meanwhile.
+const VICTIMS_AHEAD_MAX: usize = 256;
 
-/// Limit of names for which room is made at a time.
-const NAMES_AHEAD_MAX: u32 = 64;
+/// Part of the directory that is freed when it is full, and the limit of it.
+const SLOTS_AHEAD_PART: u32 = 64;
+const SLOTS_AHEAD_MAX: u32 = 64;
 
 /// A search for memory.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +119,7 @@ impl Residency {
             && want > run
             && want <= ahead
         {
-            self.make_room(home, elsewhere, &Room { runs: vec![want], ..room.clone() })?;
+            self.make_room_ahead(home, elsewhere, room, want)?;
         }
         // Evicts nothing more if there is room now.
         self.make_room(home, elsewhere, room)
@@ -165,8 +166,8 @@ impl Residency {
         Ok(())
     }
 
-    /// Makes room for an entry of the directory and its full name, and for more than one, since the
-    /// choice scans all objects. Returns whether there is room.
+    /// Makes room for an entry of the directory and its full name, and for more than one. Returns
+    /// whether there is room.
     pub(in crate::protocol) fn find_entry(
         &mut self,
         home: &mut Home,
@@ -185,8 +186,8 @@ impl Residency {
         if self.evicting_policy().is_none() {
             return Ok(false);
         }
-        let slots = (home.layout().objects_max / SLOTS_AHEAD_PART).max(1);
-        let ahead = names(slots.min(NAMES_AHEAD_MAX));
+        let slots = (home.layout().objects_max / SLOTS_AHEAD_PART).clamp(1, SLOTS_AHEAD_MAX);
+        let ahead = names(slots);
         self.make_room(home, elsewhere, &Room { slots, names: ahead, ..Room::default() })?;
         self.make_room(home, elsewhere, &one)?;
         Ok(home.has_room(&one))
@@ -241,6 +242,38 @@ impl Residency {
         is_evicting.then_some(self.policy.as_ref())
     }
 
+    /// Makes room for `want` bytes instead of the single range of `room`, or for fewer if more
+    /// objects than the limit would leave for them.
+    fn make_room_ahead(
+        &mut self,
+        home: &mut Home,
+        elsewhere: &dyn RemoteReplicas,
+        room: &Room,
+        mut want: Length,
+    ) -> Result<(), StoreError> {
+        let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
+        let page = home.layout().page.0;
+        // A guess that spares most of a simulation.
+        let mean = home.object_bytes().0 / u64::from(home.objects().max(1));
+        let guess = mean.saturating_mul(VICTIMS_AHEAD_MAX as u64).max(page);
+        want = Length(want.0.min(guess / page * page));
+        while room.runs.iter().all(|run| want > *run) {
+            let ahead = Room { runs: vec![want], ..room.clone() };
+            let Some(victims) = home.victims_for(&policy, &ahead)? else {
+                return Ok(());
+            };
+            if victims.len() <= VICTIMS_AHEAD_MAX {
+                let evicted = home.evict_victims(&policy, victims)?;
+                self.note_evicted(evicted);
+                return Ok(());
+            }
+            // At most half: the loop ends soon.
+            let fewer = want.0 / victims.len() as u64 * VICTIMS_AHEAD_MAX as u64;
+            want = Length(fewer.min(want.0 / 2) / page * page);
+        }
+        Ok(())
+    }
+
     fn make_room(
         &mut self,
         home: &mut Home,
@@ -271,7 +304,7 @@ mod tests {
     use std::sync::Arc;
 
     use farrow_memory::shm::ShmFabric;
-    use farrow_memory::{Access, Region};
+    use farrow_memory::{Access, Offset, Region};
     use farrow_store::{Layout, Lru, ObjectId, RegionOptions, SealRequest, Target};
 
     use super::*;
@@ -302,16 +335,25 @@ mod tests {
 
     /// A store full of objects, in order of their seals.
     fn full() -> (Home, ClientSlot, Vec<ObjectId>) {
-        let options = RegionOptions::for_capacity(Length(CAPACITY));
+        full_of(CAPACITY, OBJECT_BYTES)
+    }
+
+    fn full_of(capacity: u64, object: u64) -> (Home, ClientSlot, Vec<ObjectId>) {
+        let mut options = RegionOptions::for_capacity(Length(capacity));
+        options.objects_max = options.objects_max.max((capacity / object) as u32);
         let geometry = Layout::new(&options).unwrap().geometry;
         let fabric = Arc::new(ShmFabric::memfd("residency-test", geometry).unwrap());
         let region = Region::map(fabric, Access::Home, None).unwrap();
         let mut home = Home::create(Arc::new(region), &options, 0).unwrap();
         let slot = home.client_join(1, 1, 0).unwrap().client;
         let mut ids = Vec::new();
-        while let Ok(spans) = home.grant_all(slot, &[Length(OBJECT_BYTES)], Length(OBJECT_BYTES)) {
-            let request = SealRequest::bytes(spans[0], Length(OBJECT_BYTES), None);
-            ids.push(home.seal(slot, &request, ids.len() as u64).unwrap());
+        let whole = object.max(home.layout().page.0);
+        while let Ok(spans) = home.grant_all(slot, &[Length(whole)], Length(whole)) {
+            for at in (0..whole).step_by(object as usize) {
+                let block = Span::new(Offset(spans[0].offset.0 + at), Length(object));
+                let request = SealRequest::bytes(block, Length(object), None);
+                ids.push(home.seal(slot, &request, ids.len() as u64).unwrap());
+            }
         }
         assert!(ids.len() >= 3, "{ids:?}");
         (home, slot, ids)
@@ -336,6 +378,28 @@ mod tests {
         assert!(home.find(Target::Id(ids[0])).is_err() && home.find(Target::Id(ids[1])).is_ok());
         let totals = residency.totals();
         assert_eq!((totals.evicted, totals.evicted_bytes), (1, OBJECT_BYTES));
+    }
+
+    /// One client that wants memory ahead of need does not keep the node from the others.
+    #[test]
+    fn few_objects_leave_for_memory_that_is_not_needed_yet() {
+        const SMALL: u64 = 256;
+        let (mut home, slot, ids) = full_of(4 << 20, SMALL);
+        assert!(ids.len() > 10 * VICTIMS_AHEAD_MAX, "{}", ids.len());
+        let (mut residency, mut replicas) = (Residency::default(), Replicas::default());
+        residency.set_policy(Box::new(Lru));
+        let room = Room::of_run(Length(4096));
+        let want = Length(home.capacity().0 / AHEAD_PART);
+        let search = RoomSearch { slot, room: &room, want, may_evict: true };
+        let spans = residency.find_room(&mut home, &mut replicas, search).unwrap();
+        let evicted = residency.totals().evicted as usize;
+        assert!((16..=VICTIMS_AHEAD_MAX).contains(&evicted), "{evicted}");
+        assert!(spans[0].length > Length(4096) && spans[0].length < want, "{spans:?}");
+        // What is needed is found, whatever it takes.
+        let all = Room::of_run(Length(want.0));
+        let search = RoomSearch { slot, room: &all, want, may_evict: true };
+        residency.find_room(&mut home, &mut replicas, search).unwrap();
+        assert!(residency.totals().evicted as usize > evicted + VICTIMS_AHEAD_MAX);
     }
 
     /// A request that no eviction can serve once waited for replicas that did not exist: eight
