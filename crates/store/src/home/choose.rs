@@ -11,7 +11,7 @@ use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::order::{Order, Place};
+use super::order::{Order, Place, Scope};
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::alloc::space::Run;
 use crate::client::uses;
@@ -96,7 +96,7 @@ impl Simulation {
 }
 
 impl Home {
-    /// Choose objects in the order of `policy` until `is_enough`. Returns them in order, and
+    /// Choose objects of `scope` in the order of `policy` until `is_enough`. Returns them in order, and
     /// whether they are enough.
     ///
     /// # Errors
@@ -104,10 +104,11 @@ impl Home {
     pub(super) fn choose(
         &mut self,
         policy: &dyn EvictionPolicy,
+        scope: Scope,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
         while let Some(name) = policy.order()
-            && let Some(mut order) = self.orders.take(name)
+            && let Some(mut order) = self.orders.take(name, scope)
         {
             let (choices, true) = self.choose_from(policy, &mut order, is_enough)? else {
                 if let Some(next) = self.next_order(policy, order)? {
@@ -119,7 +120,7 @@ impl Home {
             self.orders.keep(name, order);
             return Ok((choices, true));
         }
-        let mut order = self.order_of_all(policy)?;
+        let mut order = self.whole_order(policy, scope)?;
         let chosen = self.choose_from(policy, &mut order, is_enough)?;
         if let Some(name) = policy.order() {
             order.shorten();

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 
+use super::order::Scope;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::space::Run;
@@ -102,7 +103,7 @@ impl Home {
             return Ok(Vec::new());
         }
         let (choices, _) =
-            self.choose(policy, &mut |_, simulation, _| simulation.bytes >= asked.0)?;
+            self.choose(policy, Scope::All, &mut |_, simulation, _| simulation.bytes >= asked.0)?;
         Ok(choices.into_iter().map(|choice| choice.candidate.id).collect())
     }
 

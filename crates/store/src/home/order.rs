@@ -38,13 +38,23 @@ pub(super) struct Place {
     pub(super) id: ObjectId,
 }
 
-/// The kept orders, by [`EvictionPolicy::order`].
+/// The objects that a choice is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scope {
+    /// All objects.
+    All,
+    /// Objects with a directory entry: the others free no slot and no name.
+    Directory,
+}
+
+/// The kept orders, by [`EvictionPolicy::order`] and scope.
 #[derive(Debug, Default)]
-pub(super) struct Orders(BTreeMap<&'static str, Order>);
+pub(super) struct Orders(BTreeMap<(&'static str, Scope), Order>);
 
 /// The first candidates of a policy, those that go first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Order {
+    scope: Scope,
     first: VecDeque<Place>,
     /// All others, in no order.
     later: Vec<Place>,
@@ -56,6 +66,7 @@ pub(super) struct Order {
 /// An incomplete scan for an order.
 #[derive(Debug)]
 struct OrderScan {
+    scope: Scope,
     began_ns: u64,
     /// The next slot of the directory, then of client entries.
     at: Slot,
@@ -65,24 +76,24 @@ struct OrderScan {
 }
 
 impl Orders {
-    pub(super) fn take(&mut self, name: &str) -> Option<Order> {
-        self.0.remove(name)
+    pub(super) fn take(&mut self, name: &'static str, scope: Scope) -> Option<Order> {
+        self.0.remove(&(name, scope))
     }
 
     pub(super) fn keep(&mut self, name: &'static str, order: Order) {
-        self.0.insert(name, order);
+        self.0.insert((name, order.scope), order);
     }
 }
 
 impl Order {
-    fn new(mut places: Vec<Place>) -> Self {
+    fn new(scope: Scope, mut places: Vec<Place>) -> Self {
         let scanned = (places.len() / KEPT_PART).max(KEPT_MIN).min(places.len());
         if scanned < places.len() {
             places.select_nth_unstable(scanned);
         }
         let later = places.split_off(scanned);
         places.sort_unstable();
-        Self { first: places.into(), later, scanned, next: None }
+        Self { scope, first: places.into(), later, scanned, next: None }
     }
 
     /// Takes out the next candidate.
@@ -112,14 +123,17 @@ impl Home {
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub(super) fn order_of_all(
+    pub(super) fn whole_order(
         &mut self,
         policy: &dyn EvictionPolicy,
+        scope: Scope,
     ) -> Result<Order, StoreError> {
-        self.register_all()?;
-        let mut scan = OrderScan::new(self.now_ns);
+        if scope == Scope::All {
+            self.register_all()?;
+        }
+        let mut scan = OrderScan::new(scope, self.now_ns);
         while !self.scan_part(policy, &mut scan)? {}
-        self.places(policy, scan).map(Order::new)
+        self.places(policy, scan).map(|places| Order::new(scope, places))
     }
 
     /// All candidates of a policy with their resources, in its order.
@@ -132,7 +146,7 @@ impl Home {
     ) -> Result<Vec<Choice>, StoreError> {
         let mut choices = Vec::new();
         let mut at = Slot(0);
-        while !self.scan_slots(policy, &mut at, |choice| choices.push(choice))? {}
+        while !self.scan_slots(policy, Scope::All, &mut at, &mut |choice| choices.push(choice))? {}
         let sharing: Vec<Place> =
             choices.iter().filter(|choice| self.is_sharing(choice)).map(Choice::place).collect();
         let useless = self.useless(policy, &sharing)?;
@@ -167,8 +181,10 @@ impl Home {
         let mut scan = match order.next.take() {
             Some(scan) => scan,
             None => {
-                self.register_all()?;
-                OrderScan::new(self.now_ns)
+                if order.scope == Scope::All {
+                    self.register_all()?;
+                }
+                OrderScan::new(order.scope, self.now_ns)
             }
         };
         let parts = (victims * SLOTS_FOR_VICTIM).div_ceil(SCANNED_SLOTS);
@@ -189,10 +205,10 @@ impl Home {
         policy: &dyn EvictionPolicy,
         scan: OrderScan,
     ) -> Result<Order, StoreError> {
-        let began_ns = scan.began_ns;
+        let OrderScan { scope, began_ns, .. } = scan;
         let mut places = self.places(policy, scan)?;
         places.retain(|place| place.rank < began_ns);
-        let mut order = Order::new(places);
+        let mut order = Order::new(scope, places);
         order.shorten();
         Ok(order)
     }
@@ -203,8 +219,8 @@ impl Home {
         policy: &dyn EvictionPolicy,
         scan: &mut OrderScan,
     ) -> Result<bool, StoreError> {
-        let OrderScan { at, places, sharing, .. } = scan;
-        self.scan_slots(policy, at, |choice| {
+        let OrderScan { scope, at, places, sharing, .. } = scan;
+        self.scan_slots(policy, *scope, at, &mut |choice| {
             places.push(choice.place());
             if self.is_sharing(&choice) {
                 sharing.push(choice.place());
@@ -216,18 +232,21 @@ impl Home {
     fn scan_slots(
         &self,
         policy: &dyn EvictionPolicy,
+        scope: Scope,
         at: &mut Slot,
-        mut found: impl FnMut(Choice),
+        found: &mut dyn FnMut(Choice),
     ) -> Result<bool, StoreError> {
         let (region, layout) = (self.region(), self.layout());
         let (used, objects_max) = (self.directory.used(), layout.objects_max);
-        let slots: Vec<u32> = if at.0 < used {
+        let in_directory = at.0 < used;
+        let slots: Vec<u32> = if in_directory || scope == Scope::Directory {
             (at.0..used).take(SCANNED_SLOTS).collect()
         } else {
             let from = at.0.max(objects_max);
             self.locals.known.range(from..).map(|(slot, _)| *slot).take(SCANNED_SLOTS).collect()
         };
-        let is_last = at.0 >= used && slots.len() < SCANNED_SLOTS;
+        let may_follow = in_directory && scope == Scope::All;
+        let is_last = slots.len() < SCANNED_SLOTS && !may_follow;
         let (Some(first), Some(last)) = (slots.first().copied(), slots.last().copied()) else {
             return Ok(is_last);
         };
@@ -309,7 +328,7 @@ impl Home {
 }
 
 impl OrderScan {
-    fn new(began_ns: u64) -> Self {
-        Self { began_ns, at: Slot(0), places: Vec::new(), sharing: Vec::new() }
+    fn new(scope: Scope, began_ns: u64) -> Self {
+        Self { scope, began_ns, at: Slot(0), places: Vec::new(), sharing: Vec::new() }
     }
 }

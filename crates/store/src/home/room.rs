@@ -8,6 +8,7 @@ use farrow_memory::{Length, Span};
 use super::Home;
 use super::choose::Choice;
 use super::evict::overlap;
+use super::order::Scope;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
@@ -153,27 +154,36 @@ impl Home {
             Err(_) => {}
         }
         let vacant = self.directory.vacant();
-        // An object that a client sealed itself needs a slot temporarily before its eviction.
-        let least = u32::from(vacant == 0);
-        let room = Room { slots: room.slots.max(least), ..room.clone() };
+        let scope = if room.runs.is_empty() { Scope::Directory } else { Scope::All };
         let is_simple = room.runs.len() <= 1 && room.names.len() <= 1;
         let (mut look_at, mut fit) = (1, None);
-        let (choices, is_enough) = self.choose(policy, &mut |home, simulation, is_last| {
-            let count = simulation.gone.len();
-            if count == 1 {
-                look_at = 1;
-            }
-            if count < look_at && !is_last {
-                return false;
-            }
-            look_at = count + if is_simple { 1 } else { (count / LOOK_PART).max(1) };
-            if u64::from(vacant) + simulation.slots >= room.slots.into() {
-                fit = home.fit(&room);
-            }
-            fit.is_some()
-        })?;
-        let fit = fit.filter(|_| is_enough);
-        Ok(fit.map(|fit| needed(choices, &fit, (vacant, room.slots))))
+        let (choices, is_enough) =
+            self.choose(policy, scope, &mut |home, simulation, is_last| {
+                let count = simulation.gone.len();
+                if count == 1 {
+                    look_at = 1;
+                }
+                if count < look_at && !is_last {
+                    return false;
+                }
+                look_at = count + if is_simple { 1 } else { (count / LOOK_PART).max(1) };
+                if u64::from(vacant) + simulation.slots >= room.slots.into() {
+                    fit = home.fit(room);
+                }
+                fit.is_some()
+            })?;
+        let Some(fit) = fit.filter(|_| is_enough) else {
+            return Ok(None);
+        };
+        let victims = needed(choices, &fit, (vacant, room.slots));
+        if vacant > 0 || victims.iter().any(|id| self.layout().client_entry(id.slot()).is_none()) {
+            return Ok(Some(victims));
+        }
+        // An object that a client sealed itself needs a slot for a moment before its eviction.
+        let (first, has_slot) =
+            self.choose(policy, Scope::Directory, &mut |_, simulation, _| simulation.slots > 0)?;
+        let first = first.into_iter().map(|choice| choice.candidate.id);
+        Ok(has_slot.then(|| first.chain(victims).collect()))
     }
 
     /// The ranges of the heap and of the name heap for all requested room; none if it does not fit.

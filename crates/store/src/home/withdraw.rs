@@ -9,6 +9,7 @@ use std::sync::Arc;
 use farrow_memory::{Length, Region, Section, Span};
 
 use super::Home;
+use super::order::Scope;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
@@ -115,8 +116,8 @@ impl Home {
         if self.space.interior_bytes() >= bytes.0 {
             return Ok(Some(Vec::new()));
         }
-        let (choices, is_enough) =
-            self.choose(policy, &mut |home, _, _| home.space.interior_bytes() >= bytes.0)?;
+        let (choices, is_enough) = self
+            .choose(policy, Scope::All, &mut |home, _, _| home.space.interior_bytes() >= bytes.0)?;
         let ids = choices.into_iter().map(|choice| choice.candidate.id);
         Ok(is_enough.then(|| ids.collect()))
     }

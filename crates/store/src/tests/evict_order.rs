@@ -92,6 +92,18 @@ impl Full {
         self.ids.retain(|id| self.home.find(Target::Id(*id)).is_ok());
         victims.into_iter().map(|id| id.lo).collect()
     }
+
+    /// The same for directory slots: as many as are vacant, and some.
+    fn evict_for_slots(&mut self, more: u32) -> Vec<u64> {
+        let named = self.ids.iter().filter(|id| id.slot().0 < OBJECTS as u32).count() as u32;
+        let slots = OBJECTS as u32 - named + more;
+        let room = Room { slots, ..Room::default() };
+        let victims = self.home.victims_for(self.policy, &room).unwrap().unwrap();
+        let evicted = self.home.make_room(self.policy, &room).unwrap();
+        assert_eq!(evicted.objects as usize, victims.len());
+        self.ids.retain(|id| self.home.find(Target::Id(*id)).is_ok());
+        victims.into_iter().map(|id| id.lo).collect()
+    }
 }
 
 /// One step of the test, the same in each home.
@@ -105,6 +117,7 @@ fn step(full: &mut Full, choice: u64, value: u64, now_ns: u64) -> Vec<u64> {
             full.ids.retain(|id| *id != any);
         }
         4 => return full.evict(Need::Bytes(Length((1 + value % 5) * PAGE))),
+        5 if value.is_multiple_of(4) => return full.evict_for_slots(1 + value as u32 % 3),
         5 => return full.evict(Need::Run(Length((1 + value % 3) * PAGE))),
         _ => {
             if !full.put(now_ns) {
