@@ -46,8 +46,6 @@ pub(super) struct Simulation {
     pub(super) gone: Vec<Choice>,
     /// Bytes of the heap that would become free.
     pub(super) bytes: u64,
-    /// Directory slots that would become free.
-    pub(super) slots: u64,
     /// Objects that still have a block of which one has gone, by the start of the block.
     sharers: BTreeMap<u64, u32>,
     runs: Vec<Run>,
@@ -73,7 +71,6 @@ impl Simulation {
             self.runs.push(*run);
             self.bytes += run.len();
         }
-        self.slots += u64::from(choice.has_slot);
         if !choice.name.is_empty() {
             let name = name_run(choice.name);
             home.names.heap_mut().free(name).map_err(wrong)?;

@@ -3,10 +3,12 @@
 //! All victims for one operation are chosen by simulation before the first eviction. So an
 //! operation that cannot have all its room evicts nothing.
 
+use std::collections::BTreeSet;
+
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::choose::Choice;
+use super::choose::{Choice, Simulation};
 use super::evict::overlap;
 use super::order::Scope;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
@@ -51,11 +53,20 @@ pub struct Freed {
     pub records: u64,
 }
 
-/// The positions of the requested room.
+/// The objects to evict for a room.
 #[derive(Default)]
-struct Fit {
-    runs: Vec<Run>,
-    names: Vec<Run>,
+struct Victims {
+    /// In the order of their choice.
+    ids: Vec<ObjectId>,
+    known: BTreeSet<ObjectId>,
+    /// Slots of the directory that become free with them.
+    slots: u32,
+}
+
+/// When to look whether the room fits.
+struct Looks {
+    is_simple: bool,
+    next: usize,
 }
 
 impl Room {
@@ -68,6 +79,33 @@ impl Room {
     /// Total length of all ranges.
     fn run_bytes(&self) -> u64 {
         self.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
+    }
+}
+
+impl Victims {
+    fn add(&mut self, choice: &Choice) {
+        if self.known.insert(choice.candidate.id) {
+            self.ids.push(choice.candidate.id);
+            self.slots += u32::from(choice.has_slot);
+        }
+    }
+}
+
+impl Looks {
+    fn for_parts(parts: usize) -> Self {
+        Self { is_simple: parts <= 1, next: 1 }
+    }
+
+    fn is_next(&mut self, simulation: &Simulation, is_last: bool) -> bool {
+        let count = simulation.gone.len();
+        if count == 1 {
+            self.next = 1;
+        }
+        if count < self.next && !is_last {
+            return false;
+        }
+        self.next = count + if self.is_simple { 1 } else { (count / LOOK_PART).max(1) };
+        true
     }
 }
 
@@ -153,48 +191,87 @@ impl Home {
             Err(StoreError::TooManyGrants { .. }) => return Ok(None),
             Err(_) => {}
         }
+        let mut victims = Victims::default();
+        if fit_all(&mut self.space, &room.runs).is_none()
+            && !self.choose_for_runs(policy, room, &mut victims)?
+        {
+            return Ok(None);
+        }
         let vacant = self.directory.vacant();
-        let scope = if room.runs.is_empty() { Scope::Directory } else { Scope::All };
-        let is_simple = room.runs.len() <= 1 && room.names.len() <= 1;
-        let (mut look_at, mut fit) = (1, None);
-        let (choices, is_enough) =
-            self.choose(policy, scope, &mut |home, simulation, is_last| {
-                let count = simulation.gone.len();
-                if count == 1 {
-                    look_at = 1;
+        let is_short = vacant + victims.slots < room.slots
+            || fit_all(self.names.heap_mut(), &room.names).is_none();
+        if is_short && !self.choose_for_entries(policy, room, &mut victims)? {
+            return Ok(None);
+        }
+        // An object that a client sealed itself needs a slot for a moment before its eviction.
+        let needs_slot = vacant == 0 && victims.slots == 0 && !victims.ids.is_empty();
+        let one = Room { slots: 1, ..Room::default() };
+        if needs_slot && !self.choose_for_entries(policy, &one, &mut victims)? {
+            return Ok(None);
+        }
+        Ok(Some(victims.ids))
+    }
+
+    /// Add the victims for the ranges of the heap. Returns false if all candidates are not enough.
+    fn choose_for_runs(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        room: &Room,
+        victims: &mut Victims,
+    ) -> Result<bool, StoreError> {
+        let mut looks = Looks::for_parts(room.runs.len());
+        let mut fit = None;
+        let (choices, _) = self.choose(policy, Scope::All, &mut |home, simulation, is_last| {
+            if looks.is_next(simulation, is_last) && home.space.free_bytes() >= room.run_bytes() {
+                fit = fit_all(&mut home.space, &room.runs);
+            }
+            fit.is_some()
+        })?;
+        let runs = fit.as_deref().unwrap_or_default();
+        for choice in
+            choices.iter().filter(|choice| choice.runs.iter().any(|one| is_in(runs, *one)))
+        {
+            victims.add(choice);
+        }
+        Ok(fit.is_some())
+    }
+
+    /// Add the victims for slots and names. Returns false if all candidates are not enough.
+    fn choose_for_entries(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        room: &Room,
+        victims: &mut Victims,
+    ) -> Result<bool, StoreError> {
+        let vacant = self.directory.vacant();
+        let mut looks = Looks::for_parts(room.names.len());
+        let mut fit = None;
+        let (mut count, mut common) = (0, 0);
+        let (choices, _) =
+            self.choose(policy, Scope::Directory, &mut |home, simulation, is_last| {
+                if simulation.gone.len() <= count {
+                    (count, common) = (0, 0);
                 }
-                if count < look_at && !is_last {
-                    return false;
-                }
-                look_at = count + if is_simple { 1 } else { (count / LOOK_PART).max(1) };
-                if u64::from(vacant) + simulation.slots >= room.slots.into() {
-                    fit = home.fit(room);
+                let added = simulation.gone.iter().skip(count);
+                common += added.filter(|one| victims.known.contains(&one.candidate.id)).count();
+                count = simulation.gone.len();
+                // Victims that are not gone in this simulation have slots too.
+                let slots = u64::from(vacant + victims.slots) + (count - common) as u64;
+                if looks.is_next(simulation, is_last) && slots >= room.slots.into() {
+                    fit = fit_all(home.names.heap_mut(), &room.names);
                 }
                 fit.is_some()
             })?;
-        let Some(fit) = fit.filter(|_| is_enough) else {
-            return Ok(None);
-        };
-        let victims = needed(choices, &fit, (vacant, room.slots));
-        if vacant > 0 || victims.iter().any(|id| self.layout().client_entry(id.slot()).is_none()) {
-            return Ok(Some(victims));
+        let names = fit.as_deref().unwrap_or_default();
+        let has_place =
+            |choice: &Choice| !choice.name.is_empty() && is_in(names, name_run(choice.name));
+        choices.iter().filter(|choice| has_place(choice)).for_each(|choice| victims.add(choice));
+        for choice in &choices {
+            if vacant + victims.slots < room.slots {
+                victims.add(choice);
+            }
         }
-        // An object that a client sealed itself needs a slot for a moment before its eviction.
-        let (first, has_slot) =
-            self.choose(policy, Scope::Directory, &mut |_, simulation, _| simulation.slots > 0)?;
-        let first = first.into_iter().map(|choice| choice.candidate.id);
-        Ok(has_slot.then(|| first.chain(victims).collect()))
-    }
-
-    /// The ranges of the heap and of the name heap for all requested room; none if it does not fit.
-    /// Allocates nothing.
-    fn fit(&mut self, room: &Room) -> Option<Fit> {
-        if self.space.free_bytes() < room.run_bytes() {
-            return None;
-        }
-        let runs = fit_all(&mut self.space, &room.runs)?;
-        let names = fit_all(self.names.heap_mut(), &room.names)?;
-        Some(Fit { runs, names })
+        Ok(fit.is_some())
     }
 
     /// Evict objects of [`Home::victims_for`], together: none, if one of them has to stay.
@@ -302,27 +379,9 @@ impl Home {
     }
 }
 
-/// The objects that overlap the requested room, plus as many others as are needed for slots.
-fn needed(choices: Vec<Choice>, fit: &Fit, (vacant, slots): (u32, u32)) -> Vec<ObjectId> {
-    let touches = |choice: &Choice| {
-        let name = (!choice.name.is_empty()).then(|| name_run(choice.name));
-        let is_in = |runs: &[Run], one: Run| runs.iter().any(|run| overlap(one, *run));
-        choice.runs.iter().any(|run| is_in(&fit.runs, *run))
-            || name.is_some_and(|name| is_in(&fit.names, name))
-    };
-    let touched: Vec<bool> = choices.iter().map(touches).collect();
-    let has_slot = |(choice, _): &(&Choice, &bool)| choice.has_slot;
-    let freed = choices.iter().zip(&touched).filter(has_slot).filter(|(_, gone)| **gone).count();
-    let mut missing = slots.saturating_sub(vacant).saturating_sub(freed as u32);
-    let mut ids = Vec::new();
-    for (choice, is_touched) in choices.iter().zip(touched) {
-        let is_for_slot = !is_touched && choice.has_slot && missing > 0;
-        missing -= u32::from(is_for_slot);
-        if is_touched || is_for_slot {
-            ids.push(choice.candidate.id);
-        }
-    }
-    ids
+/// Whether a range overlaps one of `runs`.
+fn is_in(runs: &[Run], one: Run) -> bool {
+    runs.iter().any(|run| overlap(one, *run))
 }
 
 /// Allocate all sizes, the longest first. `None`: they do not fit, and nothing is allocated.

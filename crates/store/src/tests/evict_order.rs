@@ -97,7 +97,9 @@ impl Full {
     fn evict_for_slots(&mut self, more: u32) -> Vec<u64> {
         let named = self.ids.iter().filter(|id| id.slot().0 < OBJECTS as u32).count() as u32;
         let slots = OBJECTS as u32 - named + more;
-        let room = Room { slots, ..Room::default() };
+        // Every other time with a range, so that both kinds of victims are needed.
+        let runs = if more == 1 { vec![Length(2 * PAGE)] } else { Vec::new() };
+        let room = Room { runs, slots, ..Room::default() };
         let victims = self.home.victims_for(self.policy, &room).unwrap().unwrap();
         let evicted = self.home.make_room(self.policy, &room).unwrap();
         assert_eq!(evicted.objects as usize, victims.len());
