@@ -47,7 +47,7 @@ impl From<&Error> for FarrowStatus {
             Error::Disconnected { .. } => FarrowStatus::Disconnected,
             Error::PermissionDenied(_) | Error::NotGranted { .. } => FarrowStatus::PermissionDenied,
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
-            Error::NodeLost { .. } => FarrowStatus::NodeLost,
+            Error::NodeLost { .. } | Error::NodeReplaced { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,
             Error::NodeUnreachable { .. } => FarrowStatus::NodeUnreachable,
             Error::Interrupted => FarrowStatus::Interrupted,

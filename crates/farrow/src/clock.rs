@@ -22,6 +22,13 @@ pub(crate) fn wall_clock_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
 }
 
+/// Milliseconds of the monotonic clock as of the last tick of the kernel, read in some 5 ns.
+pub(crate) fn coarse_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000).saturating_add(now.tv_nsec.unsigned_abs() / 1_000_000)
+}
+
 /// Nanoseconds of the machine's monotonic clock.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -232,6 +232,19 @@ pub enum Error {
         /// The known reason.
         reason: String,
     },
+    /// The node was killed with its memory, and another one serves the socket.
+    #[error(
+        "the node was replaced: its memory {old:#018x} is gone, and the node at {socket} serves \
+         {new:#018x} now; connect again"
+    )]
+    NodeReplaced {
+        /// Where the client connected.
+        socket: PathBuf,
+        /// Uid of the region that the client has.
+        old: u64,
+        /// Uid of the region that is served now.
+        new: u64,
+    },
     /// The node in whose memory the object is, or would be placed, is live, but this client's node
     /// cannot map its memory.
     #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]

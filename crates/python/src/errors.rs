@@ -210,7 +210,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::InvalidDescriptor(_) => &classes.invalid_descriptor,
         Error::Disconnected { .. } => &classes.disconnected,
         Error::BarrierBroken { .. } => &classes.barrier_broken,
-        Error::NodeLost { .. } => &classes.node_lost,
+        Error::NodeLost { .. } | Error::NodeReplaced { .. } => &classes.node_lost,
         Error::NodeUnreachable { .. } => &classes.node_unreachable,
         Error::NodeDraining { .. } => &classes.node_draining,
         Error::CutOff { .. } => &classes.cut_off,

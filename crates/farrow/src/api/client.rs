@@ -112,7 +112,7 @@ impl Client {
     ///
     /// As [`Self::create`].
     pub fn create_with(&self, bytes: u64, options: &ObjectOptions<'_>) -> Result<Writer, Error> {
-        self.session.check_process()?;
+        self.session.check()?;
         Writer::new(&self.session, bytes, options)
     }
 

@@ -112,7 +112,7 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<ListedObject>, Error> {
-        self.session().check_process()?;
+        self.session().check()?;
         let mut all = Vec::new();
         for found in self.session().reader.list(prefix)? {
             // The metadata of a spilled object is spilled too.

@@ -43,7 +43,7 @@ impl Pool {
     /// [`Error::OutOfMemory`] and the other errors of [`Client::create`](crate::Client::create)
     /// about memory.
     pub fn expect(&self, sizes: &[u64]) -> Result<(), Error> {
-        self.session.check_process()?;
+        self.session.check()?;
         self.expect_no_more();
         let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
         if !sizes.is_empty() {

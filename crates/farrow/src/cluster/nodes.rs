@@ -72,7 +72,7 @@ impl Nodes {
 
     fn look<T>(&self, look: impl FnOnce(&SeenNodes) -> T) -> Result<T, Error> {
         let number = self.own.reader.members_version()?;
-        self.own.check_process()?;
+        self.own.check()?;
         let mut seen = lock(&self.seen);
         if seen.number != number
             && let Some((number, bytes)) = self.own.reader.published_members()?
@@ -176,7 +176,7 @@ impl Nodes {
         if let Some(session) = lock(&self.seen).sessions.get(&node.name) {
             return Ok(Arc::clone(session));
         }
-        self.own.check_process()?;
+        self.own.check()?;
         // Not under the lock: this node may be slow, and other threads may call other nodes
         // meanwhile.
         let session = Session::open(&self.options, &node.name)?;

@@ -79,7 +79,7 @@ impl RequestLink {
         namespace: &str,
         earlier: Option<&Self>,
     ) -> Result<Self, Error> {
-        own.check_process()?;
+        own.check()?;
         let (node, incarnation, namespace) =
             (node.name.clone(), node.incarnation, namespace.to_owned());
         let earlier = earlier.map(|earlier| lock(&earlier.current).clone());
@@ -121,7 +121,7 @@ impl RequestLink {
         body: RequestBody,
         deadline: Instant,
     ) -> Result<(ReplyBody, u64), RequestFailure> {
-        self.own.check_process().map_err(RequestFailure::Other)?;
+        self.own.check().map_err(RequestFailure::Other)?;
         let RequestConnection { link, number, .. } =
             self.connection(deadline).map_err(RequestFailure::Other)?;
         if on.is_some_and(|on| on != number) {

@@ -8,6 +8,7 @@ use farrow_wire::link::{Link, LinkError, NoReply, Notification};
 use farrow_wire::{Hello, Members, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
 use crate::connection::connect::{Connected, connect};
+use crate::connection::replaced::is_served;
 use crate::connection::session::{Connection, Identity, Session};
 use crate::error::Error;
 use crate::interrupt::{self, may_interrupt};
@@ -47,7 +48,7 @@ impl Session {
         let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
         let interrupt = interrupt::current();
         let mut body = body;
-        let mut connection = lock(&self.link).clone();
+        let mut connection = self.connection();
         loop {
             if connection.link.is_dead() {
                 // The request was not sent yet, so any request may be sent again.
@@ -109,7 +110,7 @@ impl Session {
     /// Whether a lost connection to another node failed at that node: the client's own daemon,
     /// which proxied it, still accepts connections.
     fn is_other_gone(&self) -> bool {
-        self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
+        self.is_elsewhere() && is_served(&self.socket)
     }
 
     /// Sends a request whose reply is not needed, without waiting. False if the daemon is gone.
@@ -181,7 +182,11 @@ impl Session {
         }
     }
 
-    fn reconnect(&self, old: &Connection, deadline: Instant) -> Result<Connection, Error> {
+    pub(super) fn reconnect(
+        &self,
+        old: &Connection,
+        deadline: Instant,
+    ) -> Result<Connection, Error> {
         let _one = self.reconnecting.enter(&self.socket, deadline)?;
         let current = lock(&self.link).clone();
         if current.number != old.number && !current.link.is_dead() {
@@ -191,7 +196,8 @@ impl Session {
         // A restarted daemon is waited for; if none appears, the caller waits no longer than its
         // own deadline.
         let Connected { link, welcome, .. } =
-            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
+            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)
+                .inspect_err(|error| self.note_replaced(error))?;
         let link = Arc::new(link);
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;

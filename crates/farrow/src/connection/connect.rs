@@ -73,6 +73,9 @@ pub(crate) fn connect(
                 silent = (!hello.node.is_empty()).then_some(node);
                 reason
             }
+            Err(LinkError::Refused(WireError::OtherRegion { old, new })) => {
+                return Err(Error::NodeReplaced { socket: socket.to_owned(), old, new });
+            }
             Err(error) => return Err(error.into()),
         };
         if spawn.is_none() && !is_return && !was_there {

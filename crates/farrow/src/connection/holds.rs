@@ -44,7 +44,7 @@ impl Session {
 
     /// Whether there is such an object, in memory or not.
     pub(crate) fn has(&self, target: &ObjectKey) -> Result<bool, Error> {
-        self.check_process()?;
+        self.check()?;
         match self.reader.whereabouts(target.store()).map_err(named)? {
             Whereabouts::Nowhere => Ok(false),
             Whereabouts::InMemory => Ok(!self.is_outdated(target)?),
@@ -85,7 +85,7 @@ impl Session {
         target: &ObjectKey,
         now_ns: u64,
     ) -> Result<Option<Held>, Error> {
-        self.check_process()?;
+        self.check()?;
         let held = self.with_hold_blocks(|| self.reader.hold(&self.holds, target.store()))?;
         let Some(entry) = held.as_ref().map(Held::entry) else {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Session {
     }
 
     pub(crate) fn lookup(&self, target: &ObjectKey) -> Result<Option<Entry>, Error> {
-        self.check_process()?;
+        self.check()?;
         let found = self.reader.lookup(target.store()).map_err(named)?;
         found.map_or(Ok(None), |entry| Ok(self.is_current(&entry)?.then_some(entry)))
     }

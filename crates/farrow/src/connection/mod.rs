@@ -3,6 +3,7 @@
 //! * `session`: the session itself; `calls`, its requests; `holds`, its objects.
 //! * `connect` reaches or starts a daemon, `mapping` maps its region.
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
+//! * `replaced`: whether another node serves the socket, with other memory.
 //! * `reserved_names`, `reserved_objects`: reservations, which are renewed at the next daemon.
 //! * `sealing`, `pending_holds`: seals whose objects this client does not hold yet.
 //! * `late_queue`: requests whose answers are awaited after their calls, in a thread.
@@ -18,6 +19,7 @@ pub(crate) mod local_entries;
 mod mapping;
 pub(crate) mod pending_holds;
 mod registry;
+mod replaced;
 pub(crate) mod reserved_names;
 pub(crate) mod reserved_objects;
 pub(crate) mod sealing;

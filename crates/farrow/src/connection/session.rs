@@ -15,6 +15,7 @@ use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
 use crate::connection::pending_holds::PendingHolds;
 use crate::connection::registry::WeakList;
+use crate::connection::replaced::Replaced;
 use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
@@ -90,6 +91,7 @@ pub(crate) struct Session {
     pid: u32,
     pub(super) link: Mutex<Connection>,
     pub(super) reconnecting: Turn,
+    pub(super) replaced: Replaced,
     /// One more than the number of hold slots at the latest request for a block.
     pub(super) hold_slots: Mutex<u64>,
 }
@@ -159,6 +161,7 @@ impl Session {
             pid: process_id(),
             link: Mutex::new(Connection { link: Arc::new(link), number: FIRST_CONNECTION }),
             reconnecting: Turn::default(),
+            replaced: Replaced::default(),
             hold_slots: Mutex::default(),
         });
         SESSIONS.add(&session);
@@ -181,6 +184,10 @@ impl Session {
                 self.pid
             ),
         })
+    }
+
+    pub(super) fn connection(&self) -> Connection {
+        lock(&self.link).clone()
     }
 
     /// The number of the current connection.

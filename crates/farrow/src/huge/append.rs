@@ -140,7 +140,7 @@ impl HugeTable {
     fn next(&self, position: Option<u64>, rows: u64) -> Result<(u64, u64), Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let position = position.unwrap_or_else(|| state.layout.end());
@@ -185,7 +185,7 @@ impl HugeTable {
         loop {
             let quiet = suspend();
             // In a forked child the thread that has the lock may not exist.
-            self.client.nodes().own().check_process()?;
+            self.client.nodes().own().check()?;
             let mut state = lock(&self.state);
             let home = self.discover_members(&mut state)?;
             let found = state.members.iter().position(|member| member.region == region);

@@ -243,7 +243,7 @@ impl HugeTable {
     pub fn snapshot(&self, version: Option<u64>) -> Result<Snapshot, Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let newest = state.layout.version();

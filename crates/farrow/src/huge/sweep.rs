@@ -21,7 +21,7 @@ impl HugeTable {
     pub fn drop_table(&self) -> Result<(), Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         let mut state = lock(&self.state);
         let home = self.discover_members(&mut state)?;
         home.delete(&[self.root])?;

@@ -33,7 +33,7 @@ pub(crate) fn put_many(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<ObjectId>, Error> {
-    session.check_process()?;
+    session.check()?;
     let mut ids = Vec::with_capacity(values.len());
     for batch in values.chunks(BATCH_ITEMS_MAX) {
         match put_batch(session, batch) {
@@ -240,7 +240,7 @@ pub(crate) fn create_many(
     session: &Arc<Session>,
     objects: &[(u64, ObjectOptions<'_>)],
 ) -> Result<Vec<Writer>, Error> {
-    session.check_process()?;
+    session.check()?;
     let names: Vec<String> =
         objects.iter().filter_map(|(_, options)| options.name_to_reserve()).collect();
     if objects.len() > BATCH_ITEMS_MAX {

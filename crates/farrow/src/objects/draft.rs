@@ -61,7 +61,7 @@ impl Draft {
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        session.check_process()?;
+        session.check()?;
         let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
         let options = ObjectOptions { wait, ..*options };
         let small = &mut WriteBatch::nothing(session);

@@ -70,7 +70,7 @@ pub(crate) fn get(
     targets: &[ObjectKey],
     now_ns: u64,
 ) -> Result<Vec<Option<BatchBytes>>, Error> {
-    session.check_process()?;
+    session.check()?;
     let mut failed = None;
     let more = |slots| match session.add_hold_block(slots) {
         Ok(()) => true,

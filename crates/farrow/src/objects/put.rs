@@ -37,7 +37,7 @@ pub(crate) fn put(
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
-    session.check_process()?;
+    session.check()?;
     // Reading the clock would take a twentieth of a small put.
     let since = (!options.wait.is_zero()).then(Instant::now);
     let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;

@@ -86,7 +86,7 @@ pub struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(session: &Arc<Session>, options: SubscribeOptions) -> Result<Self, Error> {
-        session.check_process()?;
+        session.check()?;
         let SubscribeOptions { prefix, kinds, is_from_oldest } = options;
         if prefix.len() as u64 > NAME_BYTES_MAX {
             let bytes = prefix.len();
@@ -263,7 +263,7 @@ impl Subscription {
     /// Skips events that the node has filtered out. A lost connection is replaced at the next
     /// request.
     fn take_answer(&mut self) -> Result<(), Error> {
-        self.session.check_process()?;
+        self.session.check()?;
         let Some(listener) = &mut self.listener else {
             return Ok(());
         };

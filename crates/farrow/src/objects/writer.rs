@@ -156,7 +156,7 @@ impl WriterMemory {
     /// [`Error::InvalidArgument`] when the bytes do not fit or the writer is finished,
     /// [`Error::Disconnected`] in a forked child.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        self.session.check_process()?;
+        self.session.check()?;
         let state = lock(&self.state);
         let end = offset.checked_add(from.len() as u64);
         if !matches!(*state, WriterState::Writing) || end.is_none_or(|end| end > self.bytes) {
@@ -294,7 +294,7 @@ impl Writer {
         self.is_done = true;
         let memory = &self.memory;
         let session = Arc::clone(&memory.session);
-        session.check_process()?;
+        session.check()?;
         // The lock blocks `write_at` until the pages are read-only.
         let mut state = lock(&memory.state);
         *state = WriterState::Aborted;
