@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,11 +13,11 @@ import pyarrow.dataset as ds
 from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from farrow import Client
 
-__all__ = ["NewestRows", "folded", "newest_rows", "table_names"]
+__all__ = ["NewestRows", "folded", "newest_rows", "register_each", "table_names"]
 
 # Names of the chunks of a huge table: the table, the id of its root, and a number.
 _CHUNK = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/[0-9]{10}", re.DOTALL)
@@ -40,8 +41,15 @@ def table_names(client: Client) -> list[str]:
     return sorted({row["name"] for row in rows if not is_chunk(row["name"])})
 
 
-def newest_rows(client: Client, names: Iterable[str] | None) -> dict[str, NewestRows]:
+def newest_rows(
+    client: Client, names: Iterable[str] | None, kind: type[NewestRows] | None = None
+) -> dict[str, NewestRows]:
     """The tables of these names; None: of all names.
+
+    Args:
+        client: the client that finds them.
+        names: their names.
+        kind: the class of the rows; None: ``NewestRows``.
 
     Raises:
         NotFound: one of ``names`` does not exist.
@@ -51,12 +59,45 @@ def newest_rows(client: Client, names: Iterable[str] | None) -> dict[str, Newest
     found: dict[str, NewestRows] = {}
     for name in table_names(client) if names is None else names:
         try:
-            found[name] = NewestRows(name, client)
+            found[name] = (kind or NewestRows)(name, client)
         except NotFound:
             # Of all names, one may have been deleted since they were listed.
             if names is not None:
                 raise
     return found
+
+
+def register_each(
+    found: dict[str, NewestRows], register: Callable[[str, NewestRows], None], *, is_all: bool
+) -> list[str]:
+    """Register tables with an engine.
+
+    Args:
+        found: the tables by their names.
+        register: registers one of them, or raises ``UnsupportedType``.
+        is_all: whether they are all tables that there are: then one that the engine cannot read is
+            left out, with a warning, since another client may have put it.
+
+    Returns:
+        The names that were registered.
+
+    Raises:
+        UnsupportedType: the engine cannot read one of them.
+    """
+    from farrow import UnsupportedType
+
+    registered = []
+    for name, rows in found.items():
+        try:
+            register(name, rows)
+        except UnsupportedType as error:
+            if not is_all:
+                raise
+            # Of the caller of ``attach``.
+            warnings.warn(f"not attached: {error}", stacklevel=3)
+        else:
+            registered.append(name)
+    return registered
 
 
 def folded(name: str) -> str:
@@ -74,7 +115,8 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
     def __init__(self, name: str, client: Client) -> None:
         is_huge = _HUGE_TABLE_KEY in client.metadata(name)
         schema = client.huge_table(name).schema if is_huge else dataset(name, client).schema
-        super().__init__(schema.empty_table())
+        # Not ``empty_table()``, which has no arrays of unions.
+        super().__init__(pa.Table.from_batches([], schema))
         self._name = name
         self._client = client
 

@@ -35,7 +35,23 @@ def register(
         connection: the connection.
         name: name of the view.
         rows: the table.
+
+    Raises:
+        UnsupportedType: the table has no columns, or one of a type that DuckDB has not.
     """
+    import duckdb
+
+    from farrow import UnsupportedType
+
+    try:
+        _register(connection, name, rows)
+    except duckdb.Error as error:
+        raise UnsupportedType(f"DuckDB cannot read the table {name!r}: {error}") from error
+
+
+def _register(
+    connection: duckdb.DuckDBPyConnection, name: str, rows: NewestRows | FarrowDataset
+) -> None:
     try:
         from duckdb._sources.pyarrow import PyArrowDatasetSource
         from duckdb._sources.to_arrow import to_arrow

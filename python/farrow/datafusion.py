@@ -13,18 +13,26 @@ can have matching rows is a partition of the scan::
 
 DataFusion reads such a table through pyarrow's dataset interface.  That costs a call into Python
 for each partition; a native table provider would need DataFusion itself in this package.
+
+DataFusion leaves each filter that it can express to Arrow, for which comparisons with NaN are
+false.  For DataFusion, NaN is greater than all numbers and equal to itself.  So it applies filters
+on floating-point columns itself, and they exclude no chunk.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from farrow._attached import newest_rows
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from farrow._attached import NewestRows, newest_rows, register_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import datafusion
+    import pyarrow.dataset as ds
 
     from farrow import Client
 
@@ -39,30 +47,47 @@ def attach(
     """Register Farrow's tables, under their names, in a session of DataFusion.
 
     A name with a slash, a capital letter or another special character needs double quotes in SQL.
-    A table of the session with the same name is replaced. Call it again to see new names.
+    A table of the session with the same name is replaced. Call it again to see new names. A table
+    with floating-point columns is a view.
 
     Args:
         context: the session.
         client: the client that finds the tables; None: ``farrow.connect()``.
-        names: the tables; None: all huge tables and all named tables and record batches.
+        names: the tables; None: all huge tables and all named tables and record batches, without
+            those that DataFusion cannot read. A warning names each of these.
 
     Returns:
         The names.
 
     Raises:
         NotFound: one of ``names`` does not exist.
-        InvalidArgument: one of ``names`` has no columns.
+        InvalidArgument: one of ``names`` is no table.
+        UnsupportedType: one of ``names`` has a column of a type that DataFusion has not.
         NodeLost: a node is lost that may have one of the tables.
     """
     from farrow import connect
 
     client = connect() if client is None else client
-    found = newest_rows(client, names)
-    for name, rows in found.items():
-        quoted = _quoted(name)
-        context.deregister_table(quoted)
+    found = newest_rows(client, names, _Rows)
+    return register_each(
+        found, lambda name, rows: _register(context, name, rows), is_all=names is None
+    )
+
+
+def _register(context: datafusion.SessionContext, name: str, rows: NewestRows) -> None:
+    from farrow import UnsupportedType
+
+    quoted = _quoted(name)
+    context.deregister_table(quoted)
+    try:
         context.register_dataset(quoted, rows)
-    return list(found)
+        if _compares_nan(rows.schema):
+            view = context.table(quoted).select(*map(_column, rows.schema))
+            context.deregister_table(quoted)
+            context.register_view(quoted, view)
+    except ValueError as error:
+        # DataFusion has no classes of errors.
+        raise UnsupportedType(f"DataFusion cannot read the table {name!r}: {error}") from error
 
 
 def detach(context: datafusion.SessionContext, names: Iterable[str]) -> None:
@@ -74,6 +99,52 @@ def detach(context: datafusion.SessionContext, names: Iterable[str]) -> None:
     """
     for name in names:
         context.deregister_table(_quoted(name))
+
+
+class _Rows(NewestRows):
+    """Rows whose filter can be a constant: DataFusion simplifies contradictions to one."""
+
+    def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
+        return super().scanner(*arguments, filter=_expression(filter), **options)
+
+    def get_fragments(self, filter: Any = None) -> Iterator[Any]:
+        fragments = super().get_fragments(_expression(filter))
+        return map(_Fragment, fragments) if isinstance(filter, pa.Scalar) else fragments
+
+
+class _Fragment:
+    """A fragment of rows whose filter is a constant."""
+
+    def __init__(self, fragment: Any) -> None:
+        self._fragment = fragment
+
+    def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
+        scanner: ds.Scanner = self._fragment.scanner(
+            *arguments, filter=_expression(filter), **options
+        )
+        return scanner
+
+
+def _expression(filter: pc.Expression | pa.Scalar | None) -> pc.Expression | None:
+    return pc.scalar(filter) if isinstance(filter, pa.Scalar) else filter
+
+
+def _compares_nan(schema: pa.Schema) -> bool:
+    """Whether a filter on one of the columns can differ from Arrow's."""
+    # DataFusion reports columns of the same name when it reads them.
+    is_floating = any(pa.types.is_floating(field.type) for field in schema)
+    return is_floating and len(set(schema.names)) == len(schema)
+
+
+def _column(field: pa.Field) -> datafusion.Expr:
+    """The column; a floating-point one in a function that DataFusion cannot leave to Arrow."""
+    import datafusion
+
+    column = datafusion.column(_quoted(field.name))
+    if not pa.types.is_floating(field.type):
+        return column
+    # Where it is NaN, itself: NaN differ in their signs.
+    return datafusion.functions.nanvl(column, column).alias(field.name)
 
 
 def _quoted(name: str) -> str:

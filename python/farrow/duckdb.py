@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farrow._attached import folded, newest_rows
+from farrow._attached import folded, newest_rows, register_each
 from farrow._duckdb_source import register
 
 if TYPE_CHECKING:
@@ -41,15 +41,16 @@ def attach(
     Args:
         connection: the connection; its cursors do not see the views.
         client: the client that finds the tables; None: ``farrow.connect()``.
-        names: the tables; None: all huge tables and all named tables and record batches.
+        names: the tables; None: all huge tables and all named tables and record batches, without
+            those that DuckDB cannot read. A warning names each of these.
 
     Returns:
         The names of the views.
 
     Raises:
         NotFound: one of ``names`` does not exist.
-        InvalidArgument: one of ``names`` has no columns, or two of the names differ in case only,
-            which DuckDB does not tell apart.
+        InvalidArgument: two of the names differ in case only, which DuckDB does not tell apart.
+        UnsupportedType: one of ``names`` has no columns, or one of a type that DuckDB has not.
         NodeLost: a node is lost that may have one of the tables.
     """
     from farrow import InvalidArgument, connect
@@ -64,9 +65,9 @@ def attach(
                 f"{other!r} and {name!r} differ in case only, which DuckDB ignores: "
                 "give the names of the tables to attach"
             )
-    for name, rows in found.items():
-        register(connection, name, rows)
-    return list(found)
+    return register_each(
+        found, lambda name, rows: register(connection, name, rows), is_all=names is None
+    )
 
 
 def detach(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:

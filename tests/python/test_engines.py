@@ -425,3 +425,28 @@ def test_datafusion_finds_attached_names(
         rows("select * from trades")
     with pytest.raises(farrow.NotFound):
         attach(context, client, ["none"])
+
+
+def test_a_table_that_an_engine_cannot_read_is_left_out(client: farrow.Client) -> None:
+    """One table of another client, with half floats or a union, made ``attach`` fail for all."""
+    duckdb: Any = pytest.importorskip("duckdb")
+    from farrow.duckdb import attach
+
+    types = pa.array([0, 1], pa.int8())
+    children = [pa.array([1, 2]), pa.array(["x", "y"])]
+    union = pa.UnionArray.from_sparse(types, children)
+    dense = pa.UnionArray.from_dense(types, pa.array([0, 0], pa.int32()), children)
+    client.put(pa.table({"n": [7]}), "good")
+    client.put(pa.table({"n": union}), "union")
+    client.put(pa.table({"n": pa.array([1.0], pa.float16())}), "bad/halves")
+    client.put(pa.table({"n": dense}), "bad/union")
+    client.put(pa.table({"n": [1]}).select([]), "bad/no columns")
+    connection = duckdb.connect()
+    with pytest.warns(UserWarning, match="not attached: DuckDB cannot read the table") as warned:
+        assert attach(connection, client) == ["good", "union"]
+    assert sum("'bad/" in str(one.message) for one in warned) == 3
+    assert {one.filename for one in warned} == {__file__}
+    assert connection.sql("select n from good").fetchall() == [(7,)]
+    assert connection.sql('select n from "union"').fetchall() == [(1,), ("y",)]
+    with pytest.raises(farrow.UnsupportedType, match=r"'bad/halves': .*Unsupported"):
+        attach(connection, client, ["good", "bad/halves"])

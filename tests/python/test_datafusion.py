@@ -1,0 +1,68 @@
+"""Answers of DataFusion over Farrow's tables are those that it gives over its own tables."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+datafusion = pytest.importorskip("datafusion", reason="datafusion is not installed")
+
+from farrow.datafusion import attach  # noqa: E402
+
+if TYPE_CHECKING:
+    import farrow
+
+
+# DataFusion's own answers: NaN is greater than each number and equal to itself.
+NAN_FILTERS = {
+    "price > 1": [3, 6],
+    "price >= 'nan'::double": [3],
+    "price <= 'nan'::double": [0, 1, 2, 3, 4, 6],
+    "not price > 1": [0, 1, 2, 4],
+    "price in (0.0, 'nan'::double)": [1, 2, 3],
+    "price between 0.5 and 'nan'::double": [3, 4, 6],
+    "n > 2 and price <> 1": [3, 6],
+    "price > other": [3, 6],
+}
+
+
+@pytest.mark.parametrize("where", NAN_FILTERS)
+def test_datafusion_compares_nan_as_in_its_own_tables(client: farrow.Client, where: str) -> None:
+    """DataFusion leaves a filter to a dataset, and Arrow left out each row with NaN."""
+    price = [-math.inf, 0.0, -0.0, math.nan, 1.0, None, math.inf]
+    rows = pa.table({"n": range(7), "price": price, "other": [1.0] * 7})
+    halves = pa.array([0.0, 1.0, None, 2.0, 3.0, 4.0, 5.0], pa.float16())
+    rows = rows.append_column('a "half".Column', halves)
+    client.huge_table("trades", rows.schema).append(rows)
+    context = datafusion.SessionContext()
+    context.register_record_batches("own", [rows.to_batches()])
+    assert attach(context, client) == ["trades"]
+    # Types, names, nulls and the sign of zero are those of the table.
+    read = context.sql("select * from trades").to_arrow_table()
+    assert read.schema.remove_metadata() == rows.schema
+    assert str(read.to_pylist()) == str(rows.to_pylist())
+    for table in ("own", "trades"):
+        found = context.sql(f"select n from {table} where {where}").to_arrow_table()
+        assert sorted(found["n"].to_pylist()) == NAN_FILTERS[where]
+
+
+def test_datafusion_takes_a_filter_that_contradicts_itself(client: farrow.Client) -> None:
+    """DataFusion passes ``false``, a scalar and no expression, which pyarrow refuses."""
+    client.put(pa.table({"n": [1, 2, 3]}), "trades")
+    context = datafusion.SessionContext()
+    attach(context, client)
+    query = "select count(*) as c from trades where n = 1 and n = 2"
+    assert context.sql(query).to_arrow_table().to_pylist() == [{"c": 0}]
+
+
+def test_datafusion_attaches_a_table_with_a_union(client: farrow.Client) -> None:
+    children = [pa.array([1, 2]), pa.array(["x", "y"])]
+    client.put(
+        pa.table({"n": pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), children)}), "u"
+    )
+    context = datafusion.SessionContext()
+    assert attach(context, client) == ["u"]
+    assert context.sql("select n from u").to_arrow_table().to_pydict() == {"n": [1, "y"]}
