@@ -52,7 +52,7 @@ class Supervisor:
     """The worker of this process.
 
     Args:
-        connect: makes the client; called once.
+        connect: makes the client; called again if the node starts again without its memory.
         host: address to listen at, and to announce.
         memory: bytes for the operators of one task.
         queries: number of queries served at a time.
@@ -66,6 +66,7 @@ class Supervisor:
         memory: int = MEMORY_BYTES,
         queries: int = QUERIES,
     ) -> None:
+        self._connect = connect
         self._client = connect()
         self._node = self._client.node or ""
         key = secrets.token_hex(KEY_BYTES)
@@ -124,9 +125,25 @@ class Supervisor:
     def _announce(self) -> None:
         """Announce this worker, again if its node lost what it had."""
         with contextlib.suppress(farrow.FarrowError):
+            try:
+                # Mapped memory alone, that of a node that is gone too, answers a search for a name.
+                self._client.stats()
+            except (farrow.Disconnected, farrow.ProtocolError):
+                self._reconnect()
             if not self._client.contains(self.name):
                 self._client.put(self._announcement, self.name)
                 self._client.pin(self.name)
+
+    def _reconnect(self) -> None:
+        """Connect to a node that started again without its memory."""
+        client = self._connect()
+        try:
+            self._client.stats()
+        except farrow.ProtocolError:
+            # The processes have clients of the old memory. New ones take their place.
+            self._client = client
+            for process, _ in self._processes:
+                process.stdin.close()  # type: ignore[union-attr]
 
     def _start_missing(self) -> None:
         now = time.monotonic()

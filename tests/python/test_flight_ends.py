@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 import pytest
@@ -239,6 +240,22 @@ def test_a_node_that_is_killed_and_starts_again(
     node.start()
     wait_until(lambda: answers(raw, query), "queries after the restart")
     assert raw.query(query).to_pylist() == [{"c": 2 * ROWS}]
+
+
+def test_a_node_that_starts_again_without_its_memory(
+    node: Node, server: FlightSqlServer, raw: RawClient, client: farrow.Client
+) -> None:
+    """The server went on with the rows of the memory that was gone, for ever."""
+    client.put(pa.table({"n": [1]}), "counts")
+    query = "select n from counts"
+    assert raw.query(query).to_pylist() == [{"n": 1}]
+    node.kill9()
+    for path in node.memory_dir.iterdir():
+        path.unlink()
+    node.start()
+    farrow.connect(node.socket).put(pa.table({"n": [2]}), "counts")
+    wait_until(lambda: answers(raw, query), "queries after the restart")
+    assert raw.query(query).to_pylist() == [{"n": 2}]
 
 
 def answers(raw: RawClient, sql: str) -> bool:

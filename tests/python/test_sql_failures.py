@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import Cluster, Node, wait_until
+from conftest import LIMIT_SECONDS, Cluster, Node, wait_until
 from sql_cases import ENDLESS, FABRICS, WORKERS, Workers, free_bytes, nameless, numbers, rows_of
 
 if TYPE_CHECKING:
@@ -156,3 +156,37 @@ def test_without_workers(make_node: Callable[..., Node]) -> None:
         lambda: not any(one.name == "farrow-sql query" for one in threading.enumerate()),
         "its thread ends",
     )
+
+
+def _one_node(client: farrow.Client) -> None:
+    table = client.huge_table("numbers", pa.schema({"v": pa.float64()}))
+    table.append(pa.table({"v": [float(n) for n in range(400)]}))
+
+
+def test_a_worker_finds_a_node_that_starts_again_without_its_memory(node: Node) -> None:
+    """The worker found its announcement in the memory that was gone, and never made another."""
+    command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket", node.socket]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as worker:
+
+        def is_announced() -> bool:
+            assert worker.poll() is None
+            return farrow.connect(node.socket).list(WORKERS).num_rows == 1
+
+        wait_until(is_announced, "a worker")
+        node.kill9()
+        for path in node.memory_dir.iterdir():
+            path.unlink()
+        node.start()
+        wait_until(is_announced, "the worker after the restart")
+        client = farrow.connect(node.socket)
+        _one_node(client)
+
+        def runs_at_the_worker() -> bool:
+            text = farrow_sql.explain("select count(*) from numbers", client)
+            return "in this process" not in text
+
+        wait_until(runs_at_the_worker, "a query at the worker")
+        query = "select count(*), sum(v) from numbers"
+        assert rows_of(farrow.sql(query, client, timeout=60)) == [(400, 79_800.0)]
+        worker.terminate()
+        assert worker.wait(LIMIT_SECONDS) == 0

@@ -19,7 +19,13 @@ import pyarrow.flight as flight
 from farrow._attached import NewestRows, folded, table_names
 from farrow._duckdb_source import register
 from farrow.dataset import dataset
-from farrow.exceptions import Disconnected, FarrowError, InvalidArgument, NotFound
+from farrow.exceptions import (
+    Disconnected,
+    FarrowError,
+    InvalidArgument,
+    NotFound,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,8 +80,10 @@ class TableSource:
         with self._lock:
             client = self._client = self._client or self._connect()
         try:
+            # A question may be answered by mapped memory alone, that of a node that is gone too.
+            client.stats()
             return question(client)
-        except Disconnected:
+        except (Disconnected, ProtocolError):
             with self._lock:
                 if self._client is client:
                     self._client = None
