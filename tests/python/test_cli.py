@@ -281,6 +281,35 @@ def test_put_ls_get_rm(run, tmp_path: Path, table: pa.Table) -> None:
     assert json.loads(run("ls", "--json")[1]) == []
 
 
+def test_ls_of_many_objects(run, node) -> None:
+    """10,000 objects took seven seconds, and long names were cut."""
+    client = farrow.connect(node.socket)
+    names = [f"{number:04}" + "x" * 200 for number in range(600)]
+    client.put_many([b"1"] * len(names), [*names[:-1], "a\nb"])
+    code, out, _ = run("ls")
+    titles, *lines = out.splitlines()
+    assert code == 0
+    assert titles.split()[:3] == ["name", "kind", "bytes"]
+    assert [line.split()[0] for line in lines] == [*names[:-1], "a\\nb"]
+    assert len({line.index("bytes") for line in lines}) == 1
+
+
+def test_an_unknown_namespace_is_no_missing_node(
+    node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every error of the node at the default place advised to start a node."""
+    monkeypatch.delenv("FARROW_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "farrow").mkdir(mode=0o700)
+    assert main(["ls"]) == 1
+    assert "start a node with `farrow node`" in capsys.readouterr().err
+    (tmp_path / "farrow" / "node.sock").symlink_to(node.socket)
+    assert main(["ls", "--namespace", "none"]) == 1
+    error = capsys.readouterr().err
+    assert 'no namespace "none"' in error
+    assert "start a node" not in error
+
+
 def test_put_of_several_files(run, tmp_path: Path) -> None:
     """``farrow put *.csv`` was an error of usage."""
     for name in ("one", "two"):

@@ -28,7 +28,7 @@ def connect(options: argparse.Namespace) -> Any:
         return farrow.connect(options.socket, timeout=options.timeout, namespace=options.namespace)
     try:
         return _native.connect(None, options.timeout, namespace=options.namespace)
-    except farrow.FarrowError as error:
+    except farrow.Disconnected as error:
         if "FARROW_SOCKET" in os.environ:
             raise
         raise CommandError(

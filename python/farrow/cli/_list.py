@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import farrow
 from farrow.cli._client import connect
-from farrow.cli._output import console, grid, human_bytes, plain, print_json, visible
+from farrow.cli._output import human_bytes, plain, print_grid, print_json, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def ls(options: argparse.Namespace) -> int:
     ]
     titles = ["name", "kind", ">bytes", "sealed at", "last use", "", ">creator", "id"]
     titles += ["node"] if options.all else []
-    console().print(grid(titles, cells))
+    print_grid(titles, cells)
     return 0
 
 
