@@ -441,10 +441,12 @@ def test_a_table_that_an_engine_cannot_read_is_left_out(client: farrow.Client) -
     client.put(pa.table({"n": pa.array([1.0], pa.float16())}), "bad/halves")
     client.put(pa.table({"n": dense}), "bad/union")
     client.put(pa.table({"n": [1]}).select([]), "bad/no columns")
+    client.put(pa.table({"n": [1]}), "bad/label", metadata={"farrow.huge_table": "99"})
     connection = duckdb.connect()
-    with pytest.warns(UserWarning, match="not attached: DuckDB cannot read the table") as warned:
+    with pytest.warns(UserWarning, match="not attached: ") as warned:
         assert attach(connection, client) == ["good", "union"]
     assert sum("'bad/" in str(one.message) for one in warned) == 3
+    assert sum('"bad/label" has layout 99' in str(one.message) for one in warned) == 1
     assert {one.filename for one in warned} == {__file__}
     assert connection.sql("select n from good").fetchall() == [(7,)]
     assert connection.sql('select n from "union"').fetchall() == [(1,), ("y",)]
