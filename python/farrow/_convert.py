@@ -5,6 +5,7 @@ The extension imports this module for the first conversion, and each library whe
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +63,15 @@ def _polars(value: Any) -> Any:
     raise _unsupported(value, "polars", "tables and columns have one")
 
 
+def _columns(value: Any, kind: str) -> list[tuple[str, Any]]:
+    """Name and values of each column, for a dict."""
+    names = value.schema.names
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise _unsupported(value, kind, f"several of its columns are called {twice}")
+    return list(zip(names, value.columns, strict=True))
+
+
 def _numpy(value: Any) -> Any:
     import numpy as np
 
@@ -78,7 +88,7 @@ def _numpy(value: Any) -> Any:
             return value.chunk(0).to_numpy(zero_copy_only=False)
         return value.to_numpy()
     if isinstance(value, _TABULAR):
-        return {name: _numpy(value.column(name)) for name in value.schema.names}
+        return {name: _numpy(column) for name, column in _columns(value, "numpy")}
     raise _unsupported(value, "numpy", "arrays, columns, tables and bytes have one")
 
 
@@ -88,7 +98,7 @@ def _torch(value: Any) -> Any:
     import torch
 
     if isinstance(value, _TABULAR):
-        return {name: _torch(value.column(name)) for name in value.schema.names}
+        return {name: _torch(column) for name, column in _columns(value, "torch")}
     array = _numpy(value)
     if array.dtype.kind not in "biuf":
         raise _unsupported(value, "torch", f"its items are {array.dtype}, not numbers")

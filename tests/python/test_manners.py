@@ -105,6 +105,9 @@ def test_values_for_other_libraries(node: Node) -> None:
         client.get("b", as_="pandas")
     with pytest.raises(farrow.InvalidArgument, match="'spark', not one of pandas"):
         client.get("b", as_="spark")  # type: ignore[arg-type]
+    client.put(pa.table([pa.array([1]), pa.array([2])], names=["n", "n"]), "twice")
+    with pytest.raises(farrow.UnsupportedType, match=r"several of its columns are called \['n'\]"):
+        client.get("twice", as_="numpy")
 
 
 def test_frames_lie_in_place(node: Node) -> None:
