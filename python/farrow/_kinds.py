@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument, InvalidDescriptor, UnsupportedType
 
-__all__ = ["build_tensor", "check_bytes", "is_tensor", "take_apart_tensor"]
+__all__ = ["build_tensor", "check_bytes", "check_polars", "is_tensor", "take_apart_tensor"]
 
 # Prefix of the type text of a tensor. JSON follows: numpy's text, the names of the dimensions.
 TENSOR = "pyarrow.Tensor "
@@ -91,6 +91,28 @@ def check_bytes(value: Any) -> None:
         "Put numpy.asarray(it), which comes back as a numpy array, "
         "or memoryview(it).cast('B') for the bytes"
     )
+
+
+def check_polars(value: Any) -> None:
+    """Check that a frame or a series of polars has no Python objects.
+
+    polars exports them as ``fixed_size_binary[8]``: their addresses in this process.
+
+    Raises:
+        UnsupportedType: a column has objects; the message names it.
+    """
+    import polars as pl
+
+    dtypes = (
+        {"": value.dtype} if isinstance(value, pl.Series) else dict(getattr(value, "schema", {}))
+    )
+    for column, dtype in dtypes.items():
+        if dtype == pl.Object:
+            where = f"column {column!r} of a polars DataFrame" if column else "a polars Series"
+            raise UnsupportedType(
+                f"{where} holds Python objects, which other processes cannot read: "
+                "cast it, or drop it"
+            )
 
 
 def _refuse_without_buffer(value: Any, name: str) -> None:

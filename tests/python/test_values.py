@@ -177,6 +177,18 @@ def test_polars(shared: farrow.Client) -> None:
     assert back.to_pylist() == structs.to_list()
 
 
+def test_polars_exports_objects_as_addresses(shared: farrow.Client) -> None:
+    """``put`` stored the addresses of Python objects, and ``get`` returned them as binary."""
+    pl = pytest.importorskip("polars", reason="polars is not installed")
+    frame = pl.DataFrame(
+        {"n": [1], "thing": [object()]}, schema={"n": pl.Int64, "thing": pl.Object}
+    )
+    for value in (frame, frame["thing"]):
+        with pytest.raises(farrow.UnsupportedType, match="holds Python objects"):
+            shared.put(value)
+    assert shared.get(shared.put(frame.drop("thing"))).to_pydict() == {"n": [1]}
+
+
 def test_pandas(shared: farrow.Client) -> None:
     pd = pytest.importorskip("pandas", minversion="2.2", reason="pandas 2.2 is not installed")
     frame = pd.DataFrame({"n": [1, 2, 3], "s": ["x", None, "z"], "f": [0.5, float("nan"), 1.0]})

@@ -124,6 +124,10 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
 }
 
 fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    // polars exports a column of Python objects as their addresses in this process.
+    if object.get_type().module()?.to_str()?.starts_with("polars.") {
+        kinds(object.py())?.call_method1(intern!(object.py(), "check_polars"), (object,))?;
+    }
     // SAFETY: as above, for `arrow_array_stream`.
     let moved = unsafe {
         FFI_ArrowArrayStream::from_raw(capsule::<FFI_ArrowArrayStream>(
@@ -176,12 +180,9 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
 /// Tensors, and objects that export their bytes. `get` returns bytes for these: an object that
 /// would lose its kind is rejected.
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-    static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let py = object.py();
     if !object.is_instance_of::<PyByteArray>() {
-        let kinds = KINDS
-            .get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?
-            .bind(py);
+        let kinds = kinds(py)?;
         if kinds.call_method1(intern!(py, "is_tensor"), (object,))?.is_truthy()? {
             let parts = kinds.call_method1(intern!(py, "take_apart_tensor"), (object,))?;
             return Ok(Incoming::NdArray(Box::new(numpy::from_parts(&parts)?)));
@@ -189,6 +190,14 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         kinds.call_method1(intern!(py, "check_bytes"), (object,))?;
     }
     bytes_of(object)?.map(Incoming::Bytes).ok_or_else(|| unsupported_object(object))
+}
+
+/// The module that knows the kinds of foreign objects.
+fn kinds(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module =
+        KINDS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?;
+    Ok(module.bind(py))
 }
 
 /// The bytes of an object with a buffer; None for other objects.
