@@ -210,7 +210,8 @@ class InvalidDescriptor(FarrowError):
 
 
 class Disconnected(FarrowError, ConnectionError):
-    """No node answers at this socket, the node ended, or this process is a fork of the client.
+    """No node answers at this socket, the node ended or was replaced by one with other memory, or
+    this process is a fork of the client: connect again.
 
     Tables that were read before stay readable.
     """

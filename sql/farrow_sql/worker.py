@@ -128,7 +128,7 @@ class Supervisor:
             try:
                 # Mapped memory alone, that of a node that is gone too, answers a search for a name.
                 self._client.stats()
-            except (farrow.Disconnected, farrow.ProtocolError):
+            except farrow.Disconnected:
                 self._reconnect()
             if not self._client.contains(self.name):
                 self._client.put(self._announcement, self.name)
@@ -139,7 +139,7 @@ class Supervisor:
         client = self._connect()
         try:
             self._client.stats()
-        except farrow.ProtocolError:
+        except farrow.Disconnected:
             # The processes have clients of the old memory. New ones take their place.
             self._client = client
             for process, _ in self._processes:

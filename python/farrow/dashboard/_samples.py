@@ -113,7 +113,7 @@ class Samples:
         except (farrow.FarrowError, OSError) as error:
             # The last values stay, with the reason why there are no newer ones.
             self._set("state", {"error": _text(str(error)), "at": time.time()})
-            if isinstance(error, (farrow.Disconnected, farrow.ProtocolError)):
+            if isinstance(error, farrow.Disconnected):
                 # The node is gone, or started again without its memory.
                 self._client = None
         self._taken_at = time.monotonic()

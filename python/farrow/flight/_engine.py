@@ -24,7 +24,6 @@ from farrow.exceptions import (
     FarrowError,
     InvalidArgument,
     NotFound,
-    ProtocolError,
 )
 
 if TYPE_CHECKING:
@@ -80,10 +79,10 @@ class TableSource:
         with self._lock:
             client = self._client = self._client or self._connect()
         try:
-            # A question may be answered by mapped memory alone, that of a node that is gone too.
+            # Mapped memory alone may answer a question, also that of a node that is gone.
             client.stats()
             return question(client)
-        except (Disconnected, ProtocolError):
+        except Disconnected:
             with self._lock:
                 if self._client is client:
                     self._client = None

@@ -4,3 +4,4 @@
 pub(crate) mod blocks;
 pub(crate) mod eviction;
 pub(crate) mod space;
+pub(crate) mod victim_order;

@@ -16,12 +16,12 @@ use super::adopt_names::NameCheck;
 use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
 use super::inherit::Unfinished;
 use super::keep::{self, Retained};
-use super::order::Orders;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
 use super::state::{ClientAccounts, Locals};
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
+use crate::alloc::victim_order::VictimOrders;
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
@@ -181,7 +181,7 @@ impl Home {
             retiring: staying.retiring,
             retained: Retained::default(),
             locals: Locals::new(area),
-            orders: Orders::default(),
+            orders: VictimOrders::default(),
             replicas: BTreeSet::new(),
             accounts,
             namespaces,

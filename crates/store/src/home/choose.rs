@@ -1,7 +1,7 @@
 //! The choice of objects that leave memory: in the order of a policy, until what is needed would be
 //! free.
 //!
-//! The order comes from a scan of all objects (`order`). The home takes the victims of later calls
+//! The order comes from a scan of all objects ([`VictimOrder`]). The home takes the victims of later calls
 //! from it too, after a look at each: one that was used, held, pinned or deleted since has lost its
 //! place.
 
@@ -11,9 +11,9 @@ use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::order::{Order, Place, Scope};
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::alloc::space::Run;
+use crate::alloc::victim_order::{VictimOrder, VictimPlace, VictimScope};
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
@@ -33,8 +33,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn place(&self) -> Place {
-        Place { rank: self.rank, id: self.candidate.id }
+    pub(super) fn place(&self) -> VictimPlace {
+        VictimPlace { rank: self.rank, id: self.candidate.id }
     }
 }
 
@@ -101,7 +101,7 @@ impl Home {
     pub(super) fn choose(
         &mut self,
         policy: &dyn EvictionPolicy,
-        scope: Scope,
+        scope: VictimScope,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
         while let Some(name) = policy.order()
@@ -131,7 +131,7 @@ impl Home {
     fn choose_from(
         &mut self,
         policy: &dyn EvictionPolicy,
-        order: &mut Order,
+        order: &mut VictimOrder,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
         fence(Ordering::SeqCst);

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 
-use super::order::Scope;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::space::Run;
+use crate::alloc::victim_order::VictimScope;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
@@ -102,8 +102,9 @@ impl Home {
         if asked.0 == 0 {
             return Ok(Vec::new());
         }
-        let (choices, _) =
-            self.choose(policy, Scope::All, &mut |_, simulation, _| simulation.bytes >= asked.0)?;
+        let (choices, _) = self.choose(policy, VictimScope::All, &mut |_, simulation, _| {
+            simulation.bytes >= asked.0
+        })?;
         Ok(choices.into_iter().map(|choice| choice.candidate.id).collect())
     }
 

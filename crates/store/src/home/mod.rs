@@ -16,7 +16,6 @@ mod labels;
 mod lend;
 mod local;
 mod namespaces;
-mod order;
 mod overview;
 mod quarantine;
 mod replica;
@@ -29,6 +28,7 @@ mod spill;
 mod state;
 mod stats;
 mod takeover;
+mod victim_scan;
 mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,7 @@ pub use withdraw::lent_spans;
 
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
+use crate::alloc::victim_order::VictimOrders;
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
@@ -71,7 +72,6 @@ use crate::tables::pins::Pins;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Retained;
-use order::Orders;
 use reserved::Reserved;
 use state::{ClientAccounts, Locals, Restoring};
 
@@ -127,7 +127,7 @@ pub struct Home {
     /// Objects that must not be evicted.
     pins: Pins,
     /// Parts of the orders in which objects are evicted.
-    orders: Orders,
+    orders: VictimOrders,
     /// Slots of sealed replicas.
     replicas: BTreeSet<u32>,
     /// Slots of objects whose names lead to newer objects, until they retire.

@@ -10,9 +10,9 @@ use farrow_memory::{Length, Span};
 use super::Home;
 use super::choose::{Choice, Simulation};
 use super::evict::overlap;
-use super::order::Scope;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
+use crate::alloc::victim_order::VictimScope;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::Entry;
@@ -221,12 +221,14 @@ impl Home {
     ) -> Result<bool, StoreError> {
         let mut looks = Looks::for_parts(room.runs.len());
         let mut fit = None;
-        let (choices, _) = self.choose(policy, Scope::All, &mut |home, simulation, is_last| {
-            if looks.is_next(simulation, is_last) && home.space.free_bytes() >= room.run_bytes() {
-                fit = fit_all(&mut home.space, &room.runs);
-            }
-            fit.is_some()
-        })?;
+        let (choices, _) =
+            self.choose(policy, VictimScope::All, &mut |home, simulation, is_last| {
+                if looks.is_next(simulation, is_last) && home.space.free_bytes() >= room.run_bytes()
+                {
+                    fit = fit_all(&mut home.space, &room.runs);
+                }
+                fit.is_some()
+            })?;
         let runs = fit.as_deref().unwrap_or_default();
         for choice in
             choices.iter().filter(|choice| choice.runs.iter().any(|one| is_in(runs, *one)))
@@ -248,7 +250,7 @@ impl Home {
         let mut fit = None;
         let (mut count, mut common) = (0, 0);
         let (choices, _) =
-            self.choose(policy, Scope::Directory, &mut |home, simulation, is_last| {
+            self.choose(policy, VictimScope::Directory, &mut |home, simulation, is_last| {
                 if simulation.gone.len() <= count {
                     (count, common) = (0, 0);
                 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use farrow_memory::{Length, Region, Section, Span};
 
 use super::Home;
-use super::order::Scope;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
+use crate::alloc::victim_order::VictimScope;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::header::RegionHeader;
@@ -116,8 +116,9 @@ impl Home {
         if self.space.interior_bytes() >= bytes.0 {
             return Ok(Some(Vec::new()));
         }
-        let (choices, is_enough) = self
-            .choose(policy, Scope::All, &mut |home, _, _| home.space.interior_bytes() >= bytes.0)?;
+        let (choices, is_enough) = self.choose(policy, VictimScope::All, &mut |home, _, _| {
+            home.space.interior_bytes() >= bytes.0
+        })?;
         let ids = choices.into_iter().map(|choice| choice.candidate.id);
         Ok(is_enough.then(|| ids.collect()))
     }

@@ -1,12 +1,6 @@
-//! Orders of eviction, which the home keeps from call to call.
-//!
-//! A scan of all objects takes time in their number, and the daemon answers nobody meanwhile. So the
-//! home keeps the first part of each order. When half of it is used up, every further choice scans
-//! some of the objects, until the next order is complete. An order has the objects that were used
-//! before its scan began: no object that is missing comes before one of them, except for those that
-//! could not be evicted at the time of the scan.
+//! Scans of the objects for an order of eviction, whole or in parts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use farrow_memory::sync::{Ordering, fence};
 
@@ -14,15 +8,10 @@ use super::Home;
 use super::choose::Choice;
 use crate::alloc::eviction::EvictionPolicy;
 use crate::alloc::space::Run;
+use crate::alloc::victim_order::{KEPT_PART, VictimOrder, VictimPlace, VictimScan, VictimScope};
 use crate::client::uses;
 use crate::error::StoreError;
-use crate::format::ids::{ObjectId, Slot};
-
-/// Part of the candidates whose order is kept.
-const KEPT_PART: usize = 8;
-
-/// Candidates whose order is kept at least.
-const KEPT_MIN: usize = 1024;
+use crate::format::ids::Slot;
 
 /// Slots that are scanned at a time.
 const SCANNED_SLOTS: usize = 2048;
@@ -30,93 +19,6 @@ const SCANNED_SLOTS: usize = 2048;
 /// Slots that are scanned for the next order, for each victim: the scan ends before the second half
 /// of this order does.
 const SLOTS_FOR_VICTIM: usize = 2 * KEPT_PART;
-
-/// The place of a candidate in an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) rank: u64,
-    pub(super) id: ObjectId,
-}
-
-/// The objects that a choice is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    /// All objects.
-    All,
-    /// Objects with a directory entry: the others free no slot and no name.
-    Directory,
-}
-
-/// The kept orders, by [`EvictionPolicy::order`] and scope.
-#[derive(Debug, Default)]
-pub(super) struct Orders(BTreeMap<(&'static str, Scope), Order>);
-
-/// The first candidates of a policy, those that go first.
-#[derive(Debug)]
-pub(super) struct Order {
-    scope: Scope,
-    first: VecDeque<Place>,
-    /// All others, in no order.
-    later: Vec<Place>,
-    /// The length of `first` after the scan.
-    scanned: usize,
-    next: Option<OrderScan>,
-}
-
-/// An incomplete scan for an order.
-#[derive(Debug)]
-struct OrderScan {
-    scope: Scope,
-    began_ns: u64,
-    /// The next slot of the directory, then of client entries.
-    at: Slot,
-    places: Vec<Place>,
-    /// Candidates that share a block.
-    sharing: Vec<Place>,
-}
-
-impl Orders {
-    pub(super) fn take(&mut self, name: &'static str, scope: Scope) -> Option<Order> {
-        self.0.remove(&(name, scope))
-    }
-
-    pub(super) fn keep(&mut self, name: &'static str, order: Order) {
-        self.0.insert((name, order.scope), order);
-    }
-}
-
-impl Order {
-    fn new(scope: Scope, mut places: Vec<Place>) -> Self {
-        let scanned = (places.len() / KEPT_PART).max(KEPT_MIN).min(places.len());
-        if scanned < places.len() {
-            places.select_nth_unstable(scanned);
-        }
-        let later = places.split_off(scanned);
-        places.sort_unstable();
-        Self { scope, first: places.into(), later, scanned, next: None }
-    }
-
-    /// Takes out the next candidate.
-    pub(super) fn next(&mut self) -> Option<Place> {
-        if self.first.is_empty() && !self.later.is_empty() {
-            self.later.sort_unstable();
-            self.first = std::mem::take(&mut self.later).into();
-        }
-        self.first.pop_front()
-    }
-
-    /// Puts the candidates back that were taken out last, in their order.
-    pub(super) fn put_back(&mut self, places: impl DoubleEndedIterator<Item = Place>) {
-        places.rev().for_each(|place| self.first.push_front(place));
-    }
-
-    /// Drops what is not to be kept.
-    pub(super) fn shorten(&mut self) {
-        self.later = Vec::new();
-        self.first.truncate(self.scanned);
-        self.first.shrink_to_fit();
-    }
-}
 
 impl Home {
     /// All candidates of a policy, in its order, without those whose eviction would free no block.
@@ -126,14 +28,14 @@ impl Home {
     pub(super) fn whole_order(
         &mut self,
         policy: &dyn EvictionPolicy,
-        scope: Scope,
-    ) -> Result<Order, StoreError> {
-        if scope == Scope::All {
+        scope: VictimScope,
+    ) -> Result<VictimOrder, StoreError> {
+        if scope == VictimScope::All {
             self.register_all()?;
         }
-        let mut scan = OrderScan::new(scope, self.now_ns);
+        let mut scan = VictimScan::new(scope, self.now_ns);
         while !self.scan_part(policy, &mut scan)? {}
-        self.places(policy, scan).map(|places| Order::new(scope, places))
+        self.places(policy, scan).map(|places| VictimOrder::new(scope, places))
     }
 
     /// All candidates of a policy with their resources, in its order.
@@ -146,8 +48,11 @@ impl Home {
     ) -> Result<Vec<Choice>, StoreError> {
         let mut choices = Vec::new();
         let mut at = Slot(0);
-        while !self.scan_slots(policy, Scope::All, &mut at, &mut |choice| choices.push(choice))? {}
-        let sharing: Vec<Place> =
+        while !self
+            .scan_slots(policy, VictimScope::All, &mut at, &mut |choice| choices.push(choice))?
+        {
+        }
+        let sharing: Vec<VictimPlace> =
             choices.iter().filter(|choice| self.is_sharing(choice)).map(Choice::place).collect();
         let useless = self.useless(policy, &sharing)?;
         choices.retain(|choice| useless.binary_search(&choice.place()).is_err());
@@ -159,8 +64,8 @@ impl Home {
     pub(super) fn next_order(
         &mut self,
         policy: &dyn EvictionPolicy,
-        order: Order,
-    ) -> Result<Option<Order>, StoreError> {
+        order: VictimOrder,
+    ) -> Result<Option<VictimOrder>, StoreError> {
         let Some(mut scan) = order.next else {
             return Ok(None);
         };
@@ -172,19 +77,19 @@ impl Home {
     pub(super) fn scan_ahead(
         &mut self,
         policy: &dyn EvictionPolicy,
-        order: &mut Order,
+        order: &mut VictimOrder,
         victims: usize,
     ) -> Result<(), StoreError> {
-        if order.first.len() > order.scanned / 2 || order.scanned < KEPT_MIN {
+        if !order.is_half_used() {
             return Ok(());
         }
         let mut scan = match order.next.take() {
             Some(scan) => scan,
             None => {
-                if order.scope == Scope::All {
+                if order.scope == VictimScope::All {
                     self.register_all()?;
                 }
-                OrderScan::new(order.scope, self.now_ns)
+                VictimScan::new(order.scope, self.now_ns)
             }
         };
         let parts = (victims * SLOTS_FOR_VICTIM).div_ceil(SCANNED_SLOTS);
@@ -203,12 +108,12 @@ impl Home {
     fn finish(
         &mut self,
         policy: &dyn EvictionPolicy,
-        scan: OrderScan,
-    ) -> Result<Order, StoreError> {
-        let OrderScan { scope, began_ns, .. } = scan;
+        scan: VictimScan,
+    ) -> Result<VictimOrder, StoreError> {
+        let VictimScan { scope, began_ns, .. } = scan;
         let mut places = self.places(policy, scan)?;
         places.retain(|place| place.rank < began_ns);
-        let mut order = Order::new(scope, places);
+        let mut order = VictimOrder::new(scope, places);
         order.shorten();
         Ok(order)
     }
@@ -217,9 +122,9 @@ impl Home {
     fn scan_part(
         &self,
         policy: &dyn EvictionPolicy,
-        scan: &mut OrderScan,
+        scan: &mut VictimScan,
     ) -> Result<bool, StoreError> {
-        let OrderScan { scope, at, places, sharing, .. } = scan;
+        let VictimScan { scope, at, places, sharing, .. } = scan;
         self.scan_slots(policy, *scope, at, &mut |choice| {
             places.push(choice.place());
             if self.is_sharing(&choice) {
@@ -232,20 +137,20 @@ impl Home {
     fn scan_slots(
         &self,
         policy: &dyn EvictionPolicy,
-        scope: Scope,
+        scope: VictimScope,
         at: &mut Slot,
         found: &mut dyn FnMut(Choice),
     ) -> Result<bool, StoreError> {
         let (region, layout) = (self.region(), self.layout());
         let (used, objects_max) = (self.directory.used(), layout.objects_max);
         let in_directory = at.0 < used;
-        let slots: Vec<u32> = if in_directory || scope == Scope::Directory {
+        let slots: Vec<u32> = if in_directory || scope == VictimScope::Directory {
             (at.0..used).take(SCANNED_SLOTS).collect()
         } else {
             let from = at.0.max(objects_max);
             self.locals.known.range(from..).map(|(slot, _)| *slot).take(SCANNED_SLOTS).collect()
         };
-        let may_follow = in_directory && scope == Scope::All;
+        let may_follow = in_directory && scope == VictimScope::All;
         let is_last = slots.len() < SCANNED_SLOTS && !may_follow;
         let (Some(first), Some(last)) = (slots.first().copied(), slots.last().copied()) else {
             return Ok(is_last);
@@ -270,8 +175,8 @@ impl Home {
     fn places(
         &self,
         policy: &dyn EvictionPolicy,
-        mut scan: OrderScan,
-    ) -> Result<Vec<Place>, StoreError> {
+        mut scan: VictimScan,
+    ) -> Result<Vec<VictimPlace>, StoreError> {
         let useless = self.useless(policy, &scan.sharing)?;
         scan.places.retain(|place| useless.binary_search(place).is_err());
         Ok(scan.places)
@@ -282,8 +187,8 @@ impl Home {
     fn useless(
         &self,
         policy: &dyn EvictionPolicy,
-        sharing: &[Place],
-    ) -> Result<Vec<Place>, StoreError> {
+        sharing: &[VictimPlace],
+    ) -> Result<Vec<VictimPlace>, StoreError> {
         let sharing = self.choices_of(policy, sharing)?;
         // Sharers of a block that are no candidates.
         let mut staying: BTreeMap<u64, u32> = BTreeMap::new();
@@ -292,7 +197,7 @@ impl Home {
             *left = left.saturating_sub(1);
         }
         let frees = |run: &Run| staying.get(&run.start).is_none_or(|sharers| *sharers == 0);
-        let mut useless: Vec<Place> = sharing
+        let mut useless: Vec<VictimPlace> = sharing
             .iter()
             .filter(|choice| !choice.runs.iter().any(frees))
             .map(Choice::place)
@@ -305,7 +210,7 @@ impl Home {
     fn choices_of(
         &self,
         policy: &dyn EvictionPolicy,
-        places: &[Place],
+        places: &[VictimPlace],
     ) -> Result<Vec<Choice>, StoreError> {
         fence(Ordering::SeqCst);
         let held = self.holds.held()?;
@@ -324,11 +229,5 @@ impl Home {
 
     fn sharers(&self, run: Run) -> u32 {
         self.blocks.get(run).map_or(1, |block| block.sharers())
-    }
-}
-
-impl OrderScan {
-    fn new(scope: Scope, began_ns: u64) -> Self {
-        Self { scope, began_ns, at: Slot(0), places: Vec::new(), sharing: Vec::new() }
     }
 }
