@@ -19,6 +19,19 @@ pub enum DrainStep {
         /// The node.
         node: String,
     },
+    /// Gives the name of an object to a node, with other bytes: those of an object of this client,
+    /// which the node has brought. While the node has an object named `absent`, or an object whose
+    /// name begins with the moving one's and a slash is being written, nothing moves.
+    MoveAs {
+        /// The two halves of the id of the object that has the name.
+        id: (u64, u64),
+        /// The node.
+        node: String,
+        /// Those of the object with the bytes.
+        staged: (u64, u64),
+        /// A name in the namespace of the client.
+        absent: String,
+    },
 }
 
 /// State of a drain.

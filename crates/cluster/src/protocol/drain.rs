@@ -10,6 +10,8 @@
 //! its copy when it is back. Without the lease it seals nothing, and its lease is over before it is
 //! lost to anybody.
 
+use std::collections::BTreeSet;
+
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{
     DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireTarget,
@@ -21,7 +23,7 @@ use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
 use super::core::drain::{MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
-use super::identity::PeerLife;
+use super::identity::{PeerLife, SessionId};
 use super::replicas::{DeleteOrigin, Withdrawal};
 use super::state::NodeState;
 
@@ -30,6 +32,14 @@ const ASK_AGAIN_MS: u64 = 100;
 
 /// Pause before a node that refuses is told again, or a lost one is looked for: it may be replaced.
 const TELL_AGAIN_MS: u64 = 1_000;
+
+/// A client's request to move an object.
+struct MoveRequest {
+    id: ObjectId,
+    node: String,
+    /// The low half of the id of the object that the node has brought for it.
+    brought: u64,
+}
 
 /// Passes a point where a test may kill.
 macro_rules! failpoint {
@@ -49,11 +59,22 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         match step {
-            DrainStep::Begin => self.set_draining(true, context.now_ms, out)?,
+            DrainStep::Begin => {
+                self.set_draining(true, context.now_ms, out)?;
+                self.drain.conductors.insert(context.session);
+            }
             DrainStep::Cancel => self.set_draining(false, context.now_ms, out)?,
             DrainStep::Report => {}
             DrainStep::Move { id: (hi, lo), node } => {
-                return self.begin_move(context, ObjectId { hi, lo }, node, out).map(|()| None);
+                let ask = MoveRequest { id: ObjectId { hi, lo }, node, brought: lo };
+                return self.begin_move(context, ask, out).map(|()| None);
+            }
+            DrainStep::MoveAs { id: (hi, lo), node, staged, absent } => {
+                let id = ObjectId { hi, lo };
+                self.check_staged(id, ObjectId { hi: staged.0, lo: staged.1 })?;
+                self.check_absent(context, id, &absent)?;
+                let ask = MoveRequest { id, node, brought: staged.1 };
+                return self.begin_move(context, ask, out).map(|()| None);
             }
         }
         let report = DrainReport {
@@ -67,7 +88,7 @@ impl NodeState {
                 .collect(),
             moved: self.drain.moved,
             moved_bytes: self.drain.moved_bytes,
-            reserved: self.home.reserved_names().count() as u64,
+            reserved: self.names_being_written().len() as u64,
             undone: self.drain.record.undone.iter().map(|one| one.node.clone()).collect(),
             moving_to: self.drain.job.as_ref().map_or_else(String::new, |job| job.node.clone()),
         };
@@ -200,13 +221,27 @@ impl NodeState {
     }
 
     /// Whether the node serves a request while it drains: what has begun may end, nothing begins.
-    pub(super) fn check_not_draining(&self, body: &RequestBody) -> Result<(), WireError> {
-        if !self.drain.record.is_draining {
+    pub(super) fn check_not_draining(
+        &self,
+        session: SessionId,
+        body: &RequestBody,
+    ) -> Result<(), WireError> {
+        // A part of a table that is written while its root moves would belong to no table.
+        if !self.drain.record.is_draining && !self.drain.is_replacing() {
             return Ok(());
         }
+        let is_conductor = self.drain.conductors.contains(&session);
         let is_new =
             |item: &SealItem| item.is_replacing || (item.name.is_some() && !item.is_reserved);
         match body {
+            RequestBody::Grant { .. }
+            | RequestBody::Room(_)
+            | RequestBody::EntryPages { .. }
+            | RequestBody::ReserveObjects { .. }
+                if is_conductor =>
+            {
+                return Ok(());
+            }
             RequestBody::Grant { .. }
             | RequestBody::Room(_)
             | RequestBody::EntryPages { .. }
@@ -262,20 +297,59 @@ impl NodeState {
         self.drain.is_moving(target) || self.drain.is_arriving(target)
     }
 
+    /// The full names of objects that are being written: reserved ones, and those on which the
+    /// cluster decides.
+    fn names_being_written(&self) -> BTreeSet<String> {
+        let mut names: BTreeSet<String> = self.home.reserved_names().map(String::from).collect();
+        if let Some(cluster) = &self.cluster.0 {
+            names.extend(cluster.parked.names().cloned());
+        }
+        names
+    }
+
+    /// The bytes of a move are an object of this node without a name.
+    fn check_staged(&self, id: ObjectId, staged: ObjectId) -> Result<(), WireError> {
+        let entry = self.home.find(Target::Id(staged)).map_err(store_error)?;
+        if entry.is_replica || staged == id || self.home.name_of_object(staged).is_some() {
+            let text = format!("object {staged} is no new object without a name");
+            return Err(WireError::Invalid(text));
+        }
+        Ok(())
+    }
+
+    fn check_absent(
+        &self,
+        context: RequestContext,
+        id: ObjectId,
+        absent: &str,
+    ) -> Result<(), WireError> {
+        let (name, _, _) = self.movable(id)?;
+        let absent = self.full_name(context.slot, absent)?;
+        if self.home.has_name(&absent).map_err(store_error)? {
+            return Err(WireError::NotMoved(format!("{absent:?} was written meanwhile")));
+        }
+        let prefix = format!("{name}/");
+        match self.names_being_written().into_iter().find(|one| one.starts_with(&prefix)) {
+            Some(part) => Err(WireError::NotMoved(format!("its part {part:?} is being written"))),
+            None => Ok(()),
+        }
+    }
+
     fn begin_move(
         &mut self,
         context: RequestContext,
-        id: ObjectId,
-        node: String,
+        ask: MoveRequest,
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
+        let MoveRequest { id, node, brought } = ask;
         let (name, bytes, _) = self.check_move(id, &node)?;
         let before = self.drain.record.clone();
         // Also above those of an earlier daemon.
         let number = self.home.now_ns().max(self.drain.last_number + 1);
         self.drain.last_number = number;
+        let staged = (brought != id.lo).then_some(brought);
         self.drain.record.outgoing =
-            Some(OutgoingMove { object: id.lo, node: node.clone(), number });
+            Some(OutgoingMove { object: id.lo, node: node.clone(), number, staged });
         if let Err(error) = self.keep_settings() {
             self.drain.record = before;
             return Err(error);
@@ -283,7 +357,7 @@ impl NodeState {
         failpoint!("move.recorded");
         let waiter = Some((context.session, context.seq));
         let phase = MovePhase::Asking { again_at_ms: Some(context.now_ms) };
-        self.drain.job = Some(MoveJob { id, name, bytes, node, number, waiter, phase });
+        self.drain.job = Some(MoveJob { id, name, bytes, node, number, brought, waiter, phase });
         self.ask_to_take(context.now_ms, out);
         Ok(())
     }
@@ -343,13 +417,13 @@ impl NodeState {
     fn ask_to_take(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(job) = &mut self.drain.job else { return };
         let (id, node, name) = (job.id, job.node.clone(), job.name.clone());
-        let number = job.number;
+        let (number, object) = (job.number, job.brought);
         job.phase = MovePhase::Asking { again_at_ms: None };
         if !self.cluster.is_peer(&node) {
             return self.undo_move(now_ms, out);
         }
         let is_pinned = self.movable(id).is_ok_and(|(_, _, is_pinned)| is_pinned);
-        let question = Question::Take { object: id.lo, number, name, is_pinned };
+        let question = Question::Take { object, number, name, is_pinned };
         let about = PendingQuestion::Take { number, node: node.clone() };
         let is_asked = self.cluster.ask_node(&node, &question, about, out);
         if let Some(job) = self.drain.job.as_mut().filter(|_| !is_asked) {
@@ -403,7 +477,7 @@ impl NodeState {
         let MovePhase::Removing(id) = job.phase else { return };
         self.drain.moved += 1;
         self.drain.moved_bytes += job.bytes;
-        self.tell_removed(&job.node.clone(), job.id.lo, now_ms, out);
+        self.tell_removed(&job.node.clone(), job.brought, now_ms, out);
         self.end_move(Ok(id), now_ms, out);
     }
 
@@ -444,15 +518,16 @@ impl NodeState {
 
     /// Resumes the move of an earlier daemon, before any request is served.
     pub(super) fn resume_move(&mut self) {
-        let Some(OutgoingMove { object, node, number }) = self.drain.record.outgoing.clone() else {
-            return;
-        };
+        let Some(outgoing) = self.drain.record.outgoing.clone() else { return };
+        let brought = outgoing.brought();
+        let OutgoingMove { object, node, number, .. } = outgoing;
         let id = ObjectId { hi: self.home.uid().0, lo: object };
         // Without the object only the last step is missing.
         let Ok((name, bytes, _)) = self.movable(id) else { return };
         let phase = MovePhase::Asking { again_at_ms: Some(0) };
         self.drain.last_number = number;
-        self.drain.job = Some(MoveJob { id, name, bytes, node, number, waiter: None, phase });
+        let waiter = None;
+        self.drain.job = Some(MoveJob { id, name, bytes, node, number, brought, waiter, phase });
     }
 
     /// Does the work of a drain that is due.
@@ -476,9 +551,8 @@ impl NodeState {
             Some(_) => {}
             None => {
                 // An earlier daemon removed the object and ended before it said so.
-                if let Some(OutgoingMove { object, node, .. }) = self.drain.record.outgoing.clone()
-                {
-                    self.tell_removed(&node, object, now_ms, out);
+                if let Some(outgoing) = self.drain.record.outgoing.clone() {
+                    self.tell_removed(&outgoing.node, outgoing.brought(), now_ms, out);
                     self.end_move(Err(WireError::Closing), now_ms, out);
                 }
             }
@@ -528,7 +602,9 @@ impl NodeState {
             return;
         }
         self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
-        for OutgoingMove { object, node, number } in self.drain.record.undone.clone() {
+        for outgoing in self.drain.record.undone.clone() {
+            let object = outgoing.brought();
+            let OutgoingMove { node, number, .. } = outgoing;
             if self.cluster.is_peer(&node) {
                 let about = PendingQuestion::Untake { number, node: node.clone() };
                 let question = Question::Untake { object, number };

@@ -202,7 +202,7 @@ impl NodeState {
         }
         // Checked before a name is taken for the request or it has any other effect.
         let allowed = self.check_granted(session, &body);
-        let allowed = allowed.and_then(|()| self.check_not_draining(&body));
+        let allowed = allowed.and_then(|()| self.check_not_draining(session, &body));
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),
             Ok(()) => match (slot, body) {

@@ -171,7 +171,9 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
         }
         RequestBody::Drain(DrainStep::Begin) => ("drain", one("begin")),
         RequestBody::Drain(DrainStep::Cancel) => ("drain", one("cancel")),
-        RequestBody::Drain(DrainStep::Move { id: (hi, lo), .. }) => {
+        RequestBody::Drain(
+            DrainStep::Move { id: (hi, lo), .. } | DrainStep::MoveAs { id: (hi, lo), .. },
+        ) => {
             let name = state.home().name_of_object(ObjectId { hi: *hi, lo: *lo });
             let name = name.map(|full| farrow_store::own_name(&full).to_owned());
             ("move", vec![AuditItem { id: Some((*hi, *lo)), ..named(name) }])

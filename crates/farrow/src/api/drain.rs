@@ -1,5 +1,6 @@
 //! Draining a node: its objects move to other nodes before it leaves.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use farrow_store::ObjectId;
@@ -67,26 +68,22 @@ impl Client {
         node: &str,
         deadline: Instant,
     ) -> Result<ObjectId, Error> {
-        let members = self.nodes().members()?;
-        let found = members.find(node).filter(|found| !found.is_own).ok_or_else(|| {
-            let known = members.names();
-            Error::InvalidArgument(format!("no other node {node:?} in the cluster of {known:?}"))
-        })?;
-        let link = self.nodes().request_link(found)?;
-        let moved =
-            self.bring_to(&link, id, deadline).and_then(|()| self.give_name(id, node, deadline));
-        if moved.is_err() {
-            let _quiet = interrupt::suspend();
-            let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
-            if let Err(error) = link.call(RequestBody::Import { origin, step, wait_ms: 0 }) {
-                tracing::debug!(%id, %error, "a copy is left to node {node}");
-            }
-        }
+        let link = self.link_to(node)?;
+        let moved = self.bring_to(&link, id, deadline).and_then(|()| {
+            let step = DrainStep::Move { id: (id.hi, id.lo), node: node.to_owned() };
+            self.give_name(&step, deadline)
+        });
+        self.abandon_unless(&moved, &link, id);
         moved
     }
 
     /// Has a node bring the bytes of an object.
-    fn bring_to(&self, link: &RequestLink, id: ObjectId, deadline: Instant) -> Result<(), Error> {
+    pub(crate) fn bring_to(
+        &self,
+        link: &RequestLink,
+        id: ObjectId,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         let wait_ms = u64::try_from(link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut busy = None;
         while busy.is_none() || Instant::now() < deadline {
@@ -109,13 +106,53 @@ impl Client {
         Err(Error::NotMoved(busy.unwrap_or_default()))
     }
 
-    /// Has this client's node give the object, whose bytes are there, and its name to a node.
-    fn give_name(&self, id: ObjectId, node: &str, deadline: Instant) -> Result<ObjectId, Error> {
+    /// Moves the name of an object to a node with the bytes of another one, `staged`, as
+    /// [`DrainStep::MoveAs`] says.
+    pub(crate) fn move_name(
+        &self,
+        (id, staged): (ObjectId, ObjectId),
+        node: &str,
+        absent: &str,
+        deadline: Instant,
+    ) -> Result<ObjectId, Error> {
+        let link = self.link_to(node)?;
+        let moved = self.bring_to(&link, staged, deadline).and_then(|()| {
+            let (node, absent) = (node.to_owned(), absent.to_owned());
+            let (id, staged) = ((id.hi, id.lo), (staged.hi, staged.lo));
+            // What was staged may be out of date later: the caller stages it again.
+            self.give_name(&DrainStep::MoveAs { id, node, staged, absent }, Instant::now())
+        });
+        self.abandon_unless(&moved, &link, staged);
+        moved
+    }
+
+    fn link_to(&self, node: &str) -> Result<Arc<RequestLink>, Error> {
+        let members = self.nodes().members()?;
+        let found = members.find(node).filter(|found| !found.is_own).ok_or_else(|| {
+            let known = members.names();
+            Error::InvalidArgument(format!("no other node {node:?} in the cluster of {known:?}"))
+        })?;
+        self.nodes().request_link(found)
+    }
+
+    /// Has a node drop a copy that it does not need.
+    fn abandon_unless(&self, moved: &Result<ObjectId, Error>, link: &RequestLink, id: ObjectId) {
+        if moved.is_ok() {
+            return;
+        }
+        let _quiet = interrupt::suspend();
+        let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
+        if let Err(error) = link.call(RequestBody::Import { origin, step, wait_ms: 0 }) {
+            tracing::debug!(%id, %error, "a copy is left to another node");
+        }
+    }
+
+    /// Has this client's node give a name to a node that has the bytes.
+    fn give_name(&self, step: &DrainStep, deadline: Instant) -> Result<ObjectId, Error> {
         let own = self.nodes().own();
         loop {
-            let step = DrainStep::Move { id: (id.hi, id.lo), node: node.to_owned() };
             let until = deadline.max(Instant::now() + own.timeout);
-            match own.call_until(RequestBody::Drain(step), until) {
+            match own.call_until(RequestBody::Drain(step.clone()), until) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => return Ok(ObjectId { hi, lo }),
                 Ok(other) => return Err(confused(&other).into()),
                 Err(Error::NotMoved(_)) if Instant::now() < deadline => {

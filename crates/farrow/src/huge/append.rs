@@ -13,8 +13,9 @@ use super::statistics::{ChunkCount, SMALL_BYTES_MAX};
 use super::{HugeTable, RACE_PIECE, SeenTable, sweep, wait_for_name};
 use crate::clock::{deadline_after, millis};
 use crate::cluster::placement::{PlacementNeed, PlacementRule};
+use crate::cluster::request_link::ROOM_PAUSE;
 use crate::error::Error;
-use crate::interrupt::suspend;
+use crate::interrupt::{pause, suspend};
 use crate::key::ObjectKey;
 use crate::lock::lock;
 use crate::options::ObjectOptions;
@@ -106,11 +107,14 @@ impl HugeTable {
             // The winner of a version has seen all earlier ones, and compared with them.
             keys.iter().try_for_each(|keys| self.check_order(keys, version, position))?;
             let metadata = labels::chunk_metadata(position, rows, statistics.clone())?;
-            let name = labels::chunk_name(&self.name, self.root, version);
+            let name = labels::chunk_name(&self.name, self.id, version);
             if let Some(sealed) = draft.seal(&name, &metadata)? {
                 let node = Arc::clone(&node);
                 let (bytes, id) = (sealed.bytes, sealed.id);
-                self.keep(&place, &sealed)?;
+                if !self.keep(&place, &sealed)? {
+                    // Its node was drained, and is not any more.
+                    self.join(&place, deadline)?;
+                }
                 return Ok(Partition { version, position, rows, node, bytes, id });
             }
             races += 1;
@@ -120,7 +124,30 @@ impl HugeTable {
                 return Err(Error::Timeout { what, waited_ms: millis(started.elapsed()) });
             }
             wait_for_name(&self.client, &name, RACE_PIECE, deadline)?;
+            self.adopt(&name, deadline)?;
         }
+    }
+
+    /// Makes the node that has a chunk a member, if it is none: the node was removed while the
+    /// client that appended there died.
+    fn adopt(&self, name: &str, deadline: Instant) -> Result<(), Error> {
+        if !self.client.nodes().is_any_draining()? && !self.is_member_removed()? {
+            return Ok(());
+        }
+        for place in Place::all(&self.client)? {
+            if place.find_one(name)?.is_some() {
+                return self.join(&place, deadline).map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nodes were removed from those that may have chunks.
+    fn is_member_removed(&self) -> Result<bool, Error> {
+        let _quiet = suspend();
+        self.client.nodes().own().check_process()?;
+        let members = &lock(&self.state).members;
+        Ok(members.records > members.nodes.len() as u64)
     }
 
     /// The least room for statistics of a small chunk; `None`: no statistics.
@@ -157,18 +184,22 @@ impl HugeTable {
         Ok((version, position))
     }
 
-    /// Pins a sealed object, or deletes it if the table was dropped meanwhile.
-    fn keep(&self, place: &Place<'_>, sealed: &SealedObject) -> Result<(), Error> {
-        let home = self.home()?;
-        if !home.has(self.root)? {
-            // `drop_table` deletes the root first and then looks for chunks: one of the two sees
-            // this object.
-            sweep::all(&[home, place.clone()], &labels::prefix(&self.name, self.root))?;
-            let what = format!("huge table {:?}: it was dropped", self.name);
-            return Err(Error::NotFound { what });
-        }
+    /// Pins a sealed object, or deletes it if the table was dropped meanwhile. Returns whether its
+    /// node may have chunks.
+    fn keep(&self, place: &Place<'_>, sealed: &SealedObject) -> Result<bool, Error> {
         let _quiet = suspend();
         let mut state = lock(&self.state);
+        if let Err(error) = self.discover_members(&mut state) {
+            if !matches!(error, Error::NotFound { .. }) {
+                return Err(error);
+            }
+            // `drop_table` deletes the root first and then looks for chunks: one of the two sees
+            // this object.
+            let mut places = vec![place.clone()];
+            places.extend(self.home(&state).ok());
+            sweep::all(&places, &labels::prefix(&self.name, self.id))?;
+            return Err(error);
+        }
         if sealed.is_pinned {
             state.pinned.insert(sealed.id);
         }
@@ -176,11 +207,11 @@ impl HugeTable {
             // The object exists; the next append pins it.
             tracing::warn!(%error, table = self.name, "a part is not pinned");
         }
-        Ok(())
+        Ok(state.members.find(place.region()).is_some())
     }
 
     /// Adds a node to those that may have chunks, and returns its name.
-    fn join(&self, place: &Place<'_>, deadline: Instant) -> Result<Arc<str>, Error> {
+    pub(super) fn join(&self, place: &Place<'_>, deadline: Instant) -> Result<Arc<str>, Error> {
         let region = place.region();
         loop {
             let quiet = suspend();
@@ -188,33 +219,83 @@ impl HugeTable {
             self.client.nodes().own().check()?;
             let mut state = lock(&self.state);
             let home = self.discover_members(&mut state)?;
-            let found = state.members.iter().position(|member| member.region == region);
-            if let Some(place) = found {
-                let node = state.members.get(place).map_or("", |member| &member.node).into();
-                let entry = labels::member_name(&self.name, self.root, place as u64 + 1);
-                let entry = home.find_one(&entry)?.map(|entry| entry.id);
-                self.pin(&mut state, Some(self.root))?;
+            if let Some((number, member)) = state.members.find(region) {
+                let (number, node) = (*number, Arc::from(member.node.as_str()));
+                let entry = match number {
+                    0 => None,
+                    number => {
+                        let entry = labels::member_name(&self.name, self.id, number);
+                        home.find_one(&entry)?.map(|entry| entry.id)
+                    }
+                };
+                let root = state.root;
+                self.pin(&mut state, Some(root))?;
                 self.pin(&mut state, entry)?;
                 return Ok(node);
             }
-            let number = state.members.len() as u64 + 1;
+            let number = state.members.records + 1;
             drop((state, quiet));
             let member = ChunkNode { region, node: self.client.nodes().name_of(region)? };
-            let name = labels::member_name(&self.name, self.root, number);
-            let metadata = labels::member_metadata(&member)?;
-            let wait = deadline.saturating_duration_since(Instant::now());
-            let options =
-                ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
-            let mut draft = home.draft(&Value::Bytes(b"1"), &options)?;
-            match draft.seal(&name, &metadata)? {
-                Some(sealed) => self.keep(&home, &sealed)?,
-                None if Instant::now() >= deadline => {
-                    let what = format!("a place for {:?} in {:?}", member.node, self.name);
-                    return Err(Error::Timeout { what, waited_ms: 0 });
+            match self.record(&home, number, (&member, false), deadline) {
+                Ok(()) => {}
+                // The root is about to move to another node.
+                Err(Error::NodeDraining { node }) if node != member.node => {
+                    if Instant::now() >= deadline {
+                        return Err(Error::NodeDraining { node });
+                    }
+                    pause(ROOM_PAUSE)?;
                 }
-                None => wait_for_name(&self.client, &name, RACE_PIECE, deadline)?,
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Writes the next record of a member, unless another client writes one of this number.
+    pub(super) fn record(
+        &self,
+        home: &Place<'_>,
+        number: u64,
+        (member, is_removed): (&ChunkNode, bool),
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let name = labels::member_name(&self.name, self.id, number);
+        let metadata = labels::member_metadata(member, is_removed)?;
+        let wait = deadline.saturating_duration_since(Instant::now());
+        let options = ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
+        let mut draft = home.draft(&Value::Bytes(b"1"), &options)?;
+        match draft.seal(&name, &metadata)? {
+            Some(sealed) => self.keep(home, &sealed).map(drop),
+            None if Instant::now() >= deadline => {
+                let what = format!("a place for {:?} in {:?}", member.node, self.name);
+                Err(Error::Timeout { what, waited_ms: 0 })
+            }
+            None => {
+                self.drop_stray(home, &name)?;
+                wait_for_name(&self.client, &name, RACE_PIECE, deadline)
+            }
+        }
+    }
+
+    /// Deletes a record at another node than the root's: the root moved while it was written, and
+    /// its client died.
+    fn drop_stray(&self, home: &Place<'_>, name: &str) -> Result<(), Error> {
+        for place in Place::all(&self.client)? {
+            if place.region() == home.region() {
+                continue;
+            }
+            let found = place.find_one(name)?;
+            let root = lock(&self.state).root;
+            if let Some(found) = found
+                && root.region().0 == home.region()
+                && home.has(root)?
+            {
+                match place.delete(&[found.id]) {
+                    Ok(()) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Pins an object: a table that lost a part to eviction would be unusable.

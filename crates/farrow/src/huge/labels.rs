@@ -1,10 +1,11 @@
 //! Names and metadata of the objects of a table.
 //!
 //! The root of a table, `<name>`, is an empty Arrow table of its schema. Its chunks are named
-//! `<name>/<id of the root>/<version>`, each in the memory of any node. Its members, `<name>/<id of
-//! the root>/node/<number>`, are in the memory of the root's node and list the nodes that may have
+//! `<name>/<id of the table>/<version>`, each in the memory of any node. Its members, `<name>/<id of
+//! the table>/node/<number>`, are in the memory of the root's node and list the nodes that may have
 //! chunks. Both are numbered from 1 on without a gap. Names are unique in the cluster, so exactly
-//! one client creates each version.
+//! one client creates each version. The id of a table is that of its first root. A root that moved
+//! has it in its metadata, and the members up to then.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -19,6 +20,8 @@ use crate::error::Error;
 const FORMAT: &str = "1";
 /// The same with an order or partitions, which a client that knows only the first would break.
 const ORDERED_FORMAT: &str = "2";
+/// The same of a table whose root has moved: a client that does not know it would find no chunks.
+const MOVED_FORMAT: &str = "3";
 
 const FORMAT_KEY: &str = "farrow.huge_table";
 const POSITION_KEY: &str = "position";
@@ -26,6 +29,10 @@ const ROWS_KEY: &str = "rows";
 pub(super) const STATISTICS_KEY: &str = "statistics";
 const SORT_KEY: &str = "sort_by";
 const PARTITION_KEY: &str = "partition_by";
+const TABLE_KEY: &str = "table";
+const NODES_KEY: &str = "nodes";
+const RECORDS_KEY: &str = "records";
+const REMOVED_KEY: &str = "removed";
 const NODE_KEY: &str = "node";
 const REGION_KEY: &str = "region";
 
@@ -48,6 +55,33 @@ pub(super) struct ChunkNode {
     pub(super) region: u64,
     /// Its name when it was added.
     pub(super) node: String,
+}
+
+/// The nodes that may have chunks of a table, as its records say up to one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ChunkNodes {
+    /// The nodes, each with the number of its record; 0: it is in the metadata of the root.
+    pub(super) nodes: Vec<(u64, ChunkNode)>,
+    /// Number of the last record.
+    pub(super) records: u64,
+}
+
+impl ChunkNodes {
+    /// Takes in the next record.
+    pub(super) fn add(&mut self, node: ChunkNode, is_removed: bool) {
+        self.records += 1;
+        let known = self.nodes.iter().position(|(_, one)| one.region == node.region);
+        match known {
+            Some(place) if is_removed => drop(self.nodes.remove(place)),
+            None if !is_removed => self.nodes.push((self.records, node)),
+            _ => {}
+        }
+    }
+
+    /// The number of the record of the node with this region, and the node.
+    pub(super) fn find(&self, region: u64) -> Option<&(u64, ChunkNode)> {
+        self.nodes.iter().find(|(_, node)| node.region == region)
+    }
 }
 
 /// Checks that a table's name leaves room for the longest name below it.
@@ -95,12 +129,57 @@ pub(super) fn root_metadata(order: &TableOrder) -> Result<Metadata, Error> {
     pairs([(FORMAT_KEY, format.to_owned())].into_iter().chain(encode_order(order)))
 }
 
+/// The metadata of a root that moves, with all members that the table has.
+pub(super) fn moved_root_metadata(
+    order: &TableOrder,
+    table: ObjectId,
+    members: &ChunkNodes,
+) -> Result<Metadata, Error> {
+    let nodes = members.nodes.iter();
+    let nodes: Vec<String> =
+        nodes.map(|(_, one)| format!("{}={:x}", one.node, one.region)).collect();
+    let count = nodes.len();
+    let labels = [
+        (FORMAT_KEY, MOVED_FORMAT.to_owned()),
+        (TABLE_KEY, table.to_string()),
+        (NODES_KEY, nodes.join(",")),
+        (RECORDS_KEY, members.records.to_string()),
+    ];
+    Metadata::new(labels.into_iter().chain(encode_order(order))).map_err(|error| {
+        Error::NotMoved(format!("the list of its {count} nodes does not fit: {error}"))
+    })
+}
+
+/// The id of a table, which is part of its names, and the members in the metadata of its root.
+pub(super) fn read_root(
+    name: &str,
+    root: ObjectId,
+    metadata: &Metadata,
+) -> Result<(ObjectId, ChunkNodes), Error> {
+    if metadata.get(FORMAT_KEY) != Some(MOVED_FORMAT) {
+        return Ok((root, ChunkNodes::default()));
+    }
+    let table: ObjectId = read(name, metadata, TABLE_KEY)?;
+    let text = metadata.get(NODES_KEY).unwrap_or_default();
+    let member = |one: &str| {
+        let (node, region) = one.split_once('=')?;
+        let region = u64::from_str_radix(region, 16).ok()?;
+        Some((0, ChunkNode { region, node: node.to_owned() }))
+    };
+    let nodes = text.split(',').filter(|one| !one.is_empty()).map(member);
+    let nodes = nodes.collect::<Option<Vec<_>>>().ok_or_else(|| {
+        Error::InvalidDescriptor(format!("{NODES_KEY} of {name:?}: {text:?} is no list of nodes"))
+    })?;
+    let records = read(name, metadata, RECORDS_KEY)?;
+    Ok((table, ChunkNodes { nodes, records }))
+}
+
 /// Checks that an object is the root of a table in a layout known to this client.
 pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
     match metadata.get(FORMAT_KEY) {
-        Some(FORMAT | ORDERED_FORMAT) => Ok(()),
+        Some(FORMAT | ORDERED_FORMAT | MOVED_FORMAT) => Ok(()),
         Some(other) => Err(Error::InvalidArgument(format!(
-            "huge table {name:?} has layout {other}, this client knows {FORMAT} to {ORDERED_FORMAT}"
+            "huge table {name:?} has layout {other}, this client knows {FORMAT} to {MOVED_FORMAT}"
         ))),
         None => Err(Error::InvalidArgument(format!("object {name:?} is no huge table"))),
     }
@@ -132,7 +211,7 @@ pub(super) fn read_order(
             "{key} of {name:?}: {text:?} of {columns} columns"
         ))),
     };
-    if metadata.get(FORMAT_KEY) != Some(ORDERED_FORMAT) {
+    if metadata.get(FORMAT_KEY) == Some(FORMAT) {
         return Ok(TableOrder::default());
     }
     let sort_by = metadata.get(SORT_KEY).map(|text| number(SORT_KEY, text)).transpose()?;
@@ -158,13 +237,17 @@ pub(super) fn read_chunk(name: &str, metadata: &Metadata) -> Result<(u64, u64), 
     Ok((read(name, metadata, POSITION_KEY)?, read(name, metadata, ROWS_KEY)?))
 }
 
-pub(super) fn member_metadata(member: &ChunkNode) -> Result<Metadata, Error> {
-    pairs([(NODE_KEY, member.node.clone()), (REGION_KEY, member.region.to_string())])
+/// The record that a node may have chunks, or, `is_removed`, has none any more.
+pub(super) fn member_metadata(member: &ChunkNode, is_removed: bool) -> Result<Metadata, Error> {
+    let labels = [(NODE_KEY, member.node.clone()), (REGION_KEY, member.region.to_string())];
+    pairs(labels.into_iter().chain(is_removed.then(|| (REMOVED_KEY, "1".to_owned()))))
 }
 
-pub(super) fn read_member(name: &str, metadata: &Metadata) -> Result<ChunkNode, Error> {
+/// A node, and whether it has no chunks any more.
+pub(super) fn read_member(name: &str, metadata: &Metadata) -> Result<(ChunkNode, bool), Error> {
     let region = read(name, metadata, REGION_KEY)?;
-    Ok(ChunkNode { region, node: read(name, metadata, NODE_KEY)? })
+    let node = ChunkNode { region, node: read(name, metadata, NODE_KEY)? };
+    Ok((node, metadata.get(REMOVED_KEY).is_some()))
 }
 
 fn read<T: FromStr<Err: Display>>(name: &str, metadata: &Metadata, key: &str) -> Result<T, Error> {
@@ -219,7 +302,10 @@ mod tests {
         assert_eq!(read_chunk("c", &long).unwrap(), (u64::MAX, 1));
         assert_eq!(long.encode().len(), chunk_metadata(0, 10, None).unwrap().encode().len());
         let member = ChunkNode { region: u64::MAX, node: "a".into() };
-        assert_eq!(read_member("m", &member_metadata(&member).unwrap()).unwrap(), member);
+        for is_removed in [false, true] {
+            let metadata = member_metadata(&member, is_removed).unwrap();
+            assert_eq!(read_member("m", &metadata).unwrap(), (member.clone(), is_removed));
+        }
         for wrong in [[("position", "-1"), ("rows", "1")], [("position", "1"), ("row", "1")]] {
             let metadata = Metadata::new(wrong).unwrap();
             let error = read_chunk("c", &metadata).unwrap_err();
@@ -238,6 +324,45 @@ mod tests {
         assert_eq!(read_order("t", &ordered, &fields(3)).unwrap(), order);
         assert!(read_order("t", &ordered, &fields(2)).is_err());
         assert!(check_root("t", &Metadata::default()).is_err());
-        assert!(check_root("t", &Metadata::new([(FORMAT_KEY, "3")]).unwrap()).is_err());
+        assert!(check_root("t", &Metadata::new([(FORMAT_KEY, "4")]).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_moved_root_has_the_id_and_the_members_of_its_table() {
+        let new = ObjectId { hi: 0xcd, lo: 9 };
+        let nodes = [("a", 0xab), ("node-b", u64::MAX)]
+            .map(|(node, region)| (0, ChunkNode { region, node: node.into() }));
+        let members = ChunkNodes { nodes: nodes.to_vec(), records: 5 };
+        let order = TableOrder { sort_by: Some(1), partition_by: vec![0] };
+        let moved = moved_root_metadata(&order, ROOT, &members).unwrap();
+        check_root("t", &moved).unwrap();
+        assert_eq!(read_root("t", new, &moved).unwrap(), (ROOT, members));
+        let fields = ["a", "b"].map(|name| Field::new(name, DataType::Int8, true));
+        let schema = SchemaNode::try_from(&Schema::new(fields.to_vec())).unwrap();
+        assert_eq!(read_order("t", &moved, &schema).unwrap(), order);
+        let plain = root_metadata(&TableOrder::default()).unwrap();
+        assert_eq!(read_root("t", new, &plain).unwrap(), (new, ChunkNodes::default()));
+        for (table, nodes) in [("", "a=1"), ("x", "a=1"), (&ROOT.to_string(), "a"), ("1", "a=g")] {
+            let pairs = [(TABLE_KEY, table), (NODES_KEY, nodes), (RECORDS_KEY, "1")];
+            let wrong = pairs.into_iter().chain([(FORMAT_KEY, "3")]);
+            assert!(read_root("t", new, &Metadata::new(wrong).unwrap()).is_err(), "{pairs:?}");
+        }
+        let node = |n| (0, ChunkNode { region: u64::MAX, node: format!("node{n}") });
+        let many = ChunkNodes { nodes: (0..200).map(node).collect(), records: 200 };
+        let error = moved_root_metadata(&order, ROOT, &many).unwrap_err();
+        assert!(error.to_string().contains("200 nodes"), "{error}");
+    }
+
+    #[test]
+    fn records_add_and_remove_nodes() {
+        let node = |region| ChunkNode { region, node: format!("n{region}") };
+        let mut nodes = ChunkNodes::default();
+        for (region, is_removed) in [(1, false), (2, false), (2, false), (1, true), (3, true)] {
+            nodes.add(node(region), is_removed);
+        }
+        assert_eq!((nodes.nodes.clone(), nodes.records), (vec![(2, node(2))], 5));
+        nodes.add(node(1), false);
+        assert_eq!(nodes.find(1), Some(&(6, node(1))));
+        assert_eq!(nodes.find(3), None);
     }
 }

@@ -46,7 +46,7 @@ pub(super) enum Clash {
     Version { next: u64 },
 }
 
-/// All chunks up to a version; each version adds one, and none ever changes.
+/// All chunks up to a version; each version adds one, and none ever changes but its place.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChunkList {
     by_version: Vec<Partition>,
@@ -97,6 +97,14 @@ impl ChunkList {
         self.by_row.insert(chunk.position, self.by_version.len());
         self.by_version.push(chunk);
         Ok(())
+    }
+
+    /// Notes that a chunk has moved to another node, where it has another id.
+    pub(super) fn relocate(&mut self, version: u64, node: Arc<str>, id: ObjectId) {
+        let number = version.checked_sub(1).and_then(|number| usize::try_from(number).ok());
+        if let Some(chunk) = number.and_then(|number| self.by_version.get_mut(number)) {
+            (chunk.node, chunk.id) = (node, id);
+        }
     }
 
     /// The chunks of a version, by row.

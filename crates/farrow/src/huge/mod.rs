@@ -13,6 +13,7 @@ mod far_draft;
 mod keys;
 mod labels;
 mod layout;
+mod moves;
 mod order;
 mod place;
 mod read;
@@ -36,14 +37,14 @@ use crate::api::Client;
 use crate::clock::{deadline_after, millis};
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::interrupt::suspend;
+use crate::interrupt::{pause, suspend};
 use crate::key::ObjectKey;
 use crate::lock::lock;
 use crate::objects::draft::Draft;
 use crate::objects::object::Object;
 use crate::value::Value;
 use keys::{ChunkKeys, TableOrder, check_statistics};
-use labels::{ChunkNode, STATISTICS_BYTES_MAX};
+use labels::{ChunkNodes, STATISTICS_BYTES_MAX};
 use layout::{ChunkList, Clash};
 use place::Place;
 
@@ -53,22 +54,27 @@ const WAIT_PIECE: Duration = Duration::from_secs(1);
 /// The longest wait after a lost race for a name: the seal that took the name may still fail.
 const RACE_PIECE: Duration = Duration::from_millis(50);
 
+/// Pause before an object that was not where it was found is looked for again.
+const RACE_PAUSE: Duration = Duration::from_millis(1);
+
 /// A table whose rows are in the memory of many nodes. Threads may use it at the same time.
 #[derive(Debug)]
 pub struct HugeTable {
     client: Client,
     name: String,
-    root: ObjectId,
-    root_node: String,
+    /// The id of the first root, which is part of the names of chunks and members.
+    id: ObjectId,
     schema: Arc<SchemaNode>,
     order: TableOrder,
     state: Mutex<SeenTable>,
 }
 
-/// The known part of a table, none of which ever changes.
-#[derive(Debug, Default)]
+/// The known part of a table. Only the places of the root and of chunks ever change.
+#[derive(Debug)]
 struct SeenTable {
-    members: Vec<ChunkNode>,
+    root: ObjectId,
+    root_node: String,
+    members: ChunkNodes,
     layout: ChunkList,
     /// Whether the nodes were searched for versions beyond a missing one.
     is_checked: bool,
@@ -157,11 +163,18 @@ impl HugeTable {
         let deadline = deadline_after(client.session().timeout);
         loop {
             match client.get(&name.into(), Duration::ZERO) {
-                Ok(root) => {
-                    let table = Self::of_root(client, name, &root, schema)?;
-                    table.order.check(name, &table.schema, options)?;
-                    return Ok(table);
-                }
+                Ok(root) => match Self::of_root(client, name, &root, schema) {
+                    // It has moved meanwhile, or was dropped.
+                    Err(Error::NotFound { .. }) if Instant::now() < deadline => {
+                        pause(RACE_PAUSE)?;
+                        continue;
+                    }
+                    table => {
+                        let table = table?;
+                        table.order.check(name, &table.schema, options)?;
+                        return Ok(table);
+                    }
+                },
                 Err(Error::NotFound { .. }) => none_is_lost(client, name)?,
                 Err(error) => return Err(error),
             }
@@ -210,14 +223,23 @@ impl HugeTable {
             return Err(Error::InvalidDescriptor(format!("huge table {name:?}: its root is none")));
         };
         let order = labels::read_order(name, &metadata, &ours)?;
+        let (table, members) = labels::read_root(name, id, &metadata)?;
+        let state = SeenTable {
+            root: id,
+            root_node: client.nodes().name_of(id.region().0)?,
+            members,
+            layout: ChunkList::default(),
+            is_checked: false,
+            pinned: BTreeSet::new(),
+            keys: BTreeMap::new(),
+        };
         let table = Self {
             client: client.clone(),
             name: name.to_owned(),
-            root: id,
-            root_node: client.nodes().name_of(id.region().0)?,
+            id: table,
             schema: ours,
             order,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         };
         schema.map_or(Ok(()), |schema| table.check_schema(schema))?;
         Ok(table)
@@ -283,14 +305,14 @@ impl HugeTable {
                 let waited_ms = millis(started.elapsed());
                 return Err(Error::Timeout { what: format!("{what} being there"), waited_ms });
             }
-            let next = labels::chunk_name(&self.name, self.root, snapshot.version + 1);
+            let next = labels::chunk_name(&self.name, self.id, snapshot.version + 1);
             wait_for_name(&self.client, &next, WAIT_PIECE, deadline)?;
         }
     }
 
-    /// The node in whose memory the root is.
-    fn home(&self) -> Result<Place<'_>, Error> {
-        Place::new(&self.client, self.root.region().0, &self.root_node)
+    /// The node in whose memory the root was seen last.
+    fn home(&self, state: &SeenTable) -> Result<Place<'_>, Error> {
+        Place::new(&self.client, state.root.region().0, &state.root_node)
     }
 
     fn check_schema(&self, schema: &SchemaNode) -> Result<(), Error> {

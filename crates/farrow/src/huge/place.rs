@@ -90,6 +90,31 @@ impl<'a> Place<'a> {
         Ok(names.iter().map(&mut take).collect())
     }
 
+    /// As [`Self::find`], and whether the node has the object `id` after that.
+    pub(super) fn find_beside(
+        &self,
+        id: ObjectId,
+        names: &[String],
+    ) -> Result<(bool, Vec<Option<FoundObject>>), Error> {
+        let node = match &self.reach {
+            NodeReach::Mapped(_) => {
+                let found = self.find(names)?;
+                return Ok((self.has(id)?, found));
+            }
+            NodeReach::ByNet(node) => node,
+        };
+        let mut targets: Vec<ObjectKey> =
+            names.iter().map(|name| ObjectKey::Name(name.clone())).collect();
+        targets.push(id.into());
+        let mut found = self.client.find_at(node, &targets)?;
+        let mut take = |name: &String| {
+            let place = found.iter().position(|one| one.name.as_ref() == Some(name))?;
+            Some(FoundObject::from(found.swap_remove(place)))
+        };
+        let named = names.iter().map(&mut take).collect();
+        Ok((found.iter().any(|one| one.id == id), named))
+    }
+
     pub(super) fn find_one(&self, name: &str) -> Result<Option<FoundObject>, Error> {
         Ok(self.find(&[name.to_owned()])?.pop().flatten())
     }
@@ -217,6 +242,8 @@ impl NamelessDraft {
 
 fn find_mapped(session: &Arc<Session>, name: &str) -> Result<Option<FoundObject>, Error> {
     let found = super::find(session, name)?;
+    // The table has its chunk where it is original: a replica can be evicted.
+    let found = found.filter(|(entry, _)| !entry.is_replica);
     Ok(found.map(|(entry, metadata)| FoundObject { id: entry.id, bytes: entry.size.0, metadata }))
 }
 

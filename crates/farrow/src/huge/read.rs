@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use farrow_arrow::{
     ArrowObject, BatchData, Decoded, DescriptorStamp, Kind, Limits, Plan, Rebuilt, RowSlice,
@@ -13,7 +14,9 @@ use farrow_wire::PartSpec;
 use super::layout::{Partition, first_gap};
 use super::place::Place;
 use super::{HugeTable, schema};
+use crate::clock::deadline_after;
 use crate::error::Error;
+use crate::objects::object::Object;
 
 /// Chunks of nodes that are not mapped, fetched while an earlier one is waited for.
 const CHUNKS_AHEAD: usize = 3;
@@ -63,7 +66,7 @@ impl HugeTable {
                 number => (number + CHUNKS_AHEAD, 1),
             };
             for later in chunks.iter().skip(first).take(ahead) {
-                self.fetch_ahead(later, part)?;
+                self.fetch_ahead(later, part);
             }
             batches.extend(self.rebuild(chunk, part, &schema)?);
         }
@@ -77,7 +80,13 @@ impl HugeTable {
     ///
     /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name its node.
     pub fn is_mapped(&self, partition: &Partition) -> Result<bool, Error> {
-        let place = Place::new(&self.client, partition.id.region().0, &partition.node)?;
+        let place = match Place::new(&self.client, partition.id.region().0, &partition.node) {
+            Err(Error::NodeLost { .. }) => {
+                let now = self.relocate(partition)?;
+                Place::new(&self.client, now.id.region().0, &now.node)?
+            }
+            place => place?,
+        };
         Ok(!place.is_by_net())
     }
 
@@ -95,12 +104,31 @@ impl HugeTable {
         }
     }
 
-    fn fetch_ahead(&self, chunk: &ChunkRows<'_>, part: &PartSpec) -> Result<(), Error> {
-        let place = Place::new(&self.client, chunk.chunk.id.region().0, &chunk.chunk.node)?;
-        if place.is_by_net() {
-            self.client.nodes().fetch_ahead(&chunk.chunk.id.into(), chunk.part(part).as_ref());
+    fn fetch_ahead(&self, chunk: &ChunkRows<'_>, part: &PartSpec) {
+        let Partition { id, node, .. } = chunk.chunk;
+        // If its node has left, the chunk may have moved before: it is looked for when it is read.
+        if Place::new(&self.client, id.region().0, node).is_ok_and(|place| place.is_by_net()) {
+            self.client.nodes().fetch_ahead(&(*id).into(), chunk.part(part).as_ref());
         }
-        Ok(())
+    }
+
+    /// Holds a chunk, or a part of it, where it is now. True: only the part was transferred.
+    fn hold(&self, chunk: &Partition, part: Option<&PartSpec>) -> Result<(Object, bool), Error> {
+        let deadline = deadline_after(self.client.session().timeout);
+        let mut chunk = chunk.clone();
+        loop {
+            let held = match Place::new(&self.client, chunk.id.region().0, &chunk.node) {
+                Ok(place) => place.hold(chunk.id, part)?,
+                // The chunk may have moved before its node left.
+                Err(Error::NodeLost { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            match held {
+                Some(held) => return Ok(held),
+                None if Instant::now() >= deadline => return Err(self.gone(chunk.version)),
+                None => chunk = self.relocate(&chunk)?,
+            }
+        }
     }
 
     /// The batches of a chunk, checked against the table.
@@ -110,15 +138,13 @@ impl HugeTable {
         part: &PartSpec,
         expected: &SchemaNode,
     ) -> Result<Vec<BatchData>, Error> {
-        let Partition { id, node, version, .. } = chunk.chunk;
+        let version = chunk.chunk.version;
         let wrong = |what: String| {
             let name = &self.name;
             Error::InvalidDescriptor(format!("version {version} of huge table {name:?}: {what}"))
         };
-        let place = Place::new(&self.client, id.region().0, node)?;
         let part = chunk.part(part);
-        let held = place.hold(*id, part.as_ref())?;
-        let (object, is_part) = held.ok_or_else(|| self.gone(*version))?;
+        let (object, is_part) = self.hold(chunk.chunk, part.as_ref())?;
         let kind = object.kind();
         if !matches!(kind, ObjectKind::Table | ObjectKind::RecordBatch) {
             return Err(wrong(format!("a {}, no rows", kind.as_str())));

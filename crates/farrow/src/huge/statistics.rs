@@ -7,14 +7,16 @@
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::thread;
+use std::time::Instant;
 
 use farrow_arrow::statistics::{Counting, TableStatistics, reserved_bytes};
 use farrow_arrow::{BatchData, SchemaNode};
 use farrow_store::Metadata;
 
 use super::labels::STATISTICS_BYTES_MAX as BYTES_MAX;
-use super::place::Place;
+use super::place::{FoundObject, Place};
 use super::{HugeTable, Partition, labels};
+use crate::clock::deadline_after;
 use crate::error::Error;
 
 /// A small chunk has at least this much room for them, and more by its size.
@@ -131,12 +133,20 @@ impl HugeTable {
             for some in numbers.chunks(CHUNKS_AT_A_TIME) {
                 let chunks = some.iter().filter_map(|number| partitions.get(*number));
                 let name =
-                    |chunk: &Partition| labels::chunk_name(&self.name, self.root, chunk.version);
+                    |chunk: &Partition| labels::chunk_name(&self.name, self.id, chunk.version);
                 let names: Vec<String> = chunks.clone().map(name).collect();
                 let node = chunks.clone().next().map_or("", |chunk| &chunk.node);
-                let found = Place::new(&self.client, region, node)?.find(&names)?;
+                let found = match Place::new(&self.client, region, node) {
+                    Ok(place) => place.find(&names)?,
+                    // Its chunks may have moved before it left.
+                    Err(Error::NodeLost { .. }) => vec![None; names.len()],
+                    Err(error) => return Err(error),
+                };
                 for ((number, chunk), found) in some.iter().zip(chunks).zip(found) {
-                    let found = found.ok_or_else(|| self.gone(chunk.version))?;
+                    let found = match found {
+                        Some(found) => found,
+                        None => self.find_again(chunk)?,
+                    };
                     if let Some(place) = all.get_mut(*number) {
                         *place = self.read_statistics(&found.metadata, chunk.rows);
                     }
@@ -144,6 +154,22 @@ impl HugeTable {
             }
         }
         Ok(all)
+    }
+
+    /// A chunk that is not where it was seen.
+    fn find_again(&self, chunk: &Partition) -> Result<FoundObject, Error> {
+        let name = labels::chunk_name(&self.name, self.id, chunk.version);
+        let deadline = deadline_after(self.client.session().timeout);
+        loop {
+            let now = self.relocate(chunk)?;
+            let place = Place::new(&self.client, now.id.region().0, &now.node)?;
+            match place.find_one(&name)? {
+                Some(found) => return Ok(found),
+                None if Instant::now() >= deadline => return Err(self.gone(chunk.version)),
+                // It has moved on.
+                None => {}
+            }
+        }
     }
 
     fn read_statistics(&self, metadata: &Metadata, rows: u64) -> Option<TableStatistics> {

@@ -1,5 +1,7 @@
 //! Deletion of a table, and of the remains of an interrupted deletion.
 
+use std::time::Duration;
+
 use farrow_store::ObjectId;
 
 use super::HugeTable;
@@ -23,12 +25,19 @@ impl HugeTable {
         // In a forked child the thread that has the lock may not exist.
         self.client.nodes().own().check()?;
         let mut state = lock(&self.state);
-        let home = self.discover_members(&mut state)?;
-        home.delete(&[self.root])?;
+        let home = loop {
+            let home = self.discover_members(&mut state)?;
+            match home.delete(&[state.root]) {
+                Ok(()) => break home,
+                // Dropped by another client, or moved: then it is found at its new node.
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        };
         // Nodes that became members before the root was deleted; later ones see that it is gone.
         self.last_members(&home, &mut state)?;
         let (mut places, mut lost) = (Vec::new(), None);
-        for member in &state.members {
+        for (_, member) in &state.members.nodes {
             match Place::new(&self.client, member.region, &member.node) {
                 Ok(place) => places.push(place),
                 Err(error) => drop(lost.get_or_insert(error)),
@@ -37,7 +46,7 @@ impl HugeTable {
         // The members are in the memory of the root's node: it is swept last.
         places.retain(|place| place.region() != home.region());
         places.push(home);
-        all(&places, &labels::prefix(&self.name, self.root))?;
+        all(&places, &labels::prefix(&self.name, self.id))?;
         lost.map_or(Ok(()), Err)
     }
 }
@@ -61,13 +70,30 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
             let Some(root) = labels::root_of(name, &below) else { continue };
             // If the root's node cannot be searched, the root may still be there.
             let home = places.iter().find(|home| home.region() == root.region().0);
-            if home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has) {
+            let is_gone = home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has);
+            // A root that has moved has another id.
+            if is_gone && !is_table(client, name, root)? {
                 orphans.push(found.id);
             }
         }
         delete_all(place, &orphans)?;
     }
     Ok(())
+}
+
+/// Whether a table of this name has this id.
+pub(super) fn is_table(client: &Client, name: &str, table: ObjectId) -> Result<bool, Error> {
+    let root = match client.get(&name.into(), Duration::ZERO) {
+        Ok(root) => root,
+        Err(Error::NotFound { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match client.metadata(&root.id().into()) {
+        Ok(metadata) => Ok(labels::read_root(name, root.id(), &metadata)?.0 == table),
+        // It moves on at this moment.
+        Err(Error::NotFound { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Deletes objects, some of which may already be gone.

@@ -84,6 +84,11 @@ impl Parked {
         names.map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
     }
 
+    /// The full names on which the cluster decides.
+    pub(in crate::protocol) fn names(&self) -> impl Iterator<Item = &String> {
+        self.waiting.values().chain(&self.asleep).flat_map(|one| &one.names)
+    }
+
     /// Ends the wait of one request. False: it does not wait, or was served and its answer waits.
     pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let is_it = |one: &WaitingForNames| (one.session, one.seq) == (session, seq);

@@ -1,6 +1,6 @@
 //! A drain: what the region keeps of it, and the move under way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::ObjectId;
 use farrow_wire::{RequestBody, WireTarget};
@@ -27,6 +27,15 @@ pub(in crate::protocol) struct OutgoingMove {
     pub(in crate::protocol) node: String,
     /// Number of the move, above that of each earlier one of this node.
     pub(in crate::protocol) number: u64,
+    /// The low half of the id of the object whose bytes the other node has; `None`: the same object.
+    pub(in crate::protocol) staged: Option<u64>,
+}
+
+impl OutgoingMove {
+    /// The low half of the id of the object that the other node has brought.
+    pub(in crate::protocol) fn brought(&self) -> u64 {
+        self.staged.unwrap_or(self.object)
+    }
 }
 
 /// An object that moves to this node. Its name is kept, since its old home may have removed it.
@@ -83,6 +92,8 @@ pub(in crate::protocol) struct MoveJob {
     pub(in crate::protocol) bytes: u64,
     pub(in crate::protocol) node: String,
     pub(in crate::protocol) number: u64,
+    /// The low half of the id of the object that the other node has brought.
+    pub(in crate::protocol) brought: u64,
     /// `None`: it was begun for a client of an earlier daemon, or of an ended session.
     pub(in crate::protocol) waiter: Option<(SessionId, u64)>,
     pub(in crate::protocol) phase: MovePhase,
@@ -104,6 +115,8 @@ pub(in crate::protocol) struct Drain {
     pub(in crate::protocol) job: Option<MoveJob>,
     /// Requests that change the moving object.
     pub(in crate::protocol) waiting: Vec<(RequestContext, RequestBody)>,
+    /// Sessions that began the drain, or go on with it. They write here what moves.
+    pub(in crate::protocol) conductors: BTreeSet<SessionId>,
     /// Members that know whether this node drains, by their names, with their incarnations.
     pub(in crate::protocol) told: BTreeMap<String, u64>,
     /// Why members do not know it, and when they are told again; `None`: they are being told.
@@ -138,6 +151,11 @@ impl Drain {
         self.record.incoming.iter().any(|one| one.name == full)
     }
 
+    /// Whether a name moves to another node with other bytes at this moment.
+    pub(in crate::protocol) fn is_replacing(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.brought != job.id.lo)
+    }
+
     /// Whether one more request may wait for the end of the move.
     pub(in crate::protocol) fn has_room(&self) -> bool {
         self.waiting.len() < WAITING_MAX
@@ -162,6 +180,7 @@ impl Drain {
 
     /// Forgets the requests of an ended session. A move goes on.
     pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+        self.conductors.remove(&session);
         self.waiting.retain(|(one, _)| one.session != session);
         if let Some(job) = self.job.as_mut()
             && job.waiter.is_some_and(|(of, _)| of == session)
