@@ -6,10 +6,11 @@ the objects and their new nodes, and tries again what could not move, until a de
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farrow.exceptions import (
     Disconnected,
@@ -34,17 +35,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Drain", "Progress", "Remaining"]
 
-#: Chunks and lists of nodes of a huge table: names end with the id of its root and a number.
+#: Chunks and records of nodes of a huge table: names end with the id of the table and a number.
 _OF_HUGE_TABLE = re.compile(r"/[0-9a-f]{32}/(node/)?[0-9]{10}\Z")
 
-#: Label of the root of a huge table.
+#: Label of the root of a huge table, and its values.
 _HUGE_TABLE = "farrow.huge_table"
+_HUGE_LAYOUTS = ("1", "2", "3")
 
 #: Pause before what could not move is tried again.
 _PAUSE_SECONDS = 0.2
 
 #: One object moves for so long at most before others are tried.
 _MOVE_SECONDS = 30.0
+
+#: A table that is used by others is asked again in the next round.
+_LEAVE_SECONDS = 5.0
 
 #: Most objects of which the reason is kept.
 _REASONS_MAX = 1000
@@ -85,7 +90,8 @@ class Remaining:
         stuck: objects with a name that did not move, each with the reason: (namespace, name, bytes,
             reason).
         stuck_bytes: bytes of all of them.
-        tables: huge tables with parts here, each with the number of its parts and their bytes.
+        tables: huge tables with parts here, or that still name this node: (namespace, name, parts,
+            bytes, reason).
         unnamed: objects without a name.
         unnamed_bytes: their bytes.
         writing: names of objects that clients are still writing.
@@ -98,7 +104,7 @@ class Remaining:
 
     stuck: list[tuple[str, str, int, str]] = field(default_factory=list)
     stuck_bytes: int = 0
-    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tables: list[tuple[str, str, int, int, str]] = field(default_factory=list)
     unnamed: int = 0
     unnamed_bytes: int = 0
     writing: int = 0
@@ -108,12 +114,34 @@ class Remaining:
     undone: list[str] = field(default_factory=list)
 
 
+class _Object(NamedTuple):
+    """An object with a name; ``table`` is the huge table of which it is a part, or ""."""
+
+    namespace: str
+    name: str
+    id: bytes
+    nbytes: int
+    table: str
+
+    @property
+    def order(self) -> int:
+        """When it moves: roots before chunks, whose new nodes are recorded at the root's."""
+        if not self.table:
+            return 0
+        return 1 if self.name == self.table else 3 - self.is_record
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is a record of a node of a huge table, which ends with the root there."""
+        part = _OF_HUGE_TABLE.search(self.name) if self.table else None
+        return part is not None and part[1] is not None
+
+
 @dataclass
 class _Found:
     """The objects of one pass over the node."""
 
-    movable: list[tuple[str, bytes, str, int]] = field(default_factory=list)
-    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
+    movable: list[_Object] = field(default_factory=list)
     unnamed: int = 0
     unnamed_bytes: int = 0
 
@@ -159,19 +187,18 @@ class Drain:
         if untold := self._tell_all():
             return self._remaining(_Found(), {}, untold)
         reasons: dict[bytes, str] = {}
+        found = self._look()
         while True:
-            found = self._look()
             moved_any = self._move_all(found.movable, reasons)
             report = self._client._drain()
             self._progress.writing = report["reserved"]
             self._progress.retiring = self._client.stats()["objects_retiring"]
             self._on_progress(self._progress)
             found = self._look()
-            waits = (
-                found.movable or report["reserved"] or report["undone"] or self._progress.retiring
-            )
-            if not waits or time.monotonic() >= self._deadline:
-                return self._remaining(found, reasons, [])
+            named = [] if found.movable else self._leave_tables()
+            waits = found.movable or named or report["reserved"] or report["undone"]
+            if not (waits or self._progress.retiring) or time.monotonic() >= self._deadline:
+                return self._remaining(found, reasons, [], named)
             if not moved_any:
                 time.sleep(_PAUSE_SECONDS)
 
@@ -201,14 +228,35 @@ class Drain:
                 if not name:
                     found.unnamed += 1
                     found.unnamed_bytes += size
-                elif table := self._table_of(client, row):
-                    parts, nbytes = found.tables.get(table, (0, 0))
-                    found.tables[table] = (parts + 1, nbytes + size)
                 else:
-                    found.movable.append((namespace["name"], id, name, size))
+                    table = self._table_of(client, row)
+                    found.movable.append(_Object(namespace["name"], name, id, size, table))
+        found.movable.sort(key=lambda one: one.order)
         self._progress.left = len(found.movable)
-        self._progress.left_bytes = sum(size for *_, size in found.movable)
+        self._progress.left_bytes = sum(one.nbytes for one in found.movable)
         return found
+
+    def _leave_tables(self) -> list[tuple[str, str, int, int, str]]:
+        """Record in all huge tables that the node has no rows of them; those that still name it."""
+        named = []
+        for namespace in [one["name"] for one in self._client.namespaces()]:
+            client = self._at(namespace)
+            names: set[str] = set()
+            try:
+                for layout in _HUGE_LAYOUTS:
+                    roots = client.list("", where={_HUGE_TABLE: layout}, all_nodes=True)
+                    names.update(name for name in roots["name"].to_pylist() if name)
+            except FarrowError as error:
+                named.append((namespace, "*", 0, 0, f"the tables cannot be listed: {error}"))
+            for name in sorted(names):
+                try:
+                    client.huge_table(name)._leave_node(_LEAVE_SECONDS)
+                except (NotFound, InvalidArgument):
+                    # Dropped meanwhile, or another object with the label.
+                    continue
+                except FarrowError as error:
+                    named.append((namespace, name, 0, 0, str(error)))
+        return named
 
     def _table_of(self, client: Client, row: dict[str, Any]) -> str:
         """The huge table of which an object is a part; "" if of none."""
@@ -227,50 +275,66 @@ class Drain:
 
     def _at(self, namespace: str) -> Client:
         if namespace not in self._clients:
-            self._clients[namespace] = self._connect(namespace)
+            client = self._connect(namespace)
+            # The node takes objects of clients that drain it, to be brought to other nodes.
+            client._drain(True)
+            self._clients[namespace] = client
         return self._clients[namespace]
 
-    def _move_all(
-        self, movable: list[tuple[str, bytes, str, int]], reasons: dict[bytes, str]
-    ) -> bool:
+    def _move_all(self, movable: list[_Object], reasons: dict[bytes, str]) -> bool:
         """Move each object; whether any has moved."""
         moved_any = False
-        for namespace, id, _, size in movable:
+        for one in movable:
             if time.monotonic() >= self._deadline:
                 break
-            why = self._move(self._at(namespace), id, size)
+            why = self._move(self._at(one.namespace), one)
             self._progress.left -= 1
-            self._progress.left_bytes -= size
+            self._progress.left_bytes -= one.nbytes
             if why is None:
                 moved_any = True
-                reasons.pop(id, None)
+                reasons.pop(one.id, None)
             elif len(reasons) < _REASONS_MAX:
-                reasons[id] = why
+                reasons[one.id] = why
             self._on_progress(self._progress)
         return moved_any
 
-    def _move(self, client: Client, id: bytes, size: int) -> str | None:
+    def _move(self, client: Client, one: _Object) -> str | None:
         """Move an object to the first node that takes it; the reason if none does."""
         tried = []
-        for node in self._nodes_for(size):
+        for node in self._nodes_for(one.nbytes):
             left = min(_MOVE_SECONDS, self._deadline - time.monotonic())
             try:
-                client._move_object(id, node, max(left, 0.0))
+                self._move_to(client, one, node, max(left, 0.0))
             except NotFound:
                 # Deleted or evicted meanwhile, or the namespace is missing there.
-                if client.contains(id):
+                if client.contains(one.id):
                     tried.append(f"{node}: it has no namespace {client.namespace!r}")
                     continue
                 return None
             except _OF_TARGET as error:
-                tried.append(f"{node}: {error}")
+                why = str(error)
+                if isinstance(error, NodeDraining) and error.node != node:
+                    why = f"the root of its table is at node {error.node}, which drains as well"
+                tried.append(f"{node}: {why}")
                 continue
             except (Disconnected, Timeout, FarrowError) as error:
                 return str(error)
-            self._progress.moved += 1
-            self._progress.moved_bytes += size
+            if not one.is_record:
+                self._progress.moved += 1
+                self._progress.moved_bytes += one.nbytes
             return None
         return "; ".join(tried) or "there is no live node to move it to"
+
+    def _move_to(self, client: Client, one: _Object, node: str, timeout: float) -> None:
+        table = None
+        if one.table:
+            # What is left of a dropped table, or is only named so, moves as it is.
+            with contextlib.suppress(NotFound, InvalidArgument):
+                table = client.huge_table(one.table)
+        if table is None:
+            client._move_object(one.id, node, timeout)
+        else:
+            table._move_part(one.id, one.name, node, timeout)
 
     def _nodes_for(self, size: int) -> Iterator[str]:
         """The nodes that may take an object: those with room first."""
@@ -284,17 +348,27 @@ class Drain:
         yield from (one.name for one in [*has_room, *(o for o in others if o not in has_room)])
 
     def _remaining(
-        self, found: _Found, reasons: dict[bytes, str], untold: list[tuple[str, str]]
+        self,
+        found: _Found,
+        reasons: dict[bytes, str],
+        untold: list[tuple[str, str]],
+        named: Sequence[tuple[str, str, int, int, str]] = (),
     ) -> Remaining:
         late = "the timeout was over before its turn"
+        tables: dict[tuple[str, str], tuple[int, int, str]] = {}
+        for one in found.movable:
+            if one.table:
+                parts, nbytes, why = tables.get((one.namespace, one.table), (0, 0, ""))
+                why = why or reasons.get(one.id, late)
+                tables[one.namespace, one.table] = (parts + 1, nbytes + one.nbytes, why)
+        plain = [one for one in found.movable if not one.table]
         overview, report = self._client._overview(1), self._client._drain()
         return Remaining(
             stuck=[
-                (space, name, size, reasons.get(id, late))
-                for space, id, name, size in found.movable
+                (one.namespace, one.name, one.nbytes, reasons.get(one.id, late)) for one in plain
             ],
-            stuck_bytes=sum(size for *_, size in found.movable),
-            tables=found.tables,
+            stuck_bytes=sum(one.nbytes for one in plain),
+            tables=[*((*table, *rest) for table, rest in tables.items()), *named],
             unnamed=found.unnamed,
             unnamed_bytes=found.unnamed_bytes,
             writing=report["reserved"],

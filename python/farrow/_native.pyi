@@ -1706,6 +1706,32 @@ class HugeTable:
             >>> trades = client.huge_table("HugeTable.drop", pa.schema({"price": pa.float64()}))
             >>> trades.drop()
         """
+    def _move_part(self, id: bytes, part: str, node: str, timeout: float) -> None:
+        """Move a part of the table from this client's draining node to another one.
+
+        A record of a root that has moved is deleted instead.
+
+        Args:
+            id: id of the object, of 16 bytes.
+            part: its name.
+            node: name of the other node.
+            timeout: seconds after which the part stays here if it could not move.
+
+        Raises:
+            NotFound: the part, or the table, is gone.
+            NodeDraining: the node of the root, if another one than ``node``, has to move it first.
+            FarrowError: as ``Client._move_object``.
+        """
+    def _leave_node(self, timeout: float) -> None:
+        """Record that this client's draining node has no rows of the table any more.
+
+        Args:
+            timeout: seconds to wait for other clients that write such records.
+
+        Raises:
+            NodeDraining: the node of the root has to move it first.
+            FarrowError: the node has rows of the table.
+        """
 
 @final
 class EventStream:

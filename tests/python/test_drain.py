@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+import farrow.dataset
 from conftest import Cluster, wait_until
 from farrow.cli import main
 
@@ -122,7 +123,8 @@ def test_what_cannot_move_stays_and_is_named(
     left = json.loads(capsys.readouterr().out)
     assert [(name, size) for _, name, size, _ in left["stuck"]] == [("large", 50 * MIB)]
     assert "B free" in left["stuck"][0][3]
-    assert list(left["tables"]) == ["events"]
+    assert left["tables"] == []
+    assert a.list("events").num_rows == 0
     assert (left["unnamed"], left["unnamed_bytes"], left["writing"]) == (1, 100 * KIB, 1)
     # Nothing is lost, and what was being written is finished.
     assert a.get("large").size == 50 * MIB
@@ -214,3 +216,90 @@ def test_no_call_fails_while_objects_move(
     listed = [*a.list()["name"].to_pylist(), *b.list()["name"].to_pylist()]
     listed += c.list()["name"].to_pylist()
     assert sorted(listed) == sorted(names), "each name once"
+
+
+@pytest.mark.parametrize("flags", [(), NET], ids=["mapped", "net"])
+def test_huge_tables_move_and_outlive_the_node(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    """Tables with their root or chunks on the node, in two namespaces."""
+    cluster = make_cluster(3, *flags)
+    a, b, c = cluster.clients()
+    for client in (a, b, c):
+        client.create_namespace("team")
+    schema = pa.schema([("x", pa.int64())])
+    size = 1000
+
+    def team(node: str) -> farrow.Client:
+        return farrow.connect(cluster.nodes[node].socket, namespace="team")
+
+    def append(table: farrow.HugeTable, chunk: int) -> None:
+        table.append(pa.table({"x": list(range(chunk * size, (chunk + 1) * size))}))
+
+    def check(table: farrow.HugeTable, chunks: int) -> None:
+        assert table.table()["x"].to_pylist() == list(range(chunks * size))
+        assert table.table(version=1).num_rows == size
+        assert "a" not in {part.node for part in table.partitions()}
+        found = farrow.dataset.statistics(table)
+        assert [one.columns[("x",)].min.as_py() for one in found] == list(
+            range(0, chunks * size, size)
+        )
+
+    at_a, at_c = a.huge_table("at-a", schema), c.huge_table("at-c", schema, sort_by="x")
+    team_a = team("a").huge_table("at-a", schema)
+    for chunk, client in enumerate([a, b, a, c]):
+        append(client.huge_table("at-a"), chunk)
+        append(client.huge_table("at-c"), chunk)
+        append(team_a, chunk)
+    opened, dataset = b.huge_table("at-a"), farrow.dataset.dataset("at-c", b)
+    assert opened.rows == 4 * size
+    assert drain(cluster.nodes["a"], "--json", "--timeout", "60" if flags else "4") == (
+        0 if flags else 1
+    )
+    left = json.loads(capsys.readouterr().out)
+    assert left["tables"] == left["stuck"] == []
+    if not flags:
+        # The dataset holds chunks in place.
+        assert left["retiring"] == 2
+    assert dataset.count_rows() == 4 * size
+    del dataset
+    assert drain(cluster.nodes["a"], "--timeout", "30") == 0
+    assert a.list().num_rows == 0
+    check(at_a, 4)
+    cluster.nodes["a"].stop()
+    check(opened, 4)
+    append(opened, 4)
+    check(c.huge_table("at-a"), 5)
+    with pytest.raises(farrow.InvalidArgument, match="ascends"):
+        append(b.huge_table("at-c"), 0)
+    append(b.huge_table("at-c"), 4)
+    check(at_c, 5)
+    moved = team("b").huge_table("at-a")
+    check(moved, 4)
+    moved.drop()
+    assert team("b").list().num_rows == team("c").list().num_rows == 0
+
+
+def test_a_table_of_a_draining_node_moves_once_its_root_does(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two nodes drain at once: the chunks at one wait for the root at the other."""
+    cluster = make_cluster(3)
+    a, b, c = cluster.clients()
+    table = a.huge_table("t", pa.schema([("x", pa.int64())]))
+    for client in (a, b):
+        client.huge_table("t").append(pa.table({"x": [1, 2]}))
+    for client in (a, b):
+        client._drain(True)
+    assert drain(cluster.nodes["b"], "--to", "c", "--timeout", "1", "--json") == 1
+    left = json.loads(capsys.readouterr().out)
+    [(namespace, name, parts, _, why)] = left["tables"]
+    assert (namespace, name, parts) == ("", "t", 1)
+    assert why == "c: the root of its table is at node a, which drains as well"
+    # A draining node takes nothing of another one.
+    assert drain(cluster.nodes["a"], "--to", "b", "--timeout", "0.5") == 1
+    assert drain(cluster.nodes["a"], "--timeout", "30") == 0
+    assert drain(cluster.nodes["b"], "--timeout", "30") == 0
+    assert table.rows == c.huge_table("t").rows == 4
+    assert {part.node for part in c.huge_table("t").partitions()} == {"c"}
+    assert a.list().num_rows == b.list().num_rows == 0

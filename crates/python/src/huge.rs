@@ -1,5 +1,7 @@
 //! `farrow.HugeTable`: one table whose rows are in the memory of many nodes.
 
+use std::time::Instant;
+
 use crate::client::duration;
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::incoming::{self, Incoming};
@@ -9,7 +11,9 @@ use crate::waiting::without_gil;
 use farrow::arrow::statistics::{
     Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
 };
-use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, TableOptions, WaitFor};
+use farrow::{
+    AppendOptions, Client, ObjectId, Partition, SchemaNode, Snapshot, TableOptions, WaitFor,
+};
 use farrow_capi::convert;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -234,6 +238,25 @@ impl HugeTable {
     #[doc = doc!("HugeTable.drop")]
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
         without_gil(py, || self.table.drop_table())
+    }
+
+    #[doc = doc!("HugeTable._move_part")]
+    fn _move_part(
+        &self,
+        py: Python<'_>,
+        id: [u8; 16],
+        part: &str,
+        node: &str,
+        timeout: f64,
+    ) -> PyResult<()> {
+        let (deadline, id) = (Instant::now() + duration(timeout)?, ObjectId::from_bytes(id));
+        without_gil(py, || self.table.move_part(id, part, node, deadline))
+    }
+
+    #[doc = doc!("HugeTable._leave_node")]
+    fn _leave_node(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let deadline = Instant::now() + duration(timeout)?;
+        without_gil(py, || self.table.leave_node(deadline))
     }
 
     fn __repr__(&self) -> String {

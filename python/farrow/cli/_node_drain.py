@@ -171,11 +171,14 @@ def _print(node: str, moved: tuple[int, int], left: Remaining) -> None:
         say(f"  {visible(name)}{place}, {human_bytes(size)}: {visible(why)}")
     if len(left.stuck) > _LISTED_MAX:
         say(f"  and {len(left.stuck) - _LISTED_MAX:,} more")
-    for table, (parts, size) in sorted(left.tables.items()):
-        say(
-            f"huge table {visible(table)}: {parts:,} parts, {human_bytes(size)} stay: a part of a"
-            " huge table cannot move. Copy the table to another name at other nodes, or drop it"
+    for namespace, table, parts, size, why in sorted(left.tables)[:_LISTED_MAX]:
+        place = f" of namespace {visible(namespace)}" if namespace else ""
+        what = (
+            f"{parts:,} parts, {human_bytes(size)} have not moved" if parts else "names this node"
         )
+        say(f"huge table {visible(table)}{place}: {what}: {visible(why)}")
+    if len(left.tables) > _LISTED_MAX:
+        say(f"  and {len(left.tables) - _LISTED_MAX:,} more huge tables")
     if left.unnamed:
         say(
             f"{left.unnamed:,} objects without a name, {human_bytes(left.unnamed_bytes)}, stay:"

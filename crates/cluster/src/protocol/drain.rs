@@ -310,8 +310,8 @@ impl NodeState {
     /// The bytes of a move are an object of this node without a name.
     fn check_staged(&self, id: ObjectId, staged: ObjectId) -> Result<(), WireError> {
         let entry = self.home.find(Target::Id(staged)).map_err(store_error)?;
-        if entry.is_replica || staged == id || self.home.name_of_object(staged).is_some() {
-            let text = format!("object {staged} is no new object without a name");
+        if !entry.is_staged || staged == id {
+            let text = format!("object {staged} is not staged for another node");
             return Err(WireError::Invalid(text));
         }
         Ok(())
