@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -100,6 +101,8 @@ def test_a_draining_node_takes_nothing_new_and_says_so(
     assert a.stats()["draining"] == 1
     assert a.stats()["moved_total"] == 1
     capsys.readouterr()
+    assert main(["stat", "--socket", cluster.nodes["a"].socket]) == 0
+    assert re.search(r"draining +1 objects moved \(4 B\), 0 left", capsys.readouterr().out)
     assert main(["nodes", "--socket", cluster.nodes["b"].socket]) == 0
     assert "draining" in capsys.readouterr().out
     assert drain(cluster.nodes["a"], "--cancel") == 0

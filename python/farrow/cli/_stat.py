@@ -41,6 +41,11 @@ def _main(client: Client, stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("objects", f"{stats['objects']:,} of {stats['objects_max']:,}"),
         ("clients", f"{stats['clients']:,} of {stats['clients_max']:,}"),
     ]
+    if stats["draining"]:
+        moved = (
+            f"{stats['moved_total']:,} objects moved ({human_bytes(stats['moved_bytes_total'])})"
+        )
+        rows.append(("draining", f"{moved}, {stats['objects']:,} left"))
     waiting = stats["waiting"]
     if waiting:
         rows.append(("waiting for memory", f"{waiting:,} ({human_bytes(stats['waiting_bytes'])})"))

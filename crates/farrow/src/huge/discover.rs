@@ -46,7 +46,56 @@ impl HugeTable {
             return Err(self.gone(version + 1));
         }
         state.is_checked = true;
+        self.find_moved(state)
+    }
+
+    /// Looks for the new places of chunks of nodes that drain, or were removed after they drained.
+    fn find_moved(&self, state: &mut SeenTable) -> Result<(), Error> {
+        let members = self.client.nodes().members()?;
+        let is_draining = |region: u64| {
+            members.is_any_draining()
+                && members.nodes.iter().any(|one| one.is_draining && one.region_uid == region)
+        };
+        let records = state.members.records;
+        if state.placed_as_of == records && !members.is_any_draining() {
+            return Ok(());
+        }
+        let chunks = state.layout.chunks_where(|chunk| {
+            let region = chunk.id.region().0;
+            is_draining(region) || state.members.find(region).is_none()
+        });
+        for chunks in chunks.chunks(VERSIONS_AHEAD as usize) {
+            self.find_moved_of(state, chunks)?;
+        }
+        state.placed_as_of = records;
         Ok(())
+    }
+
+    fn find_moved_of(&self, state: &mut SeenTable, chunks: &[Partition]) -> Result<(), Error> {
+        let mut by_node: BTreeMap<u64, Vec<&Partition>> = BTreeMap::new();
+        for chunk in chunks {
+            by_node.entry(chunk.id.region().0).or_default().push(chunk);
+        }
+        for (region, chunks) in by_node {
+            let node = chunks.first().map_or("", |chunk| &chunk.node);
+            let found = match state.members.find(region) {
+                Some(_) => {
+                    let name = |chunk: &&Partition| self.chunk_name(chunk.version);
+                    let names: Vec<String> = chunks.iter().map(name).collect();
+                    Place::new(&self.client, region, node)?.find(&names)?
+                }
+                None => vec![None; chunks.len()],
+            };
+            let moved = chunks.iter().zip(found).filter(|(_, found)| found.is_none());
+            for (chunk, _) in moved {
+                self.relocate_in(state, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk_name(&self, version: u64) -> String {
+        labels::chunk_name(&self.name, self.id, version)
     }
 
     /// Calls `look` until it breaks off, or misses nothing that moved meanwhile. It returns whether
@@ -85,7 +134,7 @@ impl HugeTable {
         };
         loop {
             let version = state.layout.version() + 1;
-            let name = labels::chunk_name(&self.name, self.id, version);
+            let name = self.chunk_name(version);
             let Some((node, found)) = search.version(version, &name)? else { break };
             let (position, rows) = labels::read_chunk(&name, &found.metadata)?;
             let FoundObject { id, bytes, .. } = found;
@@ -100,11 +149,14 @@ impl HugeTable {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
         self.client.nodes().own().check_process()?;
-        let mut state = lock(&self.state);
-        let name = labels::chunk_name(&self.name, self.id, chunk.version);
+        self.relocate_in(&mut lock(&self.state), chunk)
+    }
+
+    fn relocate_in(&self, state: &mut SeenTable, chunk: &Partition) -> Result<Partition, Error> {
+        let name = self.chunk_name(chunk.version);
         let mut found = None;
         self.look_despite_moves(|| {
-            found = Search::new(self, &mut state)?.version(chunk.version, &name)?;
+            found = Search::new(self, state)?.version(chunk.version, &name)?;
             Ok(match found {
                 Some(_) => ControlFlow::Break(()),
                 None => ControlFlow::Continue(true),

@@ -107,6 +107,11 @@ impl ChunkList {
         }
     }
 
+    /// Some of the chunks, by version.
+    pub(super) fn chunks_where(&self, is_it: impl Fn(&Partition) -> bool) -> Vec<Partition> {
+        self.by_version.iter().filter(|one| is_it(one)).cloned().collect()
+    }
+
     /// The chunks of a version, by row.
     pub(super) fn chunks(&self, version: u64) -> Vec<Partition> {
         let all = self.by_row.values().filter_map(|at| self.by_version.get(*at));
@@ -235,5 +240,11 @@ mod tests {
         layout.add(chunk(1, 0, 1)).unwrap();
         assert_eq!(layout.add(chunk(1, 1, 1)), Err(Clash::Version { next: 2 }));
         assert_eq!((layout.version(), layout.end()), (1, 1));
+        layout.relocate(1, "b".into(), ObjectId { hi: 2, lo: 7 });
+        layout.relocate(2, "c".into(), ObjectId { hi: 3, lo: 7 });
+        let moved = Partition { node: "b".into(), id: ObjectId { hi: 2, lo: 7 }, ..chunk(1, 0, 1) };
+        assert_eq!(layout.chunks(1), [moved.clone()]);
+        assert_eq!(layout.chunks_where(|one| one.id.hi == 2), [moved]);
+        assert_eq!(layout.chunks_where(|one| one.id.hi == 1), []);
     }
 }

@@ -76,6 +76,8 @@ struct SeenTable {
     root_node: String,
     members: ChunkNodes,
     layout: ChunkList,
+    /// The number of the record up to which the places of chunks are known to be right.
+    placed_as_of: u64,
     /// Whether the nodes were searched for versions beyond a missing one.
     is_checked: bool,
     /// Objects pinned by this client: root, members and chunks.
@@ -229,6 +231,7 @@ impl HugeTable {
             root_node: client.nodes().name_of(id.region().0)?,
             members,
             layout: ChunkList::default(),
+            placed_as_of: 0,
             is_checked: false,
             pinned: BTreeSet::new(),
             keys: BTreeMap::new(),
