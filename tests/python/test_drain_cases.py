@@ -180,7 +180,9 @@ def test_a_member_is_killed_while_another_one_drains(make_cluster: Callable[...,
     for name, value in expected.items():
         a.put(value, name)
     ended = []
-    draining = threading.Thread(target=lambda: ended.append(drain(cluster.nodes["a"])))
+    draining = threading.Thread(
+        target=lambda: ended.append(drain(cluster.nodes["a"], "--timeout", "25"))
+    )
     draining.start()
     for _ in range(2):
         time.sleep(0.4)

@@ -22,7 +22,7 @@ use super::action::answer_to;
 use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
-use super::core::drain::{MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
+use super::core::drain::{DRAINING_MAX, MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
 use super::identity::{PeerLife, SessionId};
 use super::replicas::{DeleteOrigin, Withdrawal};
 use super::state::NodeState;
@@ -202,6 +202,37 @@ impl NodeState {
                 self.drain.untold.insert(node.to_owned(), (why, at_ms));
             }
         }
+    }
+
+    /// Notes that a member drains, or does not any more, also for the next daemon: objects move once
+    /// all members know.
+    pub(super) fn keep_draining_member(
+        &mut self,
+        node: &str,
+        is_draining: bool,
+    ) -> Result<(), WireError> {
+        let live = self.cluster.live_members();
+        let before = self.drain.record.draining.clone();
+        let draining = &mut self.drain.record.draining;
+        let number = live.get(node).copied();
+        draining.retain(|known| Some(*known) != number && live.values().any(|one| one == known));
+        if is_draining {
+            draining.extend(number);
+        }
+        if draining.len() > DRAINING_MAX {
+            *draining = before;
+            let text = format!("{DRAINING_MAX} other members drain at this moment");
+            return Err(WireError::NotMoved(text));
+        }
+        if *draining != before
+            && let Err(error) = self.keep_settings()
+        {
+            self.drain.record.draining = before;
+            return Err(error);
+        }
+        self.cluster.note_draining(node, is_draining);
+        self.tell_members();
+        Ok(())
     }
 
     /// Stores the state of drains. It is stored again with the next change if that fails.

@@ -243,7 +243,7 @@ mod tests {
         layout.relocate(1, "b".into(), ObjectId { hi: 2, lo: 7 });
         layout.relocate(2, "c".into(), ObjectId { hi: 3, lo: 7 });
         let moved = Partition { node: "b".into(), id: ObjectId { hi: 2, lo: 7 }, ..chunk(1, 0, 1) };
-        assert_eq!(layout.chunks(1), [moved.clone()]);
+        assert_eq!(layout.chunks(1), std::slice::from_ref(&moved));
         assert_eq!(layout.chunks_where(|one| one.id.hi == 2), [moved]);
         assert_eq!(layout.chunks_where(|one| one.id.hi == 1), []);
     }

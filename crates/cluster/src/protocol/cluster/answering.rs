@@ -99,9 +99,8 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Draining(is_draining) => {
-                self.cluster.note_draining(from, is_draining);
-                self.tell_members();
-                Some(Answer::Done)
+                let kept = self.keep_draining_member(from, is_draining);
+                Some(kept.map_or_else(|error| Answer::No(error.to_string()), |()| Answer::Done))
             }
             Question::Take { object, number, name, is_pinned } => {
                 let ask = TakeRequest { from, object, number, name: &name, is_pinned };

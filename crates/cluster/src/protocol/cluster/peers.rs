@@ -61,9 +61,7 @@ impl NodeState {
             // Its objects are most likely still fetched in the same way.
             let known = cluster.peers.get(&name);
             peer.by_net = known.and_then(|known| known.by_net);
-            peer.is_draining = known.is_some_and(|known| {
-                known.is_draining && known.member.incarnation == member.incarnation
-            });
+            peer.is_draining = self.drain.record.has_draining(member);
             peer.cost = known.map_or(peer.cost, |known| {
                 known.cost.in_view(known.member.incarnation == member.incarnation)
             });

@@ -1,5 +1,7 @@
 //! What this node knows of the others.
 
+use std::collections::BTreeMap;
+
 use farrow_membership::{Member, NodeNumber, naming};
 use farrow_net::source::MemberLife;
 use farrow_store::{ObjectId, RemoteClient, Target, Whereabouts};
@@ -84,6 +86,14 @@ impl OptionalCluster {
     pub(in crate::protocol) fn is_any_draining(&self) -> bool {
         let mut peers = self.0.iter().flat_map(|cluster| cluster.peers.values());
         peers.any(|one| one.is_draining && !one.is_lost())
+    }
+
+    /// The numbers and incarnations of the members but this one, by name.
+    pub(in crate::protocol) fn live_members(&self) -> BTreeMap<String, (u8, u64)> {
+        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
+        let live = peers.filter(|(_, peer)| !peer.is_lost());
+        let number = |peer: &PeerNode| (peer.member.number.get(), peer.member.incarnation.0);
+        live.map(|(name, peer)| (name.clone(), number(peer))).collect()
     }
 
     /// The members but this one, by name, with their incarnations.

@@ -68,7 +68,9 @@ mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
     use super::*;
-    use crate::protocol::core::drain::{INCOMING_MAX, IncomingMove, OutgoingMove, UNDONE_MAX};
+    use crate::protocol::core::drain::{
+        DRAINING_MAX, INCOMING_MAX, IncomingMove, OutgoingMove, UNDONE_MAX,
+    };
     use crate::protocol::rights::RULES_MAX;
     use farrow_membership::{
         ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, MEMBERS_MAX,
@@ -131,7 +133,12 @@ mod tests {
     }
 
     fn largest_drain() -> DrainRecord {
-        let outgoing = OutgoingMove { object: u64::MAX, node: "n".repeat(63), number: u64::MAX };
+        let outgoing = OutgoingMove {
+            object: u64::MAX,
+            node: "n".repeat(63),
+            number: u64::MAX,
+            staged: Some(u64::MAX),
+        };
         let incoming = IncomingMove {
             origin: (u64::MAX, u64::MAX),
             from: "n".repeat(63),
@@ -145,6 +152,7 @@ mod tests {
             outgoing: Some(outgoing.clone()),
             undone: vec![outgoing; UNDONE_MAX],
             incoming: vec![incoming; INCOMING_MAX],
+            draining: vec![(u8::MAX, u64::MAX); DRAINING_MAX],
         }
     }
 

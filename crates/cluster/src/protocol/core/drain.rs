@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_membership::Member;
 use farrow_store::ObjectId;
 use farrow_wire::{RequestBody, WireTarget};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,10 @@ pub(in crate::protocol) const UNDONE_MAX: usize = 4;
 
 /// Limit of nodes that move objects to this one at a time.
 pub(in crate::protocol) const INCOMING_MAX: usize = 2;
+
+/// Limit of members that are known to drain at a time. Others are told that this node does not
+/// note it, so nothing of theirs moves.
+pub(in crate::protocol) const DRAINING_MAX: usize = 16;
 
 /// An object of this node that moves, or moved in vain, to another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +70,17 @@ pub(in crate::protocol) struct DrainRecord {
     pub(in crate::protocol) undone: Vec<OutgoingMove>,
     /// One move of each other node, until that node has removed its object.
     pub(in crate::protocol) incoming: Vec<IncomingMove>,
+    /// Members that said that they drain, by their numbers, with their incarnations. They do not say
+    /// it again to a daemon that continues the life of this one.
+    pub(in crate::protocol) draining: Vec<(u8, u64)>,
 }
 
 impl DrainRecord {
+    /// Whether this life of a member has said that it drains.
+    pub(in crate::protocol) fn has_draining(&self, member: &Member) -> bool {
+        self.draining.contains(&(member.number.get(), member.incarnation.0))
+    }
+
     /// What is worth to be kept.
     pub(in crate::protocol) fn to_keep(&self) -> Option<&Self> {
         Some(self).filter(|record| **record != Self::default())
