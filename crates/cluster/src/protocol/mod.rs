@@ -18,6 +18,7 @@ mod convert;
 mod core;
 mod deletes;
 mod drain;
+mod drain_notices;
 mod families;
 mod grants;
 mod handover;
