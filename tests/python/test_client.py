@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,11 @@ import pytest
 import farrow
 from conftest import run_python, wait_until
 from farrow import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Node
 
 
 def test_references(client: farrow.Client) -> None:
@@ -224,3 +230,47 @@ def test_a_value_takes_the_place_of_another(client: farrow.Client, node) -> None
         client.put(bytes(240 << 20), "n", replace=True)
         client.put(bytes(240 << 20), "n", replace=True)
     assert other.contains("n")
+
+
+def test_a_client_of_a_replaced_node_is_told(make_node: Callable[..., Node]) -> None:
+    """Before, it read the memory of the node that was gone for ever."""
+    node = make_node()
+    old = farrow.connect(node.socket, timeout=20)
+    table = pa.table({"n": range(100_000)})
+    old.put(table, "n")
+    held = old.get("n")
+    node.kill9()
+    # Nobody has taken its place: what it had is still right.
+    time.sleep(0.6)
+    assert old.get("n").equals(table)
+    for path in node.memory_dir.iterdir():
+        path.unlink()
+    node.start()
+    new = farrow.connect(node.socket)
+    new.put(b"another", "n")
+
+    def is_told() -> bool:
+        try:
+            assert old.get("n").equals(table)
+        except farrow.Disconnected as error:
+            assert "replaced" in str(error)
+            return True
+        return False
+
+    wait_until(is_told, "the client to be told")
+    calls: list[Callable[[], object]] = [
+        lambda: old.contains("n"),
+        lambda: old.list(),
+        lambda: old.put(b"lost"),
+        lambda: old.put(b"lost", "m"),
+        lambda: old.get_many(["n"]),
+        lambda: old.get("n", timeout=1),
+        lambda: old.huge_table("n"),
+        old.stats,
+    ]
+    for call in calls:
+        with pytest.raises(farrow.Disconnected, match="replaced"):
+            call()
+    assert held.equals(table), "what was read stays readable"
+    assert new.get("n").to_pybytes() == b"another"
+    assert new.list().num_rows == 1
