@@ -155,6 +155,7 @@ impl Run {
             | Action::Spill(_)
             | Action::Peer(_)
             | Action::Net(_)
+            | Action::Scraped(_)
             | Action::Stop
             | Action::HandOver { .. } => {}
         }

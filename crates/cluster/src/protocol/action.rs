@@ -1,6 +1,6 @@
 //! Work that the state has the server do.
 
-use farrow_wire::{Reply, ReplyBody, WireError};
+use farrow_wire::{NodeStats, Reply, ReplyBody, WireError};
 
 use super::cluster::{Answer, PeerAction};
 use super::context::Asker;
@@ -41,6 +41,8 @@ pub enum Action {
     Peer(PeerAction),
     /// Uses the network fabric.
     Net(NetAction),
+    /// Answers the scrapers that wait for metrics; `None`: the region cannot be read.
+    Scraped(Option<Box<NodeStats>>),
     /// Ends the daemon.
     Stop,
     /// Handles the requests that have arrived and hands the region over to the next daemon.

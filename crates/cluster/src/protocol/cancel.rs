@@ -25,6 +25,7 @@ impl NodeState {
             || self.replicas.cancel(session, seq)
             || self.resize.cancel(session, seq)
             || self.drain.cancel(session, seq)
+            || self.counting.cancel(session, seq)
             || self.cluster.cancel_in_cluster(session, seq);
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));

@@ -45,6 +45,9 @@ impl NodeState {
         self.staged.forget(deleted.id);
         self.leases.forget(deleted.id);
         self.counts.deleted += 1;
+        if !deleted.freed_now {
+            self.reclaim.next_turn();
+        }
     }
 
     /// Whether an object of this node has the name, so that another one may take its place.

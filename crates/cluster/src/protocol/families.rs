@@ -5,7 +5,7 @@
 //! client on another machine the node there checks.
 
 use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
-use farrow_store::{ClientSlot, RemoteClient};
+use farrow_store::{ClientSlot, Registration, RemoteClient};
 
 use super::cluster::Question;
 use super::state::NodeState;
@@ -15,7 +15,10 @@ impl NodeState {
     /// Handles the end or goodbye of a client. Gives up its slot, at once if no process reads
     /// through it.
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
-        if self.is_bare(slot) || (self.cluster.is_seen_here(peer) && !self.is_mapped_by(slot)) {
+        let is_unmapped =
+            self.is_bare(slot) || (self.cluster.is_seen_here(peer) && !self.is_mapped_by(slot));
+        let mut registration = Registration::of(slot);
+        if is_unmapped && self.is_registered(&mut registration) {
             return self.leave(slot, now_ms);
         }
         self.drop_staged(slot);
@@ -25,6 +28,21 @@ impl NodeState {
         self.home.unreserve_all(slot);
         self.cluster.note_reservations();
         self.families.insert(slot, peer, now_ms);
+        if is_unmapped {
+            self.families.ends(slot, registration);
+        }
+    }
+
+    /// Whether all objects that a client sealed itself are registered; otherwise some more are now.
+    fn is_registered(&mut self, registration: &mut Registration) -> bool {
+        // There its memory goes to quarantine, which a step for its node may follow at once.
+        if self.home.region().is_node_local() {
+            return true;
+        }
+        self.home.register_some(registration).unwrap_or_else(|error| {
+            tracing::error!(%error, "objects of a client that left cannot be registered");
+            true
+        })
     }
 
     /// Whether the kernel says that no process of this machine maps the region through this slot.
@@ -79,10 +97,29 @@ impl NodeState {
         }
     }
 
-    pub(super) fn end_family(&mut self, slot: ClientSlot, now_ms: u64) {
+    /// Gives up the slot of a client that no process reads through any more. A client that sealed
+    /// many objects itself leaves after these are registered, some in each turn.
+    fn end_family(&mut self, slot: ClientSlot, now_ms: u64) {
+        self.families.ends(slot, Registration::of(slot));
+        self.end_families(now_ms, Some(slot));
+    }
+
+    /// As [`Self::end_family`], at once.
+    pub(super) fn end_family_now(&mut self, slot: ClientSlot, now_ms: u64) {
         if self.families.remove(slot) {
             self.leave(slot, now_ms);
         }
+    }
+
+    /// Registers some objects of a client whose slot is given up, or gives it up.
+    pub(super) fn end_families(&mut self, now_ms: u64, only: Option<ClientSlot>) {
+        let Some((slot, mut registration)) = self.families.ending(only) else {
+            return;
+        };
+        if !self.is_registered(&mut registration) {
+            return self.families.ends(slot, registration);
+        }
+        self.end_family_now(slot, now_ms);
     }
 
     /// Handles the death of a client without a connection, perhaps from an earlier daemon.

@@ -56,6 +56,13 @@ impl NodeState {
         })
     }
 
+    /// Finishes the counts that requests wait for: the next daemon does not know these requests.
+    pub fn finish_counts(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        while self.counting.is_busy() {
+            self.count_more(now_ms, out);
+        }
+    }
+
     /// Ends all waits for barriers and flags, since another daemon of this node follows: the waiters
     /// ask that one again. Requests that arrive until then are refused.
     pub fn stop_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {

@@ -127,12 +127,6 @@ impl NodeState {
         Ok(ReplyBody::Done)
     }
 
-    /// All namespaces and their usage.
-    pub(super) fn namespaces(&mut self) -> Result<ReplyBody, WireError> {
-        self.home.register_all().map_err(store_error)?;
-        Ok(ReplyBody::Namespaces(self.namespace_reports()))
-    }
-
     /// All namespaces, with the objects that are registered.
     pub(crate) fn namespace_reports(&self) -> Vec<NamespaceReport> {
         let report = |one: &Namespace| {

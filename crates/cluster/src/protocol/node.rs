@@ -7,11 +7,11 @@ use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, FirstRequest, ReplyTo, RequestContext};
 use super::convert::{store_error, wire_span};
 use super::core::clients::ClientSession;
+use super::core::counting::CountKind;
 use super::core::quota::ReservationRequest;
 use super::core::reclaim::reclaim;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
-use super::overview::overview;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 use super::spill_job::SpillDone;
 use super::state::NodeState;
@@ -41,6 +41,7 @@ impl NodeState {
             self.replicas.lazy.forget(id, now_ms);
             self.resize.forget(id);
             self.drain.forget(id);
+            self.counting.forget(id);
             self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id);
             self.cluster.forget_lookups(id);
@@ -69,9 +70,14 @@ impl NodeState {
         self.clients.orphans()
     }
 
+    /// Whether work that did not fit into one turn is left for the next one.
+    pub fn has_work_left(&self) -> bool {
+        self.is_behind_with_answers() || self.counting.is_busy()
+    }
+
     /// When [`Self::tick`] is due, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        if self.is_behind_with_answers() {
+        if self.has_work_left() {
             return Some(0);
         }
         let admission = self.admission.next_deadline_ms(self.home.freed());
@@ -110,7 +116,9 @@ impl NodeState {
         self.release_in_doubt(now_ms);
         self.end_unmapped_orphans(now_ms);
         self.delete_leased(now_ms, out);
+        self.end_families(now_ms, None);
         self.look_for_families(now_ms, out);
+        self.count_more(now_ms, out);
         self.tick_cluster(now_ms, out);
         let (barriers, mut context) = self.barriers(now_ms, out);
         barriers.tick(&mut context);
@@ -143,7 +151,7 @@ impl NodeState {
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
         let others = self.replicas.drain().into_iter().chain(self.resize.drain());
-        let others = others.chain(self.drain.drain());
+        let others = others.chain(self.drain.drain()).chain(self.counting.drain());
         for (session, seq) in self.residency.drain().into_iter().chain(others) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
@@ -336,14 +344,10 @@ impl NodeState {
                 return barriers.request(context, full, ask, &mut rest).map(|()| None);
             }
             RequestBody::Delete { targets } => {
-                let deleted = self.delete_anywhere(context, &targets, out);
-                self.reclaim.soon(&self.home, now_ms);
-                return deleted;
+                return self.delete_anywhere(context, &targets, out);
             }
             RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
-                let sealed = self.seal_in_places(context, items, out);
-                self.reclaim.soon(&self.home, now_ms);
-                return sealed;
+                return self.seal_in_places(context, items, out);
             }
             RequestBody::Seal { items } => self.seal_all(slot, items, now_ms, out),
             RequestBody::Cancel { seq: earlier } => {
@@ -382,13 +386,10 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Overview { cells } => {
-                let Self { home, clients, families, .. } = self;
-                let is_away = |slot| clients.orphan(slot).is_some() || families.has(slot);
-                overview(home, is_away, cells).map(ReplyBody::Overview).map_err(store_error)
+                return self.count(context, CountKind::Overview(cells), out).map(|()| None);
             }
             RequestBody::Stats => {
-                let stats = self.current_stats(now_ms).map_err(store_error)?;
-                Ok(ReplyBody::Stats(Box::new(stats)))
+                return self.count(context, CountKind::Stats, out).map(|()| None);
             }
             RequestBody::EndLeases { ids } => {
                 self.leases.end_some(&ids, slot, now_ms)?;
@@ -399,7 +400,9 @@ impl NodeState {
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => self.drop_namespace(&name),
-            RequestBody::Namespaces => self.namespaces(),
+            RequestBody::Namespaces => {
+                return self.count(context, CountKind::Namespaces, out).map(|()| None);
+            }
             RequestBody::SetRule(rule) => self.set_rule(rule),
             RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
             RequestBody::Rules => Ok(self.rules()),

@@ -1,14 +1,13 @@
 //! Overview of clients and heap, for monitoring.
 
-use farrow_store::{ClientShare, ClientSlot, HeapCell, Home, StoreError};
+use farrow_store::{ClientShare, ClientSlot, HeapCell};
 use farrow_wire::{CellOverview, ClientOverview, Overview};
 
-/// All clients, and the heap in `cells` parts. `is_away` tells which clients have no connection.
+/// All clients, and the parts of the heap. `is_away` tells which clients have no connection.
 pub(super) fn overview(
-    home: &Home,
+    (shares, cells): (Vec<ClientShare>, Vec<HeapCell>),
     is_away: impl Fn(ClientSlot) -> bool,
-    cells: u32,
-) -> Result<Overview, StoreError> {
+) -> Overview {
     let client = |share: ClientShare| ClientOverview {
         slot: share.record.client.0,
         pid: share.record.pid,
@@ -23,8 +22,8 @@ pub(super) fn overview(
         held,
         used,
     };
-    Ok(Overview {
-        clients: home.client_shares()?.into_iter().map(client).collect(),
-        cells: home.heap_cells(cells)?.into_iter().map(cell).collect(),
-    })
+    Overview {
+        clients: shares.into_iter().map(client).collect(),
+        cells: cells.into_iter().map(cell).collect(),
+    }
 }

@@ -1,9 +1,18 @@
 //! Statistics of a node.
 
-use farrow_store::StoreError;
-use farrow_wire::NodeStats;
+use farrow_store::{StoreError, StoreStats, Survey};
+use farrow_wire::{NodeStats, Overview, ReplyBody, WireError};
 
+use super::Action;
+use super::action::answer_to;
+use super::context::RequestContext;
+use super::convert::{store_error, too_many};
+use super::core::counting::{CountKind, CountRequest, Counted};
+use super::overview::overview;
 use super::state::NodeState;
+
+/// Limit of requests of one session that wait for a count.
+const COUNTS_PER_SESSION_MAX: u32 = 64;
 
 impl NodeState {
     /// Sets the server's progress: bytes of prepared pages, and number of wake-ups.
@@ -12,16 +21,76 @@ impl NodeState {
         self.turns = turns;
     }
 
-    /// Statistics of the node, including objects that clients have sealed by themselves until now.
-    ///
-    /// # Errors
-    ///
-    /// The region cannot be read.
-    pub fn current_stats(&mut self, now_ms: u64) -> Result<NodeStats, StoreError> {
-        self.home.register_all()?;
-        // Refused entries wait to be freed.
-        self.reclaim.soon(&self.home, now_ms);
-        self.stats(now_ms)
+    /// Counts for a request of a client, including objects that clients have sealed by themselves
+    /// until now. The answer follows with the last part of the count.
+    pub(super) fn count(
+        &mut self,
+        context: RequestContext,
+        kind: CountKind,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let RequestContext { session, seq, now_ms, .. } = context;
+        if self.counting.count_of(session) >= COUNTS_PER_SESSION_MAX as usize {
+            return Err(too_many("requests for statistics", COUNTS_PER_SESSION_MAX));
+        }
+        self.begin_count(CountRequest { kind, asker: Some((session, seq)) }, now_ms, out);
+        Ok(())
+    }
+
+    /// Counts for the scrapers of metrics: [`Action::Scraped`] follows.
+    pub fn count_for_scrapers(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.begin_count(CountRequest { kind: CountKind::Scrape, asker: None }, now_ms, out);
+    }
+
+    fn begin_count(&mut self, request: CountRequest, now_ms: u64, out: &mut Vec<Action>) {
+        if self.counting.push(request) {
+            self.count_more(now_ms, out);
+        }
+    }
+
+    /// Once a turn: does a part of the count under way.
+    pub(super) fn count_more(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let had_retiring = self.home.has_retiring();
+        let counted = self.counting.advance(&mut self.home);
+        if !had_retiring {
+            // Refused entries wait to be freed.
+            self.reclaim.soon(&self.home, now_ms);
+        }
+        if let Some(counted) = counted {
+            self.answer_counted(counted, now_ms, out);
+        }
+    }
+
+    fn answer_counted(&mut self, counted: Counted, now_ms: u64, out: &mut Vec<Action>) {
+        let Counted { kind, requests, survey } = counted;
+        let body = survey.map_err(store_error).map(|survey| match kind {
+            CountKind::Namespaces => ReplyBody::Namespaces(self.namespace_reports()),
+            CountKind::Overview(_) => {
+                ReplyBody::Overview(self.overview_of(survey.unwrap_or_default()))
+            }
+            CountKind::Stats | CountKind::Scrape => {
+                let store = self.home.stats_of(&survey.unwrap_or_default());
+                ReplyBody::Stats(Box::new(self.stats_with(store, now_ms)))
+            }
+        });
+        for request in requests {
+            match (request.asker, &body) {
+                (Some((session, seq)), body) => out.push(answer_to(session, seq, body.clone())),
+                (None, Ok(ReplyBody::Stats(stats))) => {
+                    out.push(Action::Scraped(Some(stats.clone())));
+                }
+                (None, _) => {
+                    tracing::error!(?body, "no numbers");
+                    out.push(Action::Scraped(None));
+                }
+            }
+        }
+    }
+
+    fn overview_of(&self, survey: Survey) -> Overview {
+        let Self { home, clients, families, .. } = self;
+        let is_away = |slot| clients.orphan(slot).is_some() || families.has(slot);
+        overview(home.overview_of(survey), is_away)
     }
 
     /// Statistics of the node as registered so far.
@@ -30,11 +99,14 @@ impl NodeState {
     ///
     /// The region cannot be read.
     pub fn stats(&self, now_ms: u64) -> Result<NodeStats, StoreError> {
-        let store = self.home.stats()?;
+        Ok(self.stats_with(self.home.stats()?, now_ms))
+    }
+
+    fn stats_with(&self, store: StoreStats, now_ms: u64) -> NodeStats {
         let (buffers, buffers_max) = self.buffers.totals();
         let residency = self.residency.totals();
         let fabric = self.home.region().fabric();
-        Ok(NodeStats {
+        NodeStats {
             capacity: store.capacity.0,
             used: store.used.0,
             free: store.free.0,
@@ -87,6 +159,6 @@ impl NodeState {
             draining: u64::from(self.drain.record.is_draining),
             moved_total: self.drain.moved,
             moved_bytes_total: self.drain.moved_bytes,
-        })
+        }
     }
 }

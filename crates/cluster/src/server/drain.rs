@@ -49,7 +49,9 @@ impl Server {
         let until = Instant::now() + DRAIN_MAX;
         let sessions: Vec<SessionId> =
             self.connections.keys().copied().filter(|session| *session != except).collect();
-        let mut is_stopped = false;
+        let mut actions: Vec<Action> = Vec::new();
+        self.state.finish_counts(self.now_ms(), &mut actions);
+        let mut is_stopped = self.perform(actions);
         for session in sessions {
             let Some(connection) = self.connections.get_mut(&session) else {
                 continue;
@@ -68,6 +70,7 @@ impl Server {
                 }
                 let mut actions: Vec<Action> = Vec::new();
                 self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
+                self.state.finish_counts(self.now_ms(), &mut actions);
                 is_stopped |= self.perform(actions);
                 self.flush_waiting(session, until);
             }

@@ -167,6 +167,8 @@ struct Ready {
     has_newcomers: bool,
     /// Scrapers are waiting to connect.
     has_scrapers: bool,
+    /// A scraper waits for metrics.
+    are_metrics_wanted: bool,
     has_peers: bool,
     is_asked_to_stop: bool,
 }
@@ -376,6 +378,9 @@ impl Server {
         if self.has_net_events {
             self.take_net_events(actions);
         }
+        if ready.are_metrics_wanted {
+            self.state.count_for_scrapers(self.now_ms(), actions);
+        }
         self.touched.extend(&ready.sessions);
         let each = REQUESTS_PER_TURN / ready.sessions.len().max(1);
         let each = each.clamp(1, REQUESTS_PER_CLIENT);
@@ -420,7 +425,7 @@ impl Server {
                     self.state.orphan_died(slot, self.now_ms());
                 }
             }
-            token if token & SCRAPERS != 0 => self.scrape(token),
+            token if token & SCRAPERS != 0 => ready.are_metrics_wanted |= self.scrape(token),
             token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
             token => {
                 let number = token - SESSIONS;
@@ -491,6 +496,7 @@ impl Server {
                         spill.push(job);
                     }
                 }
+                Action::Scraped(stats) => self.scraped(stats),
                 Action::Stop => is_stopped = true,
                 Action::HandOver { session, seq } => self.handover = Some((session, seq)),
             }

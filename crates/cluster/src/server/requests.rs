@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use farrow_wire::Request;
+use farrow_wire::{NodeStats, Request};
 use rustix::event::epoll::{self, EventFlags};
 
 use super::Server;
@@ -113,51 +113,43 @@ impl Server {
         }
     }
 
-    pub(super) fn scrape(&mut self, token: u64) {
+    /// Handles a scraper. Returns whether metrics are to be computed for it.
+    pub(super) fn scrape(&mut self, token: u64) -> bool {
         let now_ms = self.now_ms();
-        let Self {
-            scrapers: Some(scrapers),
-            state,
+        let readiness = self.state.readiness(now_ms);
+        let poll = self.poll.as_fd();
+        let scrapers = self.scrapers.as_mut();
+        scrapers.is_some_and(|scrapers| scrapers.ready(poll, token, now_ms, readiness))
+    }
+
+    /// Sends the metrics to the scrapers that wait; `None`: the region cannot be read.
+    pub(super) fn scraped(&mut self, stats: Option<Box<NodeStats>>) {
+        let _span = tracing::debug_span!("scrape").entered();
+        let now_ms = self.now_ms();
+        let text = stats.map(|stats| self.metrics(&stats, now_ms)).unwrap_or_default();
+        if let Some(scrapers) = &mut self.scrapers {
+            scrapers.counted(self.poll.as_fd(), now_ms, text);
+        }
+    }
+
+    fn metrics(&self, stats: &NodeStats, now_ms: u64) -> String {
+        let Self { state, latencies, errors, remote_sessions, audit, .. } = self;
+        let numbers = state.cluster_numbers(now_ms);
+        let traffic = remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
+        let credentials = remote_sessions.as_ref().map(|remote_sessions| {
+            let credentials = remote_sessions.peers.credentials();
+            credentials.map(NodeCredentials::status).unwrap_or_default()
+        });
+        metrics::text::write(Measured {
+            stats,
+            namespaces: &state.namespace_reports(),
             latencies,
             errors,
-            poll,
-            remote_sessions,
-            audit,
-            ..
-        } = self
-        else {
-            return;
-        };
-        let readiness = state.readiness(now_ms);
-        let is_ready = readiness.is_ok();
-        scrapers.ready(poll.as_fd(), token, now_ms, readiness, || {
-            let _span = tracing::debug_span!("scrape").entered();
-            match state.current_stats(now_ms) {
-                Ok(stats) => {
-                    let numbers = state.cluster_numbers(now_ms);
-                    let traffic =
-                        remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
-                    let credentials = remote_sessions.as_ref().map(|remote_sessions| {
-                        let credentials = remote_sessions.peers.credentials();
-                        credentials.map(NodeCredentials::status).unwrap_or_default()
-                    });
-                    metrics::text::write(Measured {
-                        stats: &stats,
-                        namespaces: &state.namespace_reports(),
-                        latencies,
-                        errors,
-                        is_ready,
-                        of_cluster: numbers.as_ref().zip(traffic),
-                        credentials: credentials.as_ref(),
-                        audited: audit.as_ref().map(Audit::totals).unwrap_or_default(),
-                    })
-                }
-                Err(error) => {
-                    tracing::error!(%error, "no numbers");
-                    String::new()
-                }
-            }
-        });
+            is_ready: state.readiness(now_ms).is_ok(),
+            of_cluster: numbers.as_ref().zip(traffic),
+            credentials: credentials.as_ref(),
+            audited: audit.as_ref().map(Audit::totals).unwrap_or_default(),
+        })
     }
 
     pub(super) fn process_died(&mut self, session: SessionId) {

@@ -110,6 +110,8 @@ struct Scraper {
     /// Empty until the request has arrived.
     output: Vec<u8>,
     sent: usize,
+    /// It waits for the metrics.
+    is_waiting: bool,
 }
 
 /// The next step of a scraper.
@@ -186,25 +188,26 @@ impl Scrapers {
             if epoll::add(poll, &stream, token, EventFlags::IN).is_ok() {
                 let deadline_ms = now_ms.saturating_add(SCRAPE_MS_MAX);
                 let (input, output) = (Vec::new(), Vec::new());
-                let scraper = Scraper { stream, deadline_ms, input, output, sent: 0 };
+                let (sent, is_waiting) = (0, false);
+                let scraper = Scraper { stream, deadline_ms, input, output, sent, is_waiting };
                 self.all.insert(number, scraper);
             }
         }
     }
 
-    /// Handles a scraper that is readable or writable. `count` computes the text of the metrics.
-    /// `readiness` contains the reason if the node does not serve clients.
+    /// Handles a scraper that is readable or writable. `readiness` contains the reason if the node
+    /// does not serve clients. Returns whether it waits for metrics that are not being computed yet.
     pub(super) fn ready(
         &mut self,
         poll: BorrowedFd<'_>,
         token: u64,
         now_ms: u64,
         readiness: Result<(), String>,
-        count: impl FnOnce() -> String,
-    ) {
+    ) -> bool {
         let number = token & !SCRAPERS;
+        let is_awaited = self.all.values().any(|scraper| scraper.is_waiting);
         let Some(scraper) = self.all.get_mut(&number) else {
-            return;
+            return false;
         };
         let mut step = scraper.read();
         if step == ScrapeStep::Readiness {
@@ -212,21 +215,42 @@ impl Scrapers {
             step = ScrapeStep::Wait;
         }
         if step == ScrapeStep::Numbers {
-            let is_fresh =
-                self.numbers.as_ref().is_some_and(|(at_ms, _)| now_ms < at_ms + FRESH_MS);
-            if !is_fresh {
-                self.numbers = Some((now_ms, count()));
+            match self.numbers.as_ref().filter(|(at_ms, _)| now_ms < at_ms + FRESH_MS) {
+                Some((_, text)) => scraper.output = http::numbers(text),
+                None => scraper.is_waiting = true,
             }
-            let text = self.numbers.as_ref().map_or("", |(_, text)| text);
-            scraper.output = http::numbers(text);
             step = ScrapeStep::Wait;
         }
+        let is_waiting = scraper.is_waiting;
+        self.go_on(poll, number, step);
+        is_waiting && !is_awaited
+    }
+
+    /// Sends the metrics to the scrapers that wait for them.
+    pub(super) fn counted(&mut self, poll: BorrowedFd<'_>, now_ms: u64, text: String) {
+        let waiting = self.all.iter_mut().filter(|(_, scraper)| scraper.is_waiting);
+        let waiting = waiting.map(|(number, scraper)| {
+            scraper.is_waiting = false;
+            scraper.output = http::numbers(&text);
+            *number
+        });
+        for number in waiting.collect::<Vec<_>>() {
+            self.go_on(poll, number, ScrapeStep::Wait);
+        }
+        self.numbers = Some((now_ms, text));
+    }
+
+    /// Sends what there is for a scraper, and waits for more or drops it.
+    fn go_on(&mut self, poll: BorrowedFd<'_>, number: u64, mut step: ScrapeStep) {
+        let Some(scraper) = self.all.get_mut(&number) else {
+            return;
+        };
         if step == ScrapeStep::Wait {
             step = scraper.write();
         }
         let is_writing = scraper.sent < scraper.output.len();
         let flags = if is_writing { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        let token = EventData::new_u64(token);
+        let token = EventData::new_u64(SCRAPERS | number);
         if step == ScrapeStep::Over || epoll::modify(poll, &scraper.stream, token, flags).is_err() {
             self.all.remove(&number);
         }
@@ -249,7 +273,7 @@ impl Scraper {
         let mut bytes = [0; 2048];
         match self.stream.read(&mut bytes) {
             Ok(0) => return ScrapeStep::Over,
-            Ok(count) if self.output.is_empty() => {
+            Ok(count) if self.output.is_empty() && !self.is_waiting => {
                 self.input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
             }
             // A scraper sends nothing after its request.

@@ -27,6 +27,11 @@ impl Block {
     pub(crate) fn sharers(&self) -> u32 {
         self.sealed.saturating_add(self.retiring)
     }
+
+    /// Whether it is part of several objects.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharers() > 1
+    }
 }
 
 /// The account of a client; a number is not reused in the life of a home. Ordered by namespace.

@@ -273,6 +273,11 @@ impl Layout {
         self.entry_pages_max.saturating_mul(self.client_entries_in_page())
     }
 
+    /// Whether a number is that of a directory slot or of a client entry.
+    pub(crate) fn is_slot(&self, slot: u32) -> bool {
+        slot < self.objects_max.saturating_add(self.client_entries())
+    }
+
     /// Check that all parts are disjoint, in their sections, and as long as their counts require.
     pub(crate) fn validate(&self) -> Result<(), FormatError> {
         self.validate_counts()?;

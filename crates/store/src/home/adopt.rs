@@ -40,6 +40,7 @@ use crate::tables::holds::HoldArea;
 use crate::tables::names::{Names, name_run};
 use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
+use crate::tables::slot_set::SlotSet;
 
 /// All entries of the directory, by state.
 #[derive(Default)]
@@ -76,7 +77,7 @@ struct Staying {
     objects: u32,
     names: Vec<(Span, NameHash, Slot)>,
     extras: BTreeMap<u32, Box<[Run]>>,
-    retiring: BTreeSet<u32>,
+    retiring: SlotSet,
     spilled: BTreeMap<u32, u64>,
 }
 

@@ -72,7 +72,7 @@ impl Home {
             };
             if !is_known
                 || is_free != free.contains(&slot.0)
-                || (state == EntryState::Retiring) != self.retiring.contains(&slot.0)
+                || (state == EntryState::Retiring) != self.retiring.contains(slot.0)
                 || (state == EntryState::Spilled) != self.spilled.contains_key(&slot.0)
             {
                 return Err(format!("slot {} is {state:?} and listed as another", slot.0));
@@ -99,7 +99,7 @@ impl Home {
         }
         for (slot, known) in &self.locals.known {
             let Some(run) = known.run else { continue };
-            let is_retiring = self.retiring.contains(slot);
+            let is_retiring = self.retiring.contains(*slot);
             let count = counts.entry(run).or_default();
             count.0 += u32::from(!is_retiring);
             count.1 += u32::from(is_retiring);

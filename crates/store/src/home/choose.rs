@@ -198,7 +198,7 @@ impl Home {
     fn sealed_in(&self, slot: Slot) -> Result<Option<SealedObject>, StoreError> {
         if let Some(number) = self.layout().client_entry(slot) {
             let known = self.locals.known.get(&slot.0).copied();
-            let Some(known) = known.filter(|_| !self.retiring.contains(&slot.0)) else {
+            let Some(known) = known.filter(|_| !self.retiring.contains(slot.0)) else {
                 return Ok(None);
             };
             let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);

@@ -1,7 +1,5 @@
 //! Delete: an object cannot be found from then on; its memory is freed once it has no hold.
 
-use std::collections::BTreeSet;
-
 use farrow_memory::Length;
 
 use super::Home;
@@ -14,6 +12,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
+use crate::tables::slot_set::SlotSet;
 
 /// What [`Home::delete`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +64,10 @@ impl Home {
         // claims, fences, checks the entry. At least one of the two sees the other.
         let mut results: Vec<_> = targets.into_iter().map(|one| self.withdraw(one)).collect();
         let withdrawn = results.iter().flatten().filter(|deleted| !deleted.freed_now);
-        let unheld = self.unheld(withdrawn.map(|deleted| deleted.id.slot().0).collect())?;
+        let unheld = self.unheld(&withdrawn.map(|deleted| deleted.id.slot().0).collect())?;
         failpoint!("delete.scanned");
         for deleted in results.iter_mut().flatten().filter(|deleted| !deleted.freed_now) {
-            if unheld.contains(&deleted.id.slot().0) {
+            if unheld.contains(deleted.id.slot().0) {
                 self.free_object(deleted.id.slot())?;
                 deleted.freed_now = true;
             }
@@ -166,7 +165,7 @@ impl Home {
         if self.retiring.is_empty() {
             return Ok(reclaimed);
         }
-        for slot in self.unheld(self.retiring.clone())? {
+        for slot in self.unheld(&self.retiring)?.iter() {
             reclaimed.bytes.0 += self.free_object(Slot(slot))?;
             reclaimed.objects += 1;
         }
@@ -174,17 +173,30 @@ impl Home {
     }
 
     /// Those of the retiring `slots` without a hold. One scan of all holds.
-    fn unheld(&self, mut slots: BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
-        // An object that was taken over may be held under either of its slots.
-        let before = |slot: &u32| self.locals.taken.get(slot).copied();
-        let mut looked_for = slots.clone();
-        looked_for.extend(slots.iter().filter_map(before));
-        let held = hazard::claims_left(&Scan(|| self.holds.held_among(&looked_for)))?;
-        slots.retain(|slot| {
-            let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
-            !is_held && !self.retained.contains(*slot) && !self.spilling.contains(slot)
-        });
-        Ok(slots)
+    fn unheld(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
+        if slots.is_empty() {
+            return Ok(SlotSet::default());
+        }
+        let held = hazard::claims_left(&Scan(|| self.held_of(slots)))?;
+        let is_free = |slot: &u32| {
+            let is_held = held.contains(*slot) || self.retained.contains(*slot);
+            !is_held && !self.spilling.contains(slot)
+        };
+        Ok(slots.iter().filter(is_free).collect())
+    }
+
+    /// Those of `slots` that are held, in one pass over all holds. The caller has fenced.
+    fn held_of(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
+        let mut held = SlotSet::default();
+        self.holds.each_held(|slot| {
+            // An object that was taken over may be held under either of its slots.
+            for slot in [Some(slot), self.locals.moved.get(&slot).copied()].into_iter().flatten() {
+                if slots.contains(slot) {
+                    held.insert(slot);
+                }
+            }
+        })?;
+        Ok(held)
     }
 
     /// Whether [`Home::reclaim`] may free anything, now or later.
@@ -204,7 +216,7 @@ impl Home {
         self.directory.vacate(slot)?;
         failpoint!("free.entry");
         self.extras.remove(&slot.0);
-        self.retiring.remove(&slot.0);
+        self.retiring.remove(slot.0);
         self.restored_at.remove(&slot.0);
         self.forget_taken(slot)?;
         self.release_blocks(&runs)

@@ -104,7 +104,7 @@ impl Home {
     /// Whether the object is sealed or retiring.
     fn is_live(&self, id: ObjectId) -> bool {
         self.find(Target::Id(id)).is_ok()
-            || self.retiring.contains(&id.slot().0)
+            || self.retiring.contains(id.slot().0)
                 && self.directory.sequence(id.slot()).is_ok_and(|sequence| {
                     sequence.generation() == id.generation()
                         && sequence.state() == EntryState::Retiring

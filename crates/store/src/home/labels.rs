@@ -26,7 +26,7 @@ impl Home {
     /// Memory that cannot be read.
     pub fn pinned_with_label(&self, key: &str) -> Result<Vec<LabelledObject>, StoreError> {
         let mut found = Vec::new();
-        let pinned: Vec<Slot> = self.pins.iter().collect();
+        let pinned: Vec<Slot> = self.pins.iter_from(Slot(0)).collect();
         for slot in pinned {
             if self.directory.sequence(slot)?.state() != EntryState::Sealed {
                 continue;

@@ -25,9 +25,9 @@ use crate::tables::grants::{run_of, span_of};
 
 /// An entry that is sealed in its open life and not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct LocalEntry {
+pub(super) struct LocalEntry {
     /// The block. `None`: the entry is not valid.
-    run: Option<Run>,
+    pub(super) run: Option<Run>,
     number: u32,
     sealed_at_ns: u64,
 }
@@ -166,7 +166,7 @@ impl Home {
         let number = self.number_of(slot)?;
         self.locals.area.end_life(number)?;
         failpoint!("local.freed");
-        self.retiring.remove(&slot.0);
+        self.retiring.remove(slot.0);
         let known = self.locals.known.remove(&slot.0);
         self.locals.area.leave(number)?;
         match known.and_then(|known| known.run) {
@@ -203,13 +203,34 @@ impl Home {
     /// The unregistered objects of a client, by offset: disjoint, and within its grants. Entries
     /// that claim other memory are refused.
     fn found(&mut self, client: u32) -> Result<Vec<LocalEntry>, StoreError> {
-        let (mut found, mut refused) = (Vec::new(), Vec::new());
+        let mut claims = Vec::new();
         for page in self.locals.area.unknown_pages_of(client) {
-            let words = self.locals.area.read_page(page)?;
-            for (number, words) in self.locals.area.entries(page, &words) {
-                found.extend(self.claim(number, words)?);
-            }
+            self.claims_in(page, &mut claims)?;
         }
+        self.valid_claims(client, claims)
+    }
+
+    /// Add the claims of the entries in a page.
+    pub(super) fn claims_in(
+        &self,
+        page: u32,
+        claims: &mut Vec<LocalEntry>,
+    ) -> Result<(), StoreError> {
+        let words = self.locals.area.read_page(page)?;
+        for (number, words) in self.locals.area.entries(page, &words) {
+            claims.extend(self.claim(number, words)?);
+        }
+        Ok(())
+    }
+
+    /// Those of the claims that hold, as [`Self::found`] returns them. The entries of the others are
+    /// refused.
+    pub(super) fn valid_claims(
+        &mut self,
+        client: u32,
+        mut found: Vec<LocalEntry>,
+    ) -> Result<Vec<LocalEntry>, StoreError> {
+        let mut refused = Vec::new();
         found.sort_unstable();
         let mut end = 0;
         found.retain(|entry| {
@@ -251,7 +272,7 @@ impl Home {
     }
 
     /// Register an object.
-    fn enter(&mut self, entry: LocalEntry) {
+    pub(super) fn enter(&mut self, entry: LocalEntry) {
         let LocalEntry { run, number, sealed_at_ns } = entry;
         let Some(block) = run else { return };
         let client = self.locals.area.client_of(number);
@@ -299,7 +320,7 @@ impl Home {
             let number = self.number_of(Slot(slot)).map_err(text)?;
             *known.entry(number / in_page).or_default() += 1;
             let life = locals.area.life(number).map_err(text)?;
-            let is_retiring = self.retiring.contains(&slot);
+            let is_retiring = self.retiring.contains(slot);
             let known = locals.known.get(&slot).map(|known| known.run);
             let is_right = match (known, life.state()) {
                 (Some(Some(_)), EntryState::Free) => !is_retiring && is_open(life),

@@ -18,6 +18,7 @@ mod local;
 mod namespaces;
 mod overview;
 mod quarantine;
+mod registration;
 mod replica;
 mod reserved;
 mod restore;
@@ -27,6 +28,7 @@ mod settle;
 mod spill;
 mod state;
 mod stats;
+mod survey;
 mod takeover;
 mod victim_scan;
 mod withdraw;
@@ -42,11 +44,13 @@ pub use inherit::Unfinished;
 pub use labels::LabelledObject;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use quarantine::Quarantined;
+pub use registration::Registration;
 pub use replica::{ReplicaSeal, ReplicasFirst};
 pub use room::{Freed, Room};
 pub use seal::{Replacement, SealRequest};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
+pub use survey::Survey;
 pub use withdraw::lent_spans;
 
 use crate::alloc::blocks::Blocks;
@@ -69,6 +73,7 @@ use crate::tables::holds::HoldArea;
 use crate::tables::names::Names;
 use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
+use crate::tables::slot_set::SlotSet;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Retained;
@@ -119,7 +124,7 @@ pub struct Home {
     /// after the seal.
     extras: BTreeMap<u32, Box<[Run]>>,
     /// Slots of objects that wait for the release of their last hold.
-    retiring: BTreeSet<u32>,
+    retiring: SlotSet,
     /// Slots of objects whose creator still uses their memory and has not published its hold yet.
     retained: Retained,
     /// Objects that clients sealed themselves.

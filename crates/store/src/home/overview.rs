@@ -1,14 +1,11 @@
 //! Clients and heap usage, for monitoring.
 
-use std::collections::BTreeSet;
-
 use farrow_memory::Length;
 
-use super::Home;
+use super::survey::HoldPicture;
+use super::{Home, Survey};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
-use crate::format::entry::EntryState;
-use crate::format::ids::Slot;
 use crate::tables::clients::ClientRecord;
 use crate::tables::grants::WITHDRAWN;
 
@@ -42,61 +39,41 @@ pub struct HeapCell {
 }
 
 impl Home {
-    /// Usage of all clients. Scans every hold.
+    /// Usage of all clients, and the heap in `cells` parts, at least one and at most
+    /// [`HEAP_CELLS_MAX`]. Scans every hold.
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn client_shares(&self) -> Result<Vec<ClientShare>, StoreError> {
-        let holds = self.holds.by_client()?;
-        Ok(self
-            .clients
-            .records()
-            .map(|record| ClientShare {
-                record: *record,
-                granted: Length(self.grants.of(record.client.0).map(|run| run.len()).sum()),
-                holds: holds.get(&record.client.0).map_or(0, |slots| slots.len() as u64),
-            })
-            .collect())
+    pub fn overview(&self, cells: u32) -> Result<(Vec<ClientShare>, Vec<HeapCell>), StoreError> {
+        Ok(self.overview_of(self.survey(self.survey_for_overview(cells))?))
     }
 
-    /// The heap in `cells` parts, at least one and at most [`HEAP_CELLS_MAX`]. The time is linear
-    /// in free ranges, grants and holds; objects without a hold take none.
-    ///
-    /// # Errors
-    /// Memory that cannot be read.
-    pub fn heap_cells(&self, cells: u32) -> Result<Vec<HeapCell>, StoreError> {
-        let mut picture = Picture::new(self.layout().heap, cells.clamp(1, HEAP_CELLS_MAX));
+    /// As [`Home::overview`], with what a survey found to be held. The time is linear in free ranges
+    /// and grants.
+    #[must_use]
+    pub fn overview_of(&self, survey: Survey) -> (Vec<ClientShare>, Vec<HeapCell>) {
+        let Some(HoldPicture { mut picture, by_client, .. }) = survey.of_holds else {
+            return Default::default();
+        };
+        let shares = self.clients.records().map(|record| ClientShare {
+            record: *record,
+            granted: Length(self.grants.of(record.client.0).map(|run| run.len()).sum()),
+            holds: by_client.get(&record.client.0).map_or(0, |slots| slots.len() as u64),
+        });
         self.space.runs().for_each(|run| picture.add(run, |cell| &mut cell.free));
         self.grants.of_clients().for_each(|run| picture.add(run, |cell| &mut cell.granted));
         self.grants.of(WITHDRAWN).for_each(|run| picture.add(run, |cell| &mut cell.withdrawn));
-        let holds = self.holds.by_client()?;
-        let held: BTreeSet<u64> = holds.into_values().flatten().collect();
-        let mut blocks = BTreeSet::new();
-        for slot in held.into_iter().filter_map(|slot| u32::try_from(slot).ok()) {
-            let runs = self.held_runs(Slot(slot)).into_iter();
-            blocks.extend(runs.filter(|run| self.blocks.is_block(*run)));
-        }
-        blocks.into_iter().for_each(|run| picture.add(run, |cell| &mut cell.held));
-        Ok(picture.finish())
+        (shares.collect(), picture.finish())
     }
 
-    /// The blocks that a hold on this slot keeps. A hold is input: the slot may have no object in
-    /// memory.
-    fn held_runs(&self, slot: Slot) -> Vec<Run> {
-        if let Some(known) = self.locals.known.get(&slot.0) {
-            return known.run.into_iter().collect();
-        }
-        let slot = self.locals.moved.get(&slot.0).map_or(slot, |moved| Slot(*moved));
-        let is_in_memory = self.directory.sequence(slot).is_ok_and(|sequence| {
-            use EntryState::{Leaving, Retiring, Sealed};
-            matches!(sequence.state(), Sealed | Leaving | Retiring)
-        });
-        let entry = self.directory.entry(slot).ok().filter(|_| is_in_memory);
-        entry.and_then(|entry| self.runs_of(slot, &entry).ok()).unwrap_or_default()
+    pub(super) fn empty_picture(&self, cells: u32) -> Picture {
+        Picture::new(self.layout().heap, cells.clamp(1, HEAP_CELLS_MAX))
     }
 }
 
-struct Picture {
+/// The heap, as far as it is drawn.
+#[derive(Debug)]
+pub(super) struct Picture {
     heap: Run,
     cell_bytes: u64,
     cells: Vec<HeapCell>,
@@ -111,7 +88,7 @@ impl Picture {
         Self { heap, cell_bytes, cells: vec![HeapCell::default(); count] }
     }
 
-    fn add(&mut self, run: Run, part: impl Fn(&mut HeapCell) -> &mut u64) {
+    pub(super) fn add(&mut self, run: Run, part: impl Fn(&mut HeapCell) -> &mut u64) {
         let mut at = run.start.max(self.heap.start);
         let end = run.end.min(self.heap.end);
         while at < end {

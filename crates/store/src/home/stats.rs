@@ -1,14 +1,9 @@
 //! Statistics of a region.
 
-use std::collections::BTreeSet;
-
 use farrow_memory::Length;
 
-use super::Home;
-use crate::alloc::space::Run;
+use super::{Home, Survey};
 use crate::error::StoreError;
-use crate::format::entry::EntryState;
-use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 use crate::tables::grants::WITHDRAWN;
 
@@ -95,21 +90,17 @@ impl Home {
     /// # Errors
     /// Memory that cannot be read.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
+        Ok(self.stats_of(&self.survey(Survey::default())?))
+    }
+
+    /// Statistics of the region, with what a survey found to be in use.
+    #[must_use]
+    pub fn stats_of(&self, survey: &Survey) -> StoreStats {
         let layout = self.layout();
         let free = self.space.free_bytes();
         let quarantine = self.quarantined_bytes();
-        let held = self.holds.held()?;
-        let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
-        let pinned = self.blocks_of_slots(self.pins.iter())?;
-        let mut staying = self.blocks_of_slots(self.retained.iter().map(|(slot, _)| slot))?;
-        // A held deleted object keeps the blocks that it shares with others.
-        staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
-        staying.extend(self.loading_runs());
-        staying.extend(self.blocks_of_slots(self.spilling.iter().copied().map(Slot))?);
-        staying.extend(held.iter().chain(&pinned));
-        let sum = |runs: &BTreeSet<Run>| Length(runs.iter().map(|run| run.len()).sum());
-        let evictable = self.blocks.sealed_bytes().saturating_sub(sum(&staying).0);
-        Ok(StoreStats {
+        let evictable = self.blocks.sealed_bytes().saturating_sub(survey.staying.bytes());
+        StoreStats {
             capacity: self.capacity(),
             capacity_max: self.capacity_max(),
             used: Length(self.blocks.sealed_bytes()),
@@ -130,21 +121,21 @@ impl Home {
             clients_max: layout.clients_max,
             grants: self.grants.count(),
             grants_max: layout.grants_max,
-            holds: self.holds.count()?,
+            holds: survey.holds,
             hold_blocks: self.holds.assigned(),
             hold_blocks_max: layout.hold_blocks_max,
             entry_pages: self.locals.area.used(),
             entry_pages_max: layout.entry_pages_max,
             reserved: self.reserved.len() as u32,
             life: self.life,
-            held: sum(&held),
+            held: Length(survey.held.bytes()),
             objects_pinned: self.pins.count(),
-            pinned: sum(&pinned),
+            pinned: Length(survey.pinned.bytes()),
             evictable: Length(evictable),
             objects_spilled: self.spilled.len() as u32,
             spilled: Length(self.spilled.values().sum()),
             records: Length(self.record_bytes()),
-        })
+        }
     }
 
     /// Bytes granted to clients.
@@ -162,29 +153,5 @@ impl Home {
             + entries * (ENTRY_BYTES + USE_BYTES)
             + self.names.count() * INDEX_BYTES * layout.index.len() as u64
             + names
-    }
-
-    /// Blocks of sealed objects that also belong to the objects in `slots`, each once.
-    fn blocks_of_slots(
-        &self,
-        slots: impl Iterator<Item = Slot>,
-    ) -> Result<BTreeSet<Run>, StoreError> {
-        let mut runs = BTreeSet::new();
-        let is_sealed = |run: &Run| self.blocks.get(*run).is_some_and(|block| block.sealed > 0);
-        for slot in slots {
-            let slot = Slot(self.locals.moved.get(&slot.0).copied().unwrap_or(slot.0));
-            if let Some(known) = self.locals.known.get(&slot.0) {
-                runs.extend(known.run.filter(is_sealed));
-            } else if slot.0 < self.directory.used()
-                && matches!(
-                    self.directory.sequence(slot)?.state(),
-                    EntryState::Sealed | EntryState::Retiring
-                )
-            {
-                let entry = self.directory.entry(slot)?;
-                runs.extend(self.runs_of(slot, &entry)?.into_iter().filter(is_sealed));
-            }
-        }
-        Ok(runs)
     }
 }

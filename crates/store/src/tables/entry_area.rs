@@ -100,10 +100,16 @@ impl EntryArea {
 
     /// A client left: its pages with objects become the home's, the others are free.
     pub(crate) fn client_left(&mut self, client: u32) -> Result<(), StoreError> {
-        for page in self.by_client.get(&client).cloned().unwrap_or_default() {
+        // All at once: a page that changes its owner is looked for in this table.
+        let mut pages = self.by_client.remove(&client).unwrap_or_default();
+        while let Some(page) = pages.first().copied() {
             let is_empty = self.known.get(page as usize) == Some(&0);
             let owner = if is_empty { 0 } else { RETAINED_BY_HOME };
-            self.set_owner(page, owner, self.namespace_of_page(page))?;
+            if let Err(error) = self.set_owner(page, owner, self.namespace_of_page(page)) {
+                self.by_client.insert(client, pages);
+                return Err(error);
+            }
+            pages.pop_first();
             failpoint!("entry_page.left");
         }
         Ok(())
@@ -132,6 +138,23 @@ impl EntryArea {
         let full = self.layout.client_entries_in_page();
         let pages = self.by_client.get(&client).into_iter().flatten();
         pages.copied().filter(|page| self.known.get(*page as usize) != Some(&full)).collect()
+    }
+
+    /// The first client from `client` on that owns a page.
+    pub(crate) fn clients_from(&self, client: u32) -> Option<u32> {
+        self.by_client.range(client..).next().map(|(client, _)| *client)
+    }
+
+    /// The pages of a client from page `first` on, and whether they have an entry that the home
+    /// does not know.
+    pub(crate) fn pages_from(
+        &self,
+        client: u32,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let full = self.layout.client_entries_in_page();
+        let pages = self.by_client.get(&client).into_iter().flat_map(move |all| all.range(first..));
+        pages.map(move |page| (*page, self.known.get(*page as usize) != Some(&full)))
     }
 
     /// Pages that have an owner, including the home.

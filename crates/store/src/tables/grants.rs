@@ -52,6 +52,14 @@ impl FoundGrant {
 #[derive(Debug, Default)]
 pub(crate) struct Carving {
     pieces: Vec<Run>,
+    records: usize,
+}
+
+impl Carving {
+    /// Free grant records that it needs at most.
+    pub(crate) fn records(&self) -> usize {
+        self.records
+    }
 }
 
 #[derive(Debug)]
@@ -232,7 +240,6 @@ impl Grants {
     /// adjacent grants. Nothing changes yet.
     pub(crate) fn plan(&self, client: u32, runs: &[Run]) -> Result<Carving, StoreError> {
         let mut carving = Carving::default();
-        let mut records = 0usize;
         // The grant of the last piece, and the start of its remainder.
         let mut current: Option<(Run, u64)> = None;
         for run in runs {
@@ -246,16 +253,14 @@ impl Grants {
                 };
                 // If a remainder is left on both sides, `carve_one` needs one more record.
                 if at > left && end < grant.end {
-                    records += 1;
+                    carving.records += 1;
                 }
                 current = Some((grant, end));
                 carving.pieces.push(Run { start: at, end });
                 at = end;
             }
         }
-        if records > self.free.len() {
-            return Err(StoreError::TooManyGrants { max: self.layout.grants_max });
-        }
+        self.check_records(carving.records)?;
         Ok(carving)
     }
 

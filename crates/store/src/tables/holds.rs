@@ -5,7 +5,7 @@
 //! untrusted input: the first word is clamped, and a value that names no retiring object is
 //! ignored. A client that stores wrong values loses its own holds only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Offset, Proximity, Span};
 
@@ -14,9 +14,6 @@ use crate::failpoint;
 use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout, OPEN_SEALS_WORD};
 use crate::tables::client_pages::ClientPages;
 use crate::tables::control::{Control, word_of};
-
-/// The slots that each client holds, by client.
-pub(crate) type HoldsByClient = BTreeMap<u32, BTreeSet<u64>>;
 
 /// The hold-block table and the blocks.
 #[derive(Debug)]
@@ -123,14 +120,47 @@ impl HoldArea {
 
     /// Every held slot, in one pass. Values that no correct client stores are left out.
     pub(crate) fn held(&self) -> Result<BTreeSet<u32>, StoreError> {
-        let mut held = BTreeSet::new();
-        for block in self.counted() {
-            self.scan(block, |value| {
-                held.extend(value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok()));
-                true
-            })?;
+        // A tree made of all at once takes a third of the time of one that grows.
+        let mut held = Vec::new();
+        self.each_held(|slot| held.push(slot))?;
+        Ok(held.into_iter().collect())
+    }
+
+    /// Pass each held slot to `see`, as often as it is held, in one pass over all blocks. The caller
+    /// has fenced. Values that are no slot are left out.
+    pub(crate) fn each_held(&self, mut see: impl FnMut(u32)) -> Result<(), StoreError> {
+        let mut next = 0;
+        while let Some(block) = self.counted_from(next) {
+            self.each_held_in(block, &mut see)?;
+            next = block + 1;
         }
-        Ok(held)
+        Ok(())
+    }
+
+    /// As [`Self::each_held`], of one block. Returns how many of its places are in use.
+    pub(crate) fn each_held_in(
+        &self,
+        block: u32,
+        mut see: impl FnMut(u32),
+    ) -> Result<u64, StoreError> {
+        let mut count = 0;
+        self.scan(block, |value| {
+            count += u64::from(value != 0);
+            let slot = value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
+            slot.filter(|slot| self.layout.is_slot(*slot)).into_iter().for_each(&mut see);
+            true
+        })?;
+        Ok(count)
+    }
+
+    /// The first block from `block` on whose holds count.
+    pub(crate) fn counted_from(&self, block: u32) -> Option<u32> {
+        self.assigned.range(block..).copied().find(|block| self.counts(*block))
+    }
+
+    /// The client that owns a block.
+    pub(crate) fn client_of(&self, block: u32) -> Option<u32> {
+        self.owner_of(block)
     }
 
     /// Whether a client says that it has no open seal: it holds all objects whose memory it uses.
@@ -143,31 +173,6 @@ impl HoldArea {
         // One block says how many are open; the word of the others is 0.
         told.retain(|word| *word != 0);
         Ok(told == [1])
-    }
-
-    /// How many slots of all blocks are in use.
-    pub(crate) fn count(&self) -> Result<u64, StoreError> {
-        let mut count = 0;
-        for block in self.counted() {
-            self.scan(block, |value| {
-                count += u64::from(value != 0);
-                true
-            })?;
-        }
-        Ok(count)
-    }
-
-    /// Directory slots that each client holds.
-    pub(crate) fn by_client(&self) -> Result<HoldsByClient, StoreError> {
-        let mut holds = HoldsByClient::new();
-        for block in self.counted() {
-            let slots = holds.entry(self.owner_of(block).unwrap_or(u32::MAX)).or_default();
-            self.scan(block, |value| {
-                slots.extend(value.checked_sub(1));
-                true
-            })?;
-        }
-        Ok(holds)
     }
 
     /// How many blocks are assigned.
@@ -215,8 +220,11 @@ impl HoldArea {
 
     /// Blocks whose holds count.
     fn counted(&self) -> impl Iterator<Item = u32> + '_ {
-        let blocks = self.assigned.iter().copied();
-        blocks.filter(|block| self.owner_of(*block).is_none_or(|one| !self.silent.contains(&one)))
+        self.assigned.iter().copied().filter(|block| self.counts(*block))
+    }
+
+    fn counts(&self, block: u32) -> bool {
+        self.owner_of(block).is_none_or(|client| !self.silent.contains(&client))
     }
 
     fn set_owner(&mut self, block: u32, owner: u32) -> Result<(), StoreError> {

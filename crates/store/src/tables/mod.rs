@@ -12,3 +12,4 @@ pub(crate) mod holds;
 pub(crate) mod names;
 pub(crate) mod namespaces;
 pub(crate) mod pins;
+pub(crate) mod slot_set;

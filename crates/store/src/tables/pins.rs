@@ -51,9 +51,9 @@ impl Pins {
         self.pinned.contains(&slot.0)
     }
 
-    /// Slots of pinned objects.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.pinned.iter().copied().map(Slot)
+    /// Slots of pinned objects, from `first` on, in order.
+    pub(crate) fn iter_from(&self, first: Slot) -> impl Iterator<Item = Slot> + '_ {
+        self.pinned.range(first.0..).copied().map(Slot)
     }
 
     pub(crate) fn count(&self) -> u32 {

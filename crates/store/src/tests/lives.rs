@@ -324,7 +324,7 @@ fn an_overview_adds_up_to_the_heap() {
     home.grant(b.slot, Length(1 << 14), Length(1 << 14)).unwrap();
     let stats = home.stats().unwrap();
     for cells in [1, 3, 64, 1 << 20] {
-        let cells = home.heap_cells(cells).unwrap();
+        let cells = home.overview(cells).unwrap().1;
         assert!(cells.len() <= crate::HEAP_CELLS_MAX as usize);
         let sum = |part: fn(&crate::HeapCell) -> u64| cells.iter().map(part).sum::<u64>();
         assert_eq!(sum(|cell| cell.free), stats.free.0);
@@ -332,12 +332,12 @@ fn an_overview_adds_up_to_the_heap() {
         assert_eq!(sum(|cell| cell.held + cell.used), stats.used.0);
         assert!(sum(|cell| cell.held) >= 9000 && sum(|cell| cell.used) >= 9000);
     }
-    let shares = home.client_shares().unwrap();
+    let shares = home.overview(1).unwrap().0;
     let share = |slot| shares.iter().find(|share| share.record.client == slot).unwrap();
     assert_eq!((share(a.slot).holds, share(b.slot).holds), (0, 1));
     assert_eq!(share(b.slot).granted, Length(1 << 14));
     drop(held);
-    assert_eq!(home.client_shares().unwrap()[1].holds, 0);
+    assert_eq!(home.overview(1).unwrap().0[1].holds, 0);
 }
 
 /// The overview once counted holds on directory slots only, so that objects in entry pages of
@@ -352,7 +352,7 @@ fn an_overview_shows_objects_that_clients_sealed_themselves_as_held() {
     let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     let ids = [0, 1, 2].map(|n| a.seal_local(part(extent, n * 1024, 1024), n).unwrap());
     home.register_all().unwrap();
-    let held = |home: &Home| home.heap_cells(1).unwrap()[0].held;
+    let held = |home: &Home| home.overview(1).unwrap().1[0].held;
     assert_eq!(held(&home), 0);
     let holds = ids.map(|id| b.reader.hold(&b.holds, Target::Id(id)).unwrap().unwrap());
     assert_eq!(held(&home), 3 * 1024);
@@ -383,5 +383,5 @@ fn an_overview_shows_no_object_as_held_for_a_hold_on_a_spilled_one() {
     client.write(Offset(block.0 + HOLD_HEADER_WORDS * 8), &claim.to_le_bytes());
     client.write(block, &1u64.to_le_bytes());
     assert_eq!(home.stats().unwrap().holds, 1);
-    assert_eq!(home.heap_cells(1).unwrap()[0].held, 0);
+    assert_eq!(home.overview(1).unwrap().1[0].held, 0);
 }

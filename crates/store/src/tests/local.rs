@@ -7,7 +7,8 @@ use super::support::{Client, World, part, small, table};
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
 use crate::format::entry::{EntryState, Sequence};
 use crate::{
-    Entry, Generation, Home, Metadata, ObjectId, RegionOptions, SealRequest, StoreError, Target,
+    Entry, Generation, Home, Metadata, ObjectId, RegionOptions, Registration, SealRequest,
+    StoreError, Target,
 };
 
 /// A client with a page of entries and a grant of 16 pages.
@@ -423,6 +424,11 @@ proptest! {
         for id in &own {
             let _ = home.delete(Target::Id(*id));
             let _ = home.take_over(*id);
+        }
+        home.check().unwrap();
+        let mut registration = Registration::default();
+        while !home.register_some(&mut registration).unwrap() {
+            home.check().unwrap();
         }
         home.check().unwrap();
         home.register_all().unwrap();

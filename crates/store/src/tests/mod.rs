@@ -18,6 +18,7 @@ mod many;
 mod model;
 mod namespaces;
 mod nodes;
+mod parts;
 pub(crate) mod poison;
 mod quarantine;
 mod races;

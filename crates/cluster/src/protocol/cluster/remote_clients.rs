@@ -178,7 +178,7 @@ impl NodeState {
         gone.iter().for_each(|slot| self.remote_client_gone(*slot, now_ms));
         // The children of its clients have ended too.
         let families = self.families.of_node(key);
-        families.iter().for_each(|slot| self.end_family(*slot, now_ms));
+        families.iter().for_each(|slot| self.end_family_now(*slot, now_ms));
         // Its caches are lost with it.
         for slot in gone.into_iter().chain(families).chain(dirty) {
             if self.home.quarantined().any(|one| one == slot) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrow_store::ClientSlot;
+use farrow_store::{ClientSlot, Registration};
 
 use crate::protocol::identity::PeerIdentity;
 
@@ -24,9 +24,11 @@ pub(in crate::protocol) struct Families {
 #[derive(Debug)]
 struct Family {
     peer: PeerIdentity,
-    /// Time of the next check; `None`: its node is being asked.
+    /// Time of the next check; `None`: its node is being asked, or no process reads any more.
     look_at_ms: Option<u64>,
     wait_ms: u64,
+    /// No process reads any more, and its objects are being registered.
+    ending: Option<Registration>,
 }
 
 impl Families {
@@ -45,8 +47,25 @@ impl Families {
         peer: PeerIdentity,
         now_ms: u64,
     ) {
-        let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
+        let look_at_ms = Some(now_ms);
+        let family = Family { peer, look_at_ms, wait_ms: LOOK_MS_MIN, ending: None };
         self.places.insert(slot, family);
+    }
+
+    /// No process of a client reads any more: its slot is given up after a registration.
+    pub(in crate::protocol) fn ends(&mut self, slot: ClientSlot, registration: Registration) {
+        if let Some(family) = self.places.get_mut(&slot) {
+            (family.look_at_ms, family.ending) = (None, Some(registration));
+        }
+    }
+
+    /// A client whose slot is given up after a registration: this one, or the first.
+    pub(in crate::protocol) fn ending(
+        &self,
+        only: Option<ClientSlot>,
+    ) -> Option<(ClientSlot, Registration)> {
+        let all = self.places.iter().filter(|(slot, _)| only.is_none_or(|only| only == **slot));
+        all.filter_map(|(slot, family)| Some((*slot, family.ending?))).next()
     }
 
     /// Ends a wait; false: there is none.
@@ -63,7 +82,7 @@ impl Families {
 
     /// A process still reads: it is checked again later.
     pub(in crate::protocol) fn look_later(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(family) = self.places.get_mut(&slot) {
+        if let Some(family) = self.waiting(slot) {
             family.look_at_ms = Some(now_ms.saturating_add(family.wait_ms));
             family.wait_ms = (family.wait_ms * 2).min(LOOK_MS_MAX);
         }
@@ -78,18 +97,25 @@ impl Families {
 
     /// Whether its node is being asked.
     pub(in crate::protocol) fn is_asked(&self, slot: ClientSlot) -> bool {
-        self.places.get(&slot).is_some_and(|family| family.look_at_ms.is_none())
+        let family = self.places.get(&slot);
+        family.is_some_and(|family| family.look_at_ms.is_none() && family.ending.is_none())
     }
 
     /// Its node could not be asked, or did not answer.
     pub(in crate::protocol) fn ask_later(&mut self, slot: ClientSlot, now_ms: u64) {
-        if let Some(family) = self.places.get_mut(&slot) {
+        if let Some(family) = self.waiting(slot) {
             family.look_at_ms = Some(now_ms.saturating_add(ASK_MS));
         }
     }
 
+    /// A client of which some process may still read.
+    fn waiting(&mut self, slot: ClientSlot) -> Option<&mut Family> {
+        self.places.get_mut(&slot).filter(|family| family.ending.is_none())
+    }
+
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
-        self.places.values().filter_map(|family| family.look_at_ms).min()
+        let at_ms = |family: &Family| family.ending.map_or(family.look_at_ms, |_| Some(0));
+        self.places.values().filter_map(at_ms).min()
     }
 
     /// Slots of the clients of a node.

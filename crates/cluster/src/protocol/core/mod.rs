@@ -5,6 +5,7 @@ pub mod barriers;
 pub(in crate::protocol) mod buffers;
 pub(in crate::protocol) mod clients;
 pub(in crate::protocol) mod cluster_record;
+pub(in crate::protocol) mod counting;
 pub(in crate::protocol) mod drain;
 pub(in crate::protocol) mod families;
 pub(in crate::protocol) mod fanout;

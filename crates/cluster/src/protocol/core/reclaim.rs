@@ -28,6 +28,13 @@ impl Reclaim {
         }
     }
 
+    /// Has the objects checked in the next turn: one was deleted while it was held, and the hold may
+    /// have ended since.
+    pub(in crate::protocol) fn next_turn(&mut self) {
+        self.wait_ms = RECLAIM_MS_MIN;
+        self.at_ms = Some(0);
+    }
+
     /// Frees what nobody holds any more, if it is time.
     pub(in crate::protocol) fn tick(&mut self, home: &mut Home, now_ms: u64) {
         if self.at_ms.is_none_or(|at| at > now_ms) {

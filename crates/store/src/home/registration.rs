@@ -1,0 +1,99 @@
+//! Registration in parts: a client may have sealed a million objects by itself since the home
+//! looked last, which takes some tenths of a second.
+
+use super::Home;
+use super::local::LocalEntry;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::tables::clients::ClientSlot;
+
+/// Cost of what one part of a registration does at most, in units of some 50 ns: about 500 objects.
+const PART_COST: usize = 4096;
+/// Cost of a page whose entries are all known.
+const KNOWN_PAGE_COST: usize = 1;
+/// Cost of a page that is read.
+const READ_PAGE_COST: usize = 32;
+/// Cost of each object that is registered.
+const OBJECT_COST: usize = 8;
+
+/// A part may use at most one in so many of the free grant records, which other clients need too.
+const PART_OF_RECORDS: usize = 4;
+
+/// How far a registration has come. Objects that a client seals meanwhile may be left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// The next page to look at, and its client.
+    next: (u32, u32),
+    /// The client whose objects alone are registered.
+    only: Option<ClientSlot>,
+}
+
+impl Registration {
+    /// A registration of the objects of one client. The default one is of all clients.
+    #[must_use]
+    pub fn of(client: ClientSlot) -> Self {
+        Self { next: (client.0, 0), only: Some(client) }
+    }
+}
+
+impl Home {
+    /// Register a part of the objects that clients sealed themselves. Returns true at the end of
+    /// the registration. A client whose objects need too many grant records in parts has all of
+    /// them registered at once, or none, as by [`Home::register_all`].
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn register_some(&mut self, registration: &mut Registration) -> Result<bool, StoreError> {
+        let mut left = PART_COST;
+        while left > 0 {
+            let Registration { next, only } = *registration;
+            let client = self.locals.area.clients_from(next.0);
+            let Some(client) = client.filter(|one| only.is_none_or(|only| only.0 == *one)) else {
+                return Ok(true);
+            };
+            let first = if client == next.0 { next.1 } else { 0 };
+            let mut claims = Vec::new();
+            registration.next = (client.saturating_add(1), 0);
+            for (page, has_unknown) in self.locals.area.pages_from(client, first) {
+                if left == 0 {
+                    registration.next = (client, page);
+                    break;
+                }
+                let before = claims.len();
+                if has_unknown {
+                    self.claims_in(page, &mut claims)?;
+                }
+                let page_cost = if has_unknown { READ_PAGE_COST } else { KNOWN_PAGE_COST };
+                let cost = page_cost + (claims.len() - before) * OBJECT_COST;
+                left = left.saturating_sub(cost);
+            }
+            match self.register_claims(ClientSlot(client), claims) {
+                Err(StoreError::TooManyGrants { .. }) => {
+                    registration.next = (client.saturating_add(1), 0);
+                    if let Err(error) = self.register(ClientSlot(client)) {
+                        tracing::debug!(client, %error, "objects are not registered");
+                    }
+                }
+                registered => registered?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Register the objects that some entries of a client claim to be.
+    fn register_claims(
+        &mut self,
+        client: ClientSlot,
+        claims: Vec<LocalEntry>,
+    ) -> Result<(), StoreError> {
+        let found = self.valid_claims(client.0, claims)?;
+        let runs: Vec<_> = found.iter().filter_map(|entry| entry.run).collect();
+        let carving = self.grants.plan(client.0, &runs)?;
+        // In parts, the grants are cut in more places than at once.
+        self.grants.check_records(carving.records() * PART_OF_RECORDS)?;
+        self.grants.carve(client.0, &carving)?;
+        failpoint!("local.carved");
+        found.into_iter().for_each(|entry| self.enter(entry));
+        Ok(())
+    }
+}
