@@ -425,6 +425,7 @@ fn supervise(given: &[OsString], options: NodeOptions) -> Result<i32, NodeError>
 }
 
 fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
+    farrow_memory::grow_heap_in_large_steps();
     let socket = options.socket.display().to_string();
     let io = |what: &str| {
         let what = what.to_owned();
