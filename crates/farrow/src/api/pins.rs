@@ -5,12 +5,13 @@ use std::slice;
 use std::sync::Arc;
 
 use farrow_wire::link::confused;
-use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
+use farrow_wire::{EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
 
 use crate::api::Client;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
+use crate::objects::delete::CHANGES_IN_MESSAGE;
 use crate::objects::object::Object;
 
 /// Attempts to pin an object of another node: it may leave memory again after its restore.
@@ -107,7 +108,7 @@ impl Client {
         let mut first_error: Option<Error> = None;
         for _ in 0..RETURNS_MAX {
             let mut again = Vec::new();
-            for batch in left.chunks(BATCH_ITEMS_MAX) {
+            for batch in left.chunks(CHANGES_IN_MESSAGE) {
                 let targets = batch.iter().map(ObjectKey::wire).collect();
                 let results = match link.call(RequestBody::Pin { targets, is_pinned })? {
                     ReplyBody::Pinned(results) => results,
@@ -138,7 +139,7 @@ impl Client {
 
 fn set_pins(session: &Arc<Session>, targets: &[ObjectKey], is_pinned: bool) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
-    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+    for batch in targets.chunks(CHANGES_IN_MESSAGE) {
         // An object to be pinned must be in memory, and stay there until the node has pinned it.
         let mut held = Vec::new();
         for target in batch.iter().filter(|_| is_pinned) {

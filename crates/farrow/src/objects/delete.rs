@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use farrow_wire::link::confused;
-use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
+use farrow_wire::{ReplyBody, RequestBody};
 
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
+
+/// Objects that one message deletes, pins or unpins: about a millisecond for the node, which serves
+/// others before the next message.
+pub(crate) const CHANGES_IN_MESSAGE: usize = 1024;
 
 pub(crate) fn delete(session: &Arc<Session>, targets: &[ObjectKey]) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
@@ -25,7 +29,7 @@ pub(crate) fn delete_each(
     targets: &[ObjectKey],
 ) -> Result<Vec<Result<(), Error>>, Error> {
     let mut all = Vec::with_capacity(targets.len());
-    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+    for batch in targets.chunks(CHANGES_IN_MESSAGE) {
         let body = RequestBody::Delete { targets: batch.iter().map(ObjectKey::wire).collect() };
         let results = match session.call(body)? {
             ReplyBody::Deleted(results) if results.len() == batch.len() => results,
