@@ -28,8 +28,7 @@ mod reply;
 mod request;
 pub mod rights;
 mod settings;
-
-use std::time::Duration;
+mod spin;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +39,7 @@ pub use node_stats::*;
 pub use reply::*;
 pub use request::*;
 pub use settings::*;
+pub use spin::Spin;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
 pub const PROTOCOL_VERSION: u32 = 9;
@@ -80,10 +80,6 @@ pub const LEASE_MS_MAX: u64 = 3_600_000;
 
 /// Key of the metadata of an object with a lease, which a restarted daemon reads: milliseconds.
 pub const LEASE_LABEL: &str = "farrow.lease_ms";
-
-/// After a request, each side polls for the next message for this long before it sleeps. Waking a
-/// sleeping core takes 50 to 100 us on a virtual machine, ten times the cost of a request.
-pub const SPIN: Duration = Duration::from_micros(50);
 
 /// Exit code of a node that found another one serving at its socket.
 pub const ALREADY_SERVING_CODE: i32 = 3;

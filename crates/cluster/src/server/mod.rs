@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Fabric, sync};
 use farrow_store::ClientSlot;
-use farrow_wire::SPIN;
+use farrow_wire::Spin;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -260,10 +260,10 @@ impl Server {
     /// Serves until the node stops. Replies queued by then are flushed.
     pub(crate) fn run(mut self) -> io::Result<Remains> {
         let mut events = Vec::with_capacity(64);
-        let mut spin_until = self.started;
+        let mut spin = Spin::default();
         let ended = loop {
-            let timeout = if spin_until > Instant::now() {
-                std::thread::yield_now();
+            let timeout = if self.is_idle() && !self.state.has_work_left() && spin.goes_on() {
+                spin.give_way();
                 Some(Timespec { tv_sec: 0, tv_nsec: 0 })
             } else {
                 self.timeout()
@@ -273,7 +273,7 @@ impl Server {
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             ) {
-                Ok(0) if self.is_idle() && spin_until > Instant::now() => continue,
+                Ok(0) if self.is_idle() && spin.goes_on() => continue,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -281,7 +281,7 @@ impl Server {
             self.state.set_progress(self.prepared.load(sync::Ordering::Relaxed), self.turns);
             let mut actions = Vec::new();
             if !events.is_empty() {
-                spin_until = Instant::now() + SPIN;
+                spin = Spin::begin();
             }
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);

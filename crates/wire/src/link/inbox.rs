@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::notifications::Notification;
 use super::undo::Undo;
-use crate::{Reply, ReplyBody, SPIN, WireError};
+use crate::{Reply, ReplyBody, Spin, WireError};
 
 /// Bytes read at once: most replies are short.
 const READ_BYTES: usize = 8 << 10;
@@ -109,23 +108,22 @@ fn receive(
     Ok(count)
 }
 
-/// Reads input that arrives within [`SPIN`], without sleeping: most replies do.
+/// Reads input that arrives soon, without sleeping: most replies do.
 fn read_at_once(
     stream: &UnixStream,
     bytes: &mut [MaybeUninit<u8>],
     input: &mut Vec<u8>,
 ) -> Option<Result<usize, Errno>> {
-    let until = Instant::now() + SPIN;
+    let mut spin = Spin::begin();
     loop {
         match receive(stream, bytes, RecvFlags::DONTWAIT, input) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             done => return Some(done),
         }
-        if Instant::now() >= until {
+        if !spin.goes_on() {
             return None;
         }
-        // The daemon may need this very core.
-        std::thread::yield_now();
+        spin.give_way();
     }
 }
 
