@@ -6,6 +6,8 @@
 - A huge table of 10,000 chunks, opened in another process.
 - A list of all objects of a node.
 - Objects of 1 kB put and got beside three clients that put, get, delete and evict.
+- Answers of a node to one client while it counts, deletes or clears up a million objects of
+  another, or 100,000 holds.
 
 Writes the raw samples and a table to bench/results/.
 """
@@ -21,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +50,9 @@ ROUNDS = 15
 SMALL = os.urandom(1000)
 CALLS = 20_000
 CLIENTS = 3
+HELD = 100_000
+# Pages that the node touches ahead would disturb the measurement.
+PREPARED_SECONDS_MAX = 120.0
 # The clients that disturb: one object in so many is deleted by its creator, the rest is evicted.
 DELETED = 4
 DISTURBING_SIZES = (1_000, 100_000)
@@ -80,6 +86,9 @@ def main() -> int:
             _list(run, socket)
         with running_node(Path(folder), 256 << 20) as socket:
             _crowd(run, socket)
+        flags = ("--objects-max", str(OBJECTS), "--evict", "none")
+        with running_node(Path(folder), 4 << 30, *flags) as socket:
+            _large_state(run, socket)
     document = document_of(HERE.parent, run.samples, [], options.quick)
     leave(document, "many", _table(run.samples), Path(options.output))
     return 0
@@ -229,6 +238,51 @@ def _crowd(run: Run, socket: str) -> None:
     run.add(f"get 1 kB beside {CLIENTS} clients", "", gets)
 
 
+def _large_state(run: Run, socket: str) -> None:
+    """Latencies of a client that pins one object again and again, beside one thing each."""
+    client = farrow.connect(socket)
+    _wait_for_pages(client)
+    objects, held = OBJECTS // run.part, HELD // run.part
+
+    def beside(what: str, thing: Callable[[], Any]) -> None:
+        with _other("pin", socket=socket) as child:
+            thing()
+            time.sleep(0.2)
+            seconds = child.ask("end")["seconds"]
+        run.add(f"pin beside {what}", "", seconds)
+
+    refs = []
+    for _ in range(objects // 1000):
+        refs.extend(client.put_many([b"x" * 100] * 1000))
+    beside(f"the first stats() after {objects} objects without names", client.stats)
+    beside("stats() again", client.stats)
+    beside(f"delete_many of {objects} objects", functools.partial(client.delete_many, refs))
+    with _other("put", socket=socket, count=objects) as child:
+        beside(f"the end of a client with {objects} objects", child.kill)
+    names = [f"held-{index}" for index in range(held)]
+    batch = pa.record_batch({"a": pa.array(range(100), pa.int64())})
+    for at in range(0, held, 1000):
+        client.put_many([batch] * len(names[at : at + 1000]), names[at : at + 1000])
+    with _other("hold", socket=socket, count=held) as child:
+        beside(f"stats() with {held} holds", client.stats)
+        beside(f"delete_many of {held} held objects", lambda: client.delete_many(names))
+        beside(
+            f"delete of others beside {held} held deleted objects",
+            lambda: [client.delete(client.put(SMALL, "other")) for _ in range(100)],
+        )
+        beside(f"the end of a client with {held} holds of deleted objects", child.kill)
+
+
+def _wait_for_pages(client: farrow.Client) -> None:
+    until = time.monotonic() + PREPARED_SECONDS_MAX
+    while time.monotonic() < until:
+        stats = client.stats()
+        # All but the last piece, which may be cut.
+        if stats["prepared"] + (16 << 20) > stats["capacity"]:
+            return
+        time.sleep(0.2)
+
+
 @contextlib.contextmanager
 def _disturbing(socket: str) -> Iterator[None]:
     message = json.dumps({"do": "disturb", "socket": socket})
@@ -242,12 +296,29 @@ def _disturbing(socket: str) -> Iterator[None]:
         process.wait()
 
 
+class Child(dict[str, Any]):
+    """The first answer of another process, and the process."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines.answer())
+        self._lines = lines
+
+    def ask(self, message: str) -> dict[str, Any]:
+        """Send a line and wait for the answer."""
+        self._lines.send(message)
+        return self._lines.answer()
+
+    def kill(self) -> None:
+        """End the process without its knowledge."""
+        self._lines.close()
+
+
 @contextlib.contextmanager
-def _other(do: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+def _other(do: str, **arguments: Any) -> Iterator[Child]:
     """The answer of another process."""
     lines = Lines(sys.executable, __file__, "--child", json.dumps({"do": do, **arguments}))
     try:
-        yield lines.answer()
+        yield Child(lines)
     finally:
         lines.close()
 
@@ -269,7 +340,40 @@ def _child(message: str) -> int:
     elif task["do"] == "huge":
         seconds = [_timed(lambda: client.huge_table("huge").rows) for _ in range(task["calls"])]
         print(json.dumps({"seconds": seconds}), flush=True)
+    elif task["do"] == "pin":
+        _pin(client)
+    elif task["do"] in ("put", "hold"):
+        _fill(client, task["do"], task["count"])
     return 0
+
+
+def _pin(client: farrow.Client) -> None:
+    """Pin an object until a line arrives; print how long each call took."""
+    ref = client.put(SMALL, f"pinned-{os.getpid()}")
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.append(sys.stdin.readline()))
+    reader.start()
+    print(json.dumps({}), flush=True)
+    seconds = []
+    while not lines:
+        seconds.append(_timed(lambda: client.pin(ref)))
+        time.sleep(0.0002)
+    reader.join()
+    client.delete(ref)
+    print(json.dumps({"seconds": seconds}), flush=True)
+
+
+def _fill(client: farrow.Client, do: str, count: int) -> None:
+    """Put or hold objects until this process is ended."""
+    kept: list[Any] = []
+    for at in range(0, count, 1000):
+        many = min(1000, count - at)
+        if do == "put":
+            client.put_many([b"x" * 100] * many)
+        else:
+            kept.extend(client.get_many([f"held-{at + index}" for index in range(many)]))
+    print(json.dumps({}), flush=True)
+    sys.stdin.read()
 
 
 def _disturb(client: farrow.Client) -> None:
