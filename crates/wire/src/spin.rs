@@ -6,8 +6,9 @@
 //! sooner there, and no core needs to wake.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use farrow_memory::sync::{AtomicU64, Ordering};
 
 /// After a request, each side polls for the next message for this long before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
