@@ -6,6 +6,7 @@
 - A huge table of 10,000 chunks, opened in another process.
 - A list of all objects of a node.
 - Objects of 1 kB put and got beside three clients that put, get, delete and evict.
+- Calls to the node where other processes compute on all cores.
 - Answers of a node to one client while it counts, deletes or clears up a million objects of
   another, or 100,000 holds.
 
@@ -51,6 +52,7 @@ SMALL = os.urandom(1000)
 CALLS = 20_000
 CLIENTS = 3
 HELD = 100_000
+BUSY_SECONDS = 10.0
 # Pages that the node touches ahead would disturb the measurement.
 PREPARED_SECONDS_MAX = 120.0
 # The clients that disturb: one object in so many is deleted by its creator, the rest is evicted.
@@ -86,6 +88,7 @@ def main() -> int:
             _list(run, socket)
         with running_node(Path(folder), 256 << 20) as socket:
             _crowd(run, socket)
+            _busy_cores(run, socket)
         flags = ("--objects-max", str(OBJECTS), "--evict", "none")
         with running_node(Path(folder), 4 << 30, *flags) as socket:
             _large_state(run, socket)
@@ -236,6 +239,19 @@ def _crowd(run: Run, socket: str) -> None:
             client.delete(ref)
     run.add(f"put 1 kB beside {CLIENTS} clients", "", puts)
     run.add(f"get 1 kB beside {CLIENTS} clients", "", gets)
+
+
+def _busy_cores(run: Run, socket: str) -> None:
+    """Latencies of a cheap call where other processes compute on all cores."""
+    with contextlib.ExitStack() as stack:
+        for _ in range((os.cpu_count() or 1) + 1):
+            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        child = stack.enter_context(_other("pin", socket=socket))
+        time.sleep(BUSY_SECONDS / run.part)
+        seconds = child.ask("end")["seconds"]
+    run.add("pin where all cores compute", "", seconds)
 
 
 def _large_state(run: Run, socket: str) -> None:
