@@ -52,9 +52,9 @@ pub use format::options::{
 };
 pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use home::{
-    AdoptReport, ClientShare, Deleted, Dropped, Freed, HEAP_CELLS_MAX, HeapCell, Home,
-    LabelledObject, Quarantined, Reclaimed, Registration, Replacement, ReplicaSeal, ReplicasFirst,
-    Room, SealRequest, SpillPlan, StoreStats, Survey, Unfinished, lent_spans,
+    AdoptReport, ClientShare, Deleted, Dropped, EntryRegistration, Freed, HEAP_CELLS_MAX, HeapCell,
+    HoldSurvey, Home, LabelledObject, Quarantined, Reclaimed, Replacement, ReplicaSeal,
+    ReplicasFirst, Room, SealRequest, SpillPlan, StoreStats, Unfinished, lent_spans,
 };
 pub use tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
 pub use tables::cluster::CLUSTER_BYTES_MAX;

@@ -5,7 +5,7 @@
 //! client on another machine the node there checks.
 
 use farrow_memory::family::{is_mapped_by_client, is_unmapped_by_client};
-use farrow_store::{ClientSlot, Registration, RemoteClient};
+use farrow_store::{ClientSlot, EntryRegistration, RemoteClient};
 
 use super::cluster::Question;
 use super::state::NodeState;
@@ -17,7 +17,7 @@ impl NodeState {
     pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
         let is_unmapped =
             self.is_bare(slot) || (self.cluster.is_seen_here(peer) && !self.is_mapped_by(slot));
-        let mut registration = Registration::of(slot);
+        let mut registration = EntryRegistration::of(slot);
         if is_unmapped && self.is_registered(&mut registration) {
             return self.leave(slot, now_ms);
         }
@@ -34,7 +34,7 @@ impl NodeState {
     }
 
     /// Whether all objects that a client sealed itself are registered; otherwise some more are now.
-    fn is_registered(&mut self, registration: &mut Registration) -> bool {
+    fn is_registered(&mut self, registration: &mut EntryRegistration) -> bool {
         // There its memory goes to quarantine, which a step for its node may follow at once.
         if self.home.region().is_node_local() {
             return true;
@@ -100,7 +100,7 @@ impl NodeState {
     /// Gives up the slot of a client that no process reads through any more. A client that sealed
     /// many objects itself leaves after these are registered, some in each turn.
     fn end_family(&mut self, slot: ClientSlot, now_ms: u64) {
-        self.families.ends(slot, Registration::of(slot));
+        self.families.ends(slot, EntryRegistration::of(slot));
         self.end_families(now_ms, Some(slot));
     }
 

@@ -9,7 +9,7 @@ use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
 use super::core::clients::Clients;
 use super::core::cluster_record::{retained_drain, retained_rules};
-use super::core::counting::Counting;
+use super::core::counting::CountQueue;
 use super::core::drain::Drain;
 use super::core::families::Families;
 use super::core::fanout::FanOut;
@@ -93,7 +93,7 @@ pub struct NodeState {
     pub(super) drain: Drain,
     pub(super) reclaim: Reclaim,
     pub(super) counts: RequestCounts,
-    pub(super) counting: Counting,
+    pub(super) counting: CountQueue,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
     pub(super) turns: u64,
@@ -144,7 +144,7 @@ impl NodeState {
             drain,
             reclaim: Reclaim::new(now_ms),
             counts: RequestCounts::default(),
-            counting: Counting::default(),
+            counting: CountQueue::default(),
             adopted: adopted.objects.into(),
             prepared: 0,
             turns: 0,

@@ -1,6 +1,6 @@
 //! Statistics of a node.
 
-use farrow_store::{StoreError, StoreStats, Survey};
+use farrow_store::{HoldSurvey, StoreError, StoreStats};
 use farrow_wire::{NodeStats, Overview, ReplyBody, WireError};
 
 use super::Action;
@@ -87,7 +87,7 @@ impl NodeState {
         }
     }
 
-    fn overview_of(&self, survey: Survey) -> Overview {
+    fn overview_of(&self, survey: HoldSurvey) -> Overview {
         let Self { home, clients, families, .. } = self;
         let is_away = |slot| clients.orphan(slot).is_some() || families.has(slot);
         overview(home.overview_of(survey), is_away)

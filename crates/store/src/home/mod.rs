@@ -44,13 +44,13 @@ pub use inherit::Unfinished;
 pub use labels::LabelledObject;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use quarantine::Quarantined;
-pub use registration::Registration;
+pub use registration::EntryRegistration;
 pub use replica::{ReplicaSeal, ReplicasFirst};
 pub use room::{Freed, Room};
 pub use seal::{Replacement, SealRequest};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
-pub use survey::Survey;
+pub use survey::HoldSurvey;
 pub use withdraw::lent_spans;
 
 use crate::alloc::blocks::Blocks;

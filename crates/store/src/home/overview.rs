@@ -3,7 +3,7 @@
 use farrow_memory::Length;
 
 use super::survey::HoldPicture;
-use super::{Home, Survey};
+use super::{HoldSurvey, Home};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::tables::clients::ClientRecord;
@@ -51,7 +51,7 @@ impl Home {
     /// As [`Home::overview`], with what a survey found to be held. The time is linear in free ranges
     /// and grants.
     #[must_use]
-    pub fn overview_of(&self, survey: Survey) -> (Vec<ClientShare>, Vec<HeapCell>) {
+    pub fn overview_of(&self, survey: HoldSurvey) -> (Vec<ClientShare>, Vec<HeapCell>) {
         let Some(HoldPicture { mut picture, by_client, .. }) = survey.of_holds else {
             return Default::default();
         };

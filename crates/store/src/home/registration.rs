@@ -1,4 +1,4 @@
-//! Registration in parts: a client may have sealed a million objects by itself since the home
+//! EntryRegistration in parts: a client may have sealed a million objects by itself since the home
 //! looked last, which takes some tenths of a second.
 
 use super::Home;
@@ -21,14 +21,14 @@ const PART_OF_RECORDS: usize = 4;
 
 /// How far a registration has come. Objects that a client seals meanwhile may be left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Registration {
+pub struct EntryRegistration {
     /// The next page to look at, and its client.
     next: (u32, u32),
     /// The client whose objects alone are registered.
     only: Option<ClientSlot>,
 }
 
-impl Registration {
+impl EntryRegistration {
     /// A registration of the objects of one client. The default one is of all clients.
     #[must_use]
     pub fn of(client: ClientSlot) -> Self {
@@ -43,10 +43,13 @@ impl Home {
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn register_some(&mut self, registration: &mut Registration) -> Result<bool, StoreError> {
+    pub fn register_some(
+        &mut self,
+        registration: &mut EntryRegistration,
+    ) -> Result<bool, StoreError> {
         let mut left = PART_COST;
         while left > 0 {
-            let Registration { next, only } = *registration;
+            let EntryRegistration { next, only } = *registration;
             let client = self.locals.area.clients_from(next.0);
             let Some(client) = client.filter(|one| only.is_none_or(|only| only.0 == *one)) else {
                 return Ok(true);

@@ -2,7 +2,7 @@
 
 use farrow_memory::Length;
 
-use super::{Home, Survey};
+use super::{HoldSurvey, Home};
 use crate::error::StoreError;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 use crate::tables::grants::WITHDRAWN;
@@ -90,12 +90,12 @@ impl Home {
     /// # Errors
     /// Memory that cannot be read.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        Ok(self.stats_of(&self.survey(Survey::default())?))
+        Ok(self.stats_of(&self.survey(HoldSurvey::default())?))
     }
 
     /// Statistics of the region, with what a survey found to be in use.
     #[must_use]
-    pub fn stats_of(&self, survey: &Survey) -> StoreStats {
+    pub fn stats_of(&self, survey: &HoldSurvey) -> StoreStats {
         let layout = self.layout();
         let free = self.space.free_bytes();
         let quarantine = self.quarantined_bytes();

@@ -42,7 +42,7 @@ impl BlockSum {
 
 /// The next step of a survey.
 #[derive(Debug, Clone, Copy)]
-enum Stage {
+enum SurveyStage {
     /// Reads hold blocks, from this one on.
     Holds(u32),
     /// Visits held objects, from this slot on.
@@ -69,8 +69,8 @@ pub(super) struct HoldPicture {
 /// The state of a survey. An object that is held, released, sealed or deleted between two of its
 /// parts counts or does not.
 #[derive(Debug)]
-pub struct Survey {
-    stage: Stage,
+pub struct HoldSurvey {
+    stage: SurveyStage,
     /// Slots that are held, under the slot that the home uses.
     held_slots: SlotSet,
     /// Slots that count as staying.
@@ -85,10 +85,10 @@ pub struct Survey {
     pub(super) of_holds: Option<HoldPicture>,
 }
 
-impl Default for Survey {
+impl Default for HoldSurvey {
     fn default() -> Self {
         Self {
-            stage: Stage::Holds(0),
+            stage: SurveyStage::Holds(0),
             held_slots: SlotSet::default(),
             staying_slots: SlotSet::default(),
             holds: 0,
@@ -103,56 +103,64 @@ impl Default for Survey {
 impl Home {
     /// A survey for an overview with this number of cells; the default one is for statistics.
     #[must_use]
-    pub fn survey_for_overview(&self, cells: u32) -> Survey {
+    pub fn survey_for_overview(&self, cells: u32) -> HoldSurvey {
         let picture = self.empty_picture(cells);
         let (drawn, by_client) = Default::default();
         let of_holds = Some(HoldPicture { picture, drawn, by_client });
-        Survey { of_holds, ..Survey::default() }
+        HoldSurvey { of_holds, ..HoldSurvey::default() }
     }
 
     /// Do one part of a survey. Returns true at its end.
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub fn survey_some(&self, survey: &mut Survey) -> Result<bool, StoreError> {
+    pub fn survey_some(&self, survey: &mut HoldSurvey) -> Result<bool, StoreError> {
         let mut left = SLOTS_IN_PART;
-        while left > 0 && !matches!(survey.stage, Stage::Over) {
+        while left > 0 && !matches!(survey.stage, SurveyStage::Over) {
             survey.stage = self.survey_stage(survey, &mut left)?;
         }
-        Ok(matches!(survey.stage, Stage::Over))
+        Ok(matches!(survey.stage, SurveyStage::Over))
     }
 
     /// Do as much of a stage as fits into a part, for the objects `left` in it.
-    fn survey_stage(&self, survey: &mut Survey, left: &mut usize) -> Result<Stage, StoreError> {
+    fn survey_stage(
+        &self,
+        survey: &mut HoldSurvey,
+        left: &mut usize,
+    ) -> Result<SurveyStage, StoreError> {
         let part_of = |slots: &mut dyn Iterator<Item = u32>| slots.take(*left).collect::<Vec<_>>();
-        let (slots, same, next): (_, fn(u32) -> Stage, _) = match survey.stage {
-            Stage::Holds(from) => return self.survey_holds(survey, from, left),
-            Stage::Held(from) => {
+        let (slots, same, next): (_, fn(u32) -> SurveyStage, _) = match survey.stage {
+            SurveyStage::Holds(from) => return self.survey_holds(survey, from, left),
+            SurveyStage::Held(from) => {
                 let slots = part_of(&mut survey.held_slots.iter_from(from));
                 slots.iter().try_for_each(|slot| self.survey_held(survey, *slot))?;
                 // An overview needs no more.
                 let is_of_stats = survey.of_holds.is_none();
-                (slots, Stage::Held, if is_of_stats { Stage::Pinned(0) } else { Stage::Over })
+                (
+                    slots,
+                    SurveyStage::Held,
+                    if is_of_stats { SurveyStage::Pinned(0) } else { SurveyStage::Over },
+                )
             }
-            Stage::Pinned(from) => {
+            SurveyStage::Pinned(from) => {
                 let slots = part_of(&mut self.pins.iter_from(Slot(from)).map(|slot| slot.0));
                 slots.iter().try_for_each(|slot| self.survey_pinned(survey, *slot))?;
-                (slots, Stage::Pinned, Stage::Retiring(0))
+                (slots, SurveyStage::Pinned, SurveyStage::Retiring(0))
             }
-            Stage::Retiring(from) => {
+            SurveyStage::Retiring(from) => {
                 // A held deleted object keeps the blocks that it shares with others.
                 let slots = part_of(&mut self.retiring.iter_from(from));
                 slots.iter().try_for_each(|slot| self.survey_staying(survey, *slot))?;
-                (slots, Stage::Retiring, Stage::InUse)
+                (slots, SurveyStage::Retiring, SurveyStage::InUse)
             }
-            Stage::InUse => {
+            SurveyStage::InUse => {
                 let retained = self.retained.iter().map(|(slot, _)| slot.0);
                 let slots: Vec<u32> = retained.chain(self.spilling.iter().copied()).collect();
                 slots.iter().try_for_each(|slot| self.survey_staying(survey, *slot))?;
                 survey.staying.shared.extend(self.loading_runs());
-                return Ok(Stage::Over);
+                return Ok(SurveyStage::Over);
             }
-            Stage::Over => return Ok(Stage::Over),
+            SurveyStage::Over => return Ok(SurveyStage::Over),
         };
         let is_full = slots.len() == *left;
         *left -= slots.len();
@@ -163,20 +171,20 @@ impl Home {
     }
 
     /// A survey at once.
-    pub(super) fn survey(&self, mut survey: Survey) -> Result<Survey, StoreError> {
+    pub(super) fn survey(&self, mut survey: HoldSurvey) -> Result<HoldSurvey, StoreError> {
         while !self.survey_some(&mut survey)? {}
         Ok(survey)
     }
 
     fn survey_holds(
         &self,
-        survey: &mut Survey,
+        survey: &mut HoldSurvey,
         mut from: u32,
         left: &mut usize,
-    ) -> Result<Stage, StoreError> {
+    ) -> Result<SurveyStage, StoreError> {
         while *left > 0 {
             let Some(block) = self.holds.counted_from(from) else {
-                return Ok(Stage::Held(0));
+                return Ok(SurveyStage::Held(0));
             };
             let of_client = survey.of_holds.as_mut().map(|of_holds| {
                 let client = self.holds.client_of(block).unwrap_or(u32::MAX);
@@ -193,10 +201,10 @@ impl Home {
             from = block + 1;
             *left = left.saturating_sub(HOLD_BLOCK_COST);
         }
-        Ok(Stage::Holds(from))
+        Ok(SurveyStage::Holds(from))
     }
 
-    fn survey_held(&self, survey: &mut Survey, slot: u32) -> Result<(), StoreError> {
+    fn survey_held(&self, survey: &mut HoldSurvey, slot: u32) -> Result<(), StoreError> {
         for run in self.runs_in(Slot(slot))? {
             let Some(block) = self.blocks.get(run) else { continue };
             let is_shared = block.is_shared();
@@ -212,12 +220,12 @@ impl Home {
         self.survey_staying(survey, slot)
     }
 
-    fn survey_pinned(&self, survey: &mut Survey, slot: u32) -> Result<(), StoreError> {
+    fn survey_pinned(&self, survey: &mut HoldSurvey, slot: u32) -> Result<(), StoreError> {
         self.add_blocks(slot, &mut survey.pinned)?;
         self.survey_staying(survey, slot)
     }
 
-    fn survey_staying(&self, survey: &mut Survey, slot: u32) -> Result<(), StoreError> {
+    fn survey_staying(&self, survey: &mut HoldSurvey, slot: u32) -> Result<(), StoreError> {
         let slot = self.locals.moved.get(&slot).copied().unwrap_or(slot);
         match survey.staying_slots.insert(slot) {
             true => self.add_blocks(slot, &mut survey.staying),

@@ -7,7 +7,7 @@ use super::support::{Client, World, part, small, table};
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
 use crate::format::entry::{EntryState, Sequence};
 use crate::{
-    Entry, Generation, Home, Metadata, ObjectId, RegionOptions, Registration, SealRequest,
+    Entry, EntryRegistration, Generation, Home, Metadata, ObjectId, RegionOptions, SealRequest,
     StoreError, Target,
 };
 
@@ -426,7 +426,7 @@ proptest! {
             let _ = home.take_over(*id);
         }
         home.check().unwrap();
-        let mut registration = Registration::default();
+        let mut registration = EntryRegistration::default();
         while !home.register_some(&mut registration).unwrap() {
             home.check().unwrap();
         }

@@ -7,8 +7,8 @@ use farrow_memory::{Access, Length, Span};
 use super::support::{Client, Random, World, part, small, table};
 use crate::format::client_entry::encode;
 use crate::{
-    Entry, Generation, Home, ObjectId, RegionOptions, Registration, StoreError, StoreStats, Survey,
-    Target,
+    Entry, EntryRegistration, Generation, HoldSurvey, Home, ObjectId, RegionOptions, StoreError,
+    StoreStats, Target,
 };
 
 const OBJECTS: u64 = 3_000;
@@ -48,7 +48,7 @@ fn seal(client: &Client, extent: Span, places: impl IntoIterator<Item = u64>) ->
 }
 
 /// The number of parts that a registration takes. Each leaves a region that is right.
-fn register(home: &mut Home, mut registration: Registration) -> usize {
+fn register(home: &mut Home, mut registration: EntryRegistration) -> usize {
     let mut parts = 1;
     while !home.register_some(&mut registration).unwrap() {
         home.check().unwrap();
@@ -81,10 +81,10 @@ fn objects_are_registered_in_parts() {
     let bytes: Vec<u8> = encode(&forged).iter().flat_map(|word| word.to_le_bytes()).collect();
     a.write(at, &bytes);
 
-    let parts = register(&mut home, Registration::of(b.slot));
+    let parts = register(&mut home, EntryRegistration::of(b.slot));
     assert!(parts > 2, "{parts}");
     assert_eq!(home.stats().unwrap().objects, OBJECTS as u32 / 2);
-    let parts = register(&mut home, Registration::default());
+    let parts = register(&mut home, EntryRegistration::default());
     assert!(parts > 4, "{parts}");
     let stats = home.stats().unwrap();
     assert_eq!(u64::from(stats.objects), OBJECTS * 3 / 2);
@@ -113,7 +113,7 @@ fn a_client_whose_objects_need_many_grant_records_is_registered_at_once() {
     let whole = |n: u64| a.seal_local(part(extent, n * 256, 256), n).unwrap();
     let ids: Vec<ObjectId> = places.map(whole).collect();
     assert_eq!(ids.len() as u64, OBJECTS);
-    register(&mut home, Registration::default());
+    register(&mut home, EntryRegistration::default());
     let stats = home.stats().unwrap();
     let left = extent.length.0 - OBJECTS * 256;
     assert_eq!((u64::from(stats.objects), stats.granted.0), (OBJECTS, left));
@@ -121,7 +121,7 @@ fn a_client_whose_objects_need_many_grant_records_is_registered_at_once() {
     let (b, extent) = member(&world, &mut home);
     let ids = seal(&b, extent, 0..OBJECTS);
     assert!(matches!(home.register(b.slot), Err(StoreError::TooManyGrants { .. })));
-    register(&mut home, Registration::default());
+    register(&mut home, EntryRegistration::default());
     assert_eq!(home.stats().unwrap().objects, stats.objects);
     assert!(ids.iter().all(|id| home.find(Target::Id(*id)).is_ok()));
     home.client_leave(b.slot).unwrap();
@@ -131,7 +131,7 @@ fn a_client_whose_objects_need_many_grant_records_is_registered_at_once() {
 
 /// The number of parts of a survey, and the statistics.
 fn survey(home: &Home) -> (usize, StoreStats) {
-    let (mut survey, mut parts) = (Survey::default(), 1);
+    let (mut survey, mut parts) = (HoldSurvey::default(), 1);
     while !home.survey_some(&mut survey).unwrap() {
         parts += 1;
     }
@@ -200,7 +200,7 @@ fn a_survey_during_changes_ends_and_counts_what_stays() {
     let hold = |id: &ObjectId| a.reader.hold(&a.holds, Target::Id(*id)).unwrap().unwrap();
     let stay: Vec<_> = ids[..1_000].iter().map(hold).collect();
     let mut others: Vec<_> = ids[1_000..].iter().map(hold).collect();
-    let (mut survey, mut parts) = (Survey::default(), 1);
+    let (mut survey, mut parts) = (HoldSurvey::default(), 1);
     while !home.survey_some(&mut survey).unwrap() {
         parts += 1;
         for _ in 0..300 {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use farrow_store::{Home, Registration, StoreError, Survey};
+use farrow_store::{EntryRegistration, HoldSurvey, Home, StoreError};
 
 use crate::protocol::identity::SessionId;
 
@@ -42,8 +42,8 @@ struct CountJob {
     kind: CountKind,
     requests: Vec<CountRequest>,
     /// Objects that clients sealed are registered first.
-    registration: Option<Registration>,
-    survey: Option<Survey>,
+    registration: Option<EntryRegistration>,
+    survey: Option<HoldSurvey>,
 }
 
 /// The result of a count.
@@ -52,19 +52,19 @@ pub(in crate::protocol) struct Counted {
     pub(in crate::protocol) kind: CountKind,
     pub(in crate::protocol) requests: Vec<CountRequest>,
     /// What is held, unless the request needs only registered objects.
-    pub(in crate::protocol) survey: Result<Option<Survey>, StoreError>,
+    pub(in crate::protocol) survey: Result<Option<HoldSurvey>, StoreError>,
 }
 
 /// The requests that wait for a count.
 #[derive(Debug, Default)]
-pub(in crate::protocol) struct Counting {
+pub(in crate::protocol) struct CountQueue {
     job: Option<CountJob>,
     /// Requests that arrived after the count under way had begun: it may have missed what their
     /// clients did before.
     later: VecDeque<CountRequest>,
 }
 
-impl Counting {
+impl CountQueue {
     /// Adds a request. Returns whether it is the only one, so that its count can begin.
     pub(in crate::protocol) fn push(&mut self, request: CountRequest) -> bool {
         self.later.push_back(request);
@@ -103,9 +103,10 @@ impl Counting {
         let (requests, later): (Vec<_>, Vec<_>) =
             self.later.drain(..).partition(|one| one.kind.is_like(kind));
         self.later.extend(later);
-        let registration = (!matches!(kind, CountKind::Overview(_))).then(Registration::default);
+        let registration =
+            (!matches!(kind, CountKind::Overview(_))).then(EntryRegistration::default);
         let survey = match kind {
-            CountKind::Stats | CountKind::Scrape => Some(Survey::default()),
+            CountKind::Stats | CountKind::Scrape => Some(HoldSurvey::default()),
             CountKind::Overview(cells) => Some(home.survey_for_overview(cells)),
             CountKind::Namespaces => None,
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrow_store::{ClientSlot, Registration};
+use farrow_store::{ClientSlot, EntryRegistration};
 
 use crate::protocol::identity::PeerIdentity;
 
@@ -28,7 +28,7 @@ struct Family {
     look_at_ms: Option<u64>,
     wait_ms: u64,
     /// No process reads any more, and its objects are being registered.
-    ending: Option<Registration>,
+    ending: Option<EntryRegistration>,
 }
 
 impl Families {
@@ -53,7 +53,7 @@ impl Families {
     }
 
     /// No process of a client reads any more: its slot is given up after a registration.
-    pub(in crate::protocol) fn ends(&mut self, slot: ClientSlot, registration: Registration) {
+    pub(in crate::protocol) fn ends(&mut self, slot: ClientSlot, registration: EntryRegistration) {
         if let Some(family) = self.places.get_mut(&slot) {
             (family.look_at_ms, family.ending) = (None, Some(registration));
         }
@@ -63,7 +63,7 @@ impl Families {
     pub(in crate::protocol) fn ending(
         &self,
         only: Option<ClientSlot>,
-    ) -> Option<(ClientSlot, Registration)> {
+    ) -> Option<(ClientSlot, EntryRegistration)> {
         let all = self.places.iter().filter(|(slot, _)| only.is_none_or(|only| only == **slot));
         all.filter_map(|(slot, family)| Some((*slot, family.ending?))).next()
     }
