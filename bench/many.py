@@ -6,6 +6,7 @@
 - A huge table of 10,000 chunks, opened in another process.
 - A list of all objects of a node.
 - Objects of 1 kB put and got beside three clients that put, get, delete and evict.
+- Objects of 4 KiB put in a node that is full of them.
 - Calls to the node where other processes compute on all cores.
 - Answers of a node to one client while it counts, deletes or clears up a million objects of
   another, or 100,000 holds.
@@ -52,6 +53,8 @@ SMALL = os.urandom(1000)
 CALLS = 20_000
 CLIENTS = 3
 HELD = 100_000
+FULL_BYTES = 4096
+FULL_CALLS = 100_000
 BUSY_SECONDS = 10.0
 # Pages that the node touches ahead would disturb the measurement.
 PREPARED_SECONDS_MAX = 120.0
@@ -89,7 +92,10 @@ def main() -> int:
         with running_node(Path(folder), 256 << 20) as socket:
             _crowd(run, socket)
             _busy_cores(run, socket)
-        flags = ("--objects-max", str(OBJECTS), "--evict", "none")
+        with running_node(Path(folder), 2 << 30) as socket:
+            _full(run, socket)
+        # Room for the objects of the other clients too.
+        flags = ("--objects-max", str(2 * OBJECTS), "--evict", "none")
         with running_node(Path(folder), 4 << 30, *flags) as socket:
             _large_state(run, socket)
     document = document_of(HERE.parent, run.samples, [], options.quick)
@@ -252,6 +258,18 @@ def _busy_cores(run: Run, socket: str) -> None:
         time.sleep(BUSY_SECONDS / run.part)
         seconds = child.ask("end")["seconds"]
     run.add("pin where all cores compute", "", seconds)
+
+
+def _full(run: Run, socket: str) -> None:
+    """Puts in a node whose directory or memory is full: each makes another object leave."""
+    client = farrow.connect(socket)
+    _wait_for_pages(client)
+    payload = os.urandom(FULL_BYTES)
+    while client.stats()["evicted_total"] == 0:
+        client.put_many([payload] * 1000)
+    objects = client.stats()["objects"]
+    seconds = [_timed(lambda: client.put(payload)) for _ in range(FULL_CALLS // run.part)]
+    run.add(f"put {FULL_BYTES} B in a full node of {objects} objects", "", seconds)
 
 
 def _large_state(run: Run, socket: str) -> None:

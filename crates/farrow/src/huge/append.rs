@@ -145,7 +145,7 @@ impl HugeTable {
     /// Whether nodes were removed from those that may have chunks.
     fn is_member_removed(&self) -> Result<bool, Error> {
         let _quiet = suspend();
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         let members = &lock(&self.state).members;
         Ok(members.records > members.nodes.len() as u64)
     }

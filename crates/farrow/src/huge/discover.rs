@@ -148,7 +148,7 @@ impl HugeTable {
     pub(super) fn relocate(&self, chunk: &Partition) -> Result<Partition, Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         self.relocate_in(&mut lock(&self.state), chunk)
     }
 

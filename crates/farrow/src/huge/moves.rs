@@ -66,7 +66,7 @@ impl HugeTable {
     fn move_root(&self, id: ObjectId, node: &str, deadline: Instant) -> Result<(), Error> {
         let (root, members) = {
             let _quiet = suspend();
-            self.client.nodes().own().check_process()?;
+            self.client.nodes().own().check()?;
             let mut state = lock(&self.state);
             self.discover_members(&mut state)?;
             (state.root, state.members.clone())
@@ -88,7 +88,7 @@ impl HugeTable {
 
     fn delete_record(&self, id: ObjectId) -> Result<(), Error> {
         let _quiet = suspend();
-        self.client.nodes().own().check_process()?;
+        self.client.nodes().own().check()?;
         let mut state = lock(&self.state);
         self.discover_members(&mut state)?;
         if state.root.region() == id.region() {
@@ -110,7 +110,7 @@ impl HugeTable {
         let prefix = labels::prefix(&self.name, self.id);
         loop {
             let quiet = suspend();
-            own.check_process()?;
+            own.check()?;
             let mut state = lock(&self.state);
             let home = self.discover_members(&mut state)?;
             let Some((_, member)) = state.members.find(region).cloned() else { return Ok(()) };
