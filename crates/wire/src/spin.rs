@@ -17,8 +17,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// of a connection answers in a tenth of it.
 const FOREIGN_US: u64 = 500;
 
-/// First time for which nobody polls after that. It doubles each time the cores are still busy.
-const REST_US_MIN: u64 = 50_000;
+/// First time for which nobody polls after that. It doubles each time the cores are still busy. One
+/// that the machine lost for another reason costs little.
+const REST_US_MIN: u64 = 5_000;
 /// Longest such time.
 const REST_US_MAX: u64 = 10_000_000;
 
@@ -107,7 +108,7 @@ mod tests {
             rests.push(crowd.rest_us / 1_000);
             now_us = crowd.until_us + 10;
         }
-        assert_eq!(rests, [50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        assert_eq!(rests, [5, 10, 20, 40, 80, 160, 320, 640, 1_280, 2_560]);
         // Idle for as long as the last rest was.
         let crowd = crowd.after(crowd.until_us + crowd.rest_us);
         assert_eq!(crowd.rest_us, REST_US_MIN);
