@@ -267,3 +267,22 @@ except farrow.NotFound as error:
     assert 'no object "trades": no node served at' in words
     assert '"farrow node"' in words
     check_gone(alone)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_the_socket_of_another_user(tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    socket = folder / "node.sock"
+    script = f"""
+import os
+import farrow
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    farrow.connect({str(socket)!r}, timeout=2)
+except farrow.PermissionDenied as error:
+    print(error)
+"""
+    assert f"the socket {socket} of another user" in run_python(script)

@@ -5,7 +5,7 @@
 //! from it too, after a look at each: one that was used, held, pinned or deleted since has lost its
 //! place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
@@ -19,6 +19,7 @@ use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{NamespaceId, ObjectId, Slot};
 use crate::tables::names::name_run;
+use crate::tables::slot_set::SlotSet;
 
 /// A candidate with its resources.
 #[derive(Debug)]
@@ -162,11 +163,11 @@ impl Home {
         &self,
         policy: &dyn EvictionPolicy,
         slot: Slot,
-        held: &BTreeSet<u32>,
+        held: &SlotSet,
         stamp_of: impl Fn(Slot) -> Result<u64, StoreError>,
     ) -> Result<Option<Choice>, StoreError> {
         let before = self.locals.taken.get(&slot.0).copied().map(Slot);
-        let is_held = |slot: Slot| held.contains(&slot.0);
+        let is_held = |slot: Slot| held.contains(slot.0);
         if is_held(slot) || before.is_some_and(is_held) || self.is_protected(slot) {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! EntryRegistration in parts: a client may have sealed a million objects by itself since the home
+//! Registration in parts: a client may have sealed a million objects by itself since the home
 //! looked last, which takes some tenths of a second.
 
 use super::Home;

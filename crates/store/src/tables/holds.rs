@@ -14,6 +14,7 @@ use crate::failpoint;
 use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout, OPEN_SEALS_WORD};
 use crate::tables::client_pages::ClientPages;
 use crate::tables::control::{Control, word_of};
+use crate::tables::slot_set::SlotSet;
 
 /// The hold-block table and the blocks.
 #[derive(Debug)]
@@ -119,11 +120,12 @@ impl HoldArea {
     }
 
     /// Every held slot, in one pass. Values that no correct client stores are left out.
-    pub(crate) fn held(&self) -> Result<BTreeSet<u32>, StoreError> {
-        // A tree made of all at once takes a third of the time of one that grows.
-        let mut held = Vec::new();
-        self.each_held(|slot| held.push(slot))?;
-        Ok(held.into_iter().collect())
+    pub(crate) fn held(&self) -> Result<SlotSet, StoreError> {
+        let mut held = SlotSet::default();
+        self.each_held(|slot| {
+            held.insert(slot);
+        })?;
+        Ok(held)
     }
 
     /// Pass each held slot to `see`, as often as it is held, in one pass over all blocks. The caller

@@ -104,7 +104,14 @@ impl Link {
             socket: socket.to_owned(),
             reason: error.to_string(),
         };
-        let stream = UnixStream::connect(socket).map_err(closed)?;
+        let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let socket = socket.display();
+                let reason = format!("the socket {socket} of another user: {error}");
+                LinkError::Refused(WireError::Denied(reason))
+            }
+            _ => closed(error),
+        })?;
         // A new slot whose reply is not awaited would belong to this process until it ends.
         let is_first_hello = matches!(&body, RequestBody::Hello(hello) if hello.resume.is_none());
         let link = Self::over(socket.to_owned(), stream).map_err(closed)?;
