@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import farrow
+from conftest import LIMIT_SECONDS
 from farrow.cli import main
 
 if TYPE_CHECKING:
@@ -126,3 +127,26 @@ def test_a_supervised_node_goes_on_when_its_daemon_is_killed(
     node.communicate(timeout=60)
     assert node.returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == []
+
+
+def test_memory_on_a_disk_is_refused_at_once(tmp_path: Path) -> None:
+    """Before, the node failed after ten seconds without the reason, and left its files."""
+    kind = subprocess.run(
+        ["stat", "--file-system", "--format=%T", tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if kind.stdout.strip() == "tmpfs":
+        pytest.skip("the folder of the tests is in memory")
+    words = ["--memory", "64MiB", "--memory-dir", tmp_path, "--socket", tmp_path / "node.sock"]
+    node = subprocess.run(
+        ["farrow", "node", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert node.returncode == 1
+    assert f"{tmp_path} is in no tmpfs" in node.stderr
+    assert not list(tmp_path.iterdir())

@@ -417,6 +417,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
 }
 
 fn supervise(given: &[OsString], options: NodeOptions) -> Result<i32, NodeError> {
+    if let MemorySource::Shm { dir } = &options.source
+        && let Ok(false) = farrow_memory::is_in_tmpfs(dir)
+    {
+        return Err(NodeError::OnDisk { dir: dir.clone() });
+    }
     if let Some(code) = supervisor::supervise(given, &options, say)? {
         return Ok(code);
     }

@@ -55,7 +55,7 @@ mod write_way;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
 pub use fabric::fd_passing::{PassedFabric, PassedParts};
-pub use fabric::held::{HeldMemory, is_in_use, is_lent};
+pub use fabric::held::{HeldMemory, is_in_tmpfs, is_in_use, is_lent};
 pub use fabric::{
     CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, RegionSize, device, mount, shm,
 };

@@ -44,6 +44,16 @@ pub enum NodeError {
         /// The largest size.
         max: u64,
     },
+    /// The files of the memory would lie on a disk.
+    #[error(
+        "{} is in no tmpfs, so no supervisor can hold the memory; name a folder in one, such as \
+         /dev/shm, or a file with --device",
+        dir.display()
+    )]
+    OnDisk {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// The memory of an earlier node cannot be adopted.
     #[error("the memory {memory} cannot be adopted: {source}; --fresh throws it away")]
     NotAdopted {

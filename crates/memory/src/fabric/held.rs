@@ -147,6 +147,16 @@ pub fn is_lent(control: BorrowedFd<'_>) -> Option<bool> {
     files::is_locked(control).ok()
 }
 
+/// Whether the files of a folder lie in memory, so that another process can hold them.
+///
+/// # Errors
+/// The folder cannot be opened.
+pub fn is_in_tmpfs(folder: &Path) -> io::Result<bool> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(files::is_tmpfs(folder.as_fd()))
+}
+
 /// Whether any process serves, holds, opens or maps a file. True if the system cannot tell.
 ///
 /// # Errors
