@@ -1,11 +1,13 @@
 //! Touches a region's pages before their first use: tables first, then the heap.
 //!
 //! A tmpfs reserves pages at creation and clears each at its first touch, which costs several times
-//! as much as the copy into it. A low-priority thread touches them in advance, as far as the node
-//! lends them at its start.
+//! as much as the copy into it. A thread touches them in advance, as far as the node lends them at
+//! its start. It rests as long as it works, and has the usual priority: while it touches pages it
+//! has the kernel's lock on the address space, and must not be without a core then.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, MapError, Offset, Populate, Region, Span, sync};
 
@@ -13,6 +15,9 @@ use crate::protocol::Preparation;
 
 /// Bytes touched at once, few enough to stop quickly.
 const PIECE_BYTES: u64 = 16 << 20;
+
+/// Longest rest after a piece.
+const REST_MAX: Duration = Duration::from_millis(50);
 
 /// The pages to touch.
 pub(crate) struct HeapPages {
@@ -44,8 +49,6 @@ pub(crate) fn start(
     let running = Running(is_running);
     let work = move || {
         let _running = running;
-        // On Linux the nice value belongs to the thread (sched(7)).
-        let _ = rustix::process::nice(19);
         let is_stopped = || !should_go_on.load(sync::Ordering::Relaxed);
         let control = Length(region.geometry().control.0);
         let tables = Span { offset: Offset(control.0), length: Length(heap.offset.0 - control.0) };
@@ -85,8 +88,10 @@ fn each_piece(
     let mut done = 0;
     while done < span.length.0 && !is_stopped() {
         let length = PIECE_BYTES.min(span.length.0 - done);
+        let began = Instant::now();
         prepare(Span { offset: Offset(span.offset.0 + done), length: Length(length) })?;
         done += length;
+        std::thread::sleep(began.elapsed().min(REST_MAX));
     }
     Ok(())
 }
