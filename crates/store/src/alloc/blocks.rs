@@ -89,7 +89,7 @@ impl Blocks {
             } else {
                 blocks.retiring_bytes += bytes;
             }
-            blocks.shared += usize::from(block.sharers() > 1);
+            blocks.shared += usize::from(block.is_shared());
             let usage = blocks.usage.entry(block.owner).or_default();
             usage.bytes.0 += bytes;
             usage.objects += block.objects;

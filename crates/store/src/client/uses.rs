@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use farrow_memory::sync::Ordering;
-use farrow_memory::{Alias, Length, Region, Span};
+use farrow_memory::{Alias, Length, Offset, Region, Span};
 
 use crate::error::StoreError;
 use crate::format::header::RegionHeader;
@@ -83,14 +83,20 @@ pub(crate) fn stamp_of_home(
 ) -> Result<u64, StoreError> {
     let at = word_of(layout.uses, USE_BYTES, slot.0, 0);
     let mut bytes = [0; USE_BYTES as usize];
-    if region.read_by_call(at, &mut bytes).is_err() {
-        region.copy_out(at, &mut bytes)?;
-    }
+    read(region, at, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The stamps of slots `first..end`. Reads use system calls if the fabric allows it: a client could
+/// Read words of the table for the home. By system calls if the fabric allows it: a client could
 /// truncate the file, and a load beyond its end would kill the home.
+fn read(region: &Region, at: Offset, into: &mut [u8]) -> Result<(), StoreError> {
+    if region.read_by_call(at, into).is_err() {
+        region.copy_out(at, into)?;
+    }
+    Ok(())
+}
+
+/// The stamps of slots `first..end`.
 pub(crate) fn stamps(
     region: &Region,
     layout: &Layout,
@@ -104,9 +110,7 @@ pub(crate) fn stamps(
         let left = (count - stamps.len()).min(PIECE_BYTES / USE_BYTES as usize);
         let piece = bytes.get_mut(..left * USE_BYTES as usize).unwrap_or_default();
         let start = word_of(layout.uses, USE_BYTES, first, stamps.len() as u64);
-        if region.read_by_call(start, piece).is_err() {
-            region.copy_out(start, piece)?;
-        }
+        read(region, start, piece)?;
         stamps.extend(piece.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight)));
     }
     Ok(stamps)

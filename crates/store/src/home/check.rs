@@ -112,7 +112,7 @@ impl Home {
             let known = (self.objects, self.names.count());
             return Err(format!("{sealed} objects, {names} names; accounts say {known:?}"));
         }
-        let shared = self.blocks.iter().any(|(_, block)| block.sharers() > 1);
+        let shared = self.blocks.iter().any(|(_, block)| block.is_shared());
         if shared != self.blocks.has_shared() {
             return Err(format!("blocks are shared: {shared}; accounts say {}", !shared));
         }

@@ -1,9 +1,9 @@
 //! The choice of objects that leave memory: in the order of a policy, until what is needed would be
 //! free.
 //!
-//! The order comes from a scan of all objects ([`VictimOrder`]). The home takes the victims of later calls
-//! from it too, after a look at each: one that was used, held, pinned or deleted since has lost its
-//! place.
+//! The order comes from a scan of all objects ([`VictimOrder`]). The home takes the victims of later
+//! calls from it too, after a look at each: one that was used, held, pinned or deleted since has
+//! lost its place.
 
 use std::collections::BTreeMap;
 
@@ -94,8 +94,8 @@ impl Simulation {
 }
 
 impl Home {
-    /// Choose objects of `scope` in the order of `policy` until `is_enough`. Returns them in order, and
-    /// whether they are enough.
+    /// Choose objects of `scope` in the order of `policy` until `is_enough`. Returns them in order,
+    /// and whether they are enough.
     ///
     /// # Errors
     /// Memory that cannot be read.

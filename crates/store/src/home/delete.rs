@@ -186,7 +186,7 @@ impl Home {
     }
 
     /// Those of `slots` that are held, in one pass over all holds. The caller has fenced.
-    fn held_of(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
+    pub(super) fn held_of(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
         let mut held = SlotSet::default();
         self.holds.each_held(|slot| {
             // An object that was taken over may be held under either of its slots.

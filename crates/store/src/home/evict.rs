@@ -5,13 +5,10 @@
 //! before. If not, it cannot be held any more: a reader that claims it now sees the mark. Several
 //! objects are marked together, and need one scan.
 
-use std::collections::BTreeSet;
-
 use farrow_memory::Length;
 
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
-use crate::alloc::space::Run;
 use crate::alloc::victim_order::VictimScope;
 use crate::error::StoreError;
 use crate::events::EventKind;
@@ -19,6 +16,7 @@ use crate::failpoint;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
+use crate::tables::slot_set::SlotSet;
 
 /// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;
@@ -183,11 +181,9 @@ impl Home {
         policy: &dyn EvictionPolicy,
         leaving: &[Entry],
     ) -> Result<bool, StoreError> {
-        let slots = leaving.iter().map(|entry| entry.id.slot().0);
-        let before = slots.clone().filter_map(|slot| self.locals.taken.get(&slot).copied());
-        let slots: BTreeSet<u32> = slots.clone().chain(before).collect();
-        let held = hazard::claims_left(&Scan(|| self.holds.held_among(&slots)));
-        if held.as_ref().is_ok_and(BTreeSet::is_empty) {
+        let slots: SlotSet = leaving.iter().map(|entry| entry.id.slot().0).collect();
+        let held = hazard::claims_left(&Scan(|| self.held_of(&slots)));
+        if held.as_ref().is_ok_and(SlotSet::is_empty) {
             failpoint!("evict.scanned");
             let may_leave = |entry: &Entry| policy.may_leave(entry.id, self.former_id(entry.id));
             if leaving.iter().all(may_leave) {
@@ -216,8 +212,4 @@ impl Home {
             || self.retained.contains(slot.0)
             || self.spilling.contains(&slot.0)
     }
-}
-
-pub(super) fn overlap(one: Run, other: Run) -> bool {
-    one.start < other.end && other.start < one.end
 }

@@ -21,7 +21,7 @@ use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::tables::clients::ClientSlot;
-use crate::tables::grants::{run_of, span_of};
+use crate::tables::grants::{Carving, run_of, span_of};
 
 /// An entry that is sealed in its open life and not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,9 +75,28 @@ impl Home {
     /// that cannot be read.
     pub fn register(&mut self, client: ClientSlot) -> Result<(), StoreError> {
         let found = self.found(client.0)?;
+        let carving = self.plan_off(client.0, &found)?;
+        self.enter_all(client.0, &carving, found)
+    }
+
+    /// How the blocks of valid claims are taken off the grants of their client.
+    pub(super) fn plan_off(
+        &self,
+        client: u32,
+        found: &[LocalEntry],
+    ) -> Result<Carving, StoreError> {
         let runs: Vec<Run> = found.iter().filter_map(|entry| entry.run).collect();
-        let carving = self.grants.plan(client.0, &runs)?;
-        self.grants.carve(client.0, &carving)?;
+        self.grants.plan(client, &runs)
+    }
+
+    /// Take the blocks of valid claims off the grants of their client, and register them.
+    pub(super) fn enter_all(
+        &mut self,
+        client: u32,
+        carving: &Carving,
+        found: Vec<LocalEntry>,
+    ) -> Result<(), StoreError> {
+        self.grants.carve(client, carving)?;
         failpoint!("local.carved");
         found.into_iter().for_each(|entry| self.enter(entry));
         Ok(())
@@ -191,10 +210,7 @@ impl Home {
         match (entry.run, client) {
             (Some(run), Some(client)) if self.grants.covers(client, run) => {
                 let carving = self.grants.plan(client, &[run])?;
-                self.grants.carve(client, &carving)?;
-                failpoint!("local.carved");
-                self.enter(entry);
-                Ok(())
+                self.enter_all(client, &carving, vec![entry])
             }
             _ => self.refuse(number),
         }

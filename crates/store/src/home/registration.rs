@@ -2,9 +2,7 @@
 //! looked last, which takes some tenths of a second.
 
 use super::Home;
-use super::local::LocalEntry;
 use crate::error::StoreError;
-use crate::failpoint;
 use crate::tables::clients::ClientSlot;
 
 /// Cost of what one part of a registration does at most, in units of some 50 ns: about 500 objects.
@@ -70,7 +68,13 @@ impl Home {
                 let cost = page_cost + (claims.len() - before) * OBJECT_COST;
                 left = left.saturating_sub(cost);
             }
-            match self.register_claims(ClientSlot(client), claims) {
+            let found = self.valid_claims(client, claims)?;
+            let carving = self.plan_off(client, &found).and_then(|carving| {
+                // In parts, the grants are cut in more places than at once.
+                self.grants.check_records(carving.records() * PART_OF_RECORDS)?;
+                Ok(carving)
+            });
+            match carving.and_then(|carving| self.enter_all(client, &carving, found)) {
                 Err(StoreError::TooManyGrants { .. }) => {
                     registration.next = (client.saturating_add(1), 0);
                     if let Err(error) = self.register(ClientSlot(client)) {
@@ -81,22 +85,5 @@ impl Home {
             }
         }
         Ok(false)
-    }
-
-    /// Register the objects that some entries of a client claim to be.
-    fn register_claims(
-        &mut self,
-        client: ClientSlot,
-        claims: Vec<LocalEntry>,
-    ) -> Result<(), StoreError> {
-        let found = self.valid_claims(client.0, claims)?;
-        let runs: Vec<_> = found.iter().filter_map(|entry| entry.run).collect();
-        let carving = self.grants.plan(client.0, &runs)?;
-        // In parts, the grants are cut in more places than at once.
-        self.grants.check_records(carving.records() * PART_OF_RECORDS)?;
-        self.grants.carve(client.0, &carving)?;
-        failpoint!("local.carved");
-        found.into_iter().for_each(|entry| self.enter(entry));
-        Ok(())
     }
 }

@@ -9,7 +9,6 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::choose::{Choice, Simulation};
-use super::evict::overlap;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::alloc::victim_order::VictimScope;
@@ -383,7 +382,7 @@ impl Home {
 
 /// Whether a range overlaps one of `runs`.
 fn is_in(runs: &[Run], one: Run) -> bool {
-    runs.iter().any(|run| overlap(one, *run))
+    runs.iter().any(|run| one.start < run.end && run.start < one.end)
 }
 
 /// Allocate all sizes, the longest first. `None`: they do not fit, and nothing is allocated.

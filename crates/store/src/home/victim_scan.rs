@@ -30,10 +30,7 @@ impl Home {
         policy: &dyn EvictionPolicy,
         scope: VictimScope,
     ) -> Result<VictimOrder, StoreError> {
-        if scope == VictimScope::All {
-            self.register_all()?;
-        }
-        let mut scan = VictimScan::new(scope, self.now_ns);
+        let mut scan = self.begin_scan(scope)?;
         while !self.scan_part(policy, &mut scan)? {}
         self.places(policy, scan).map(|places| VictimOrder::new(scope, places))
     }
@@ -85,12 +82,7 @@ impl Home {
         }
         let mut scan = match order.next.take() {
             Some(scan) => scan,
-            None => {
-                if order.scope == VictimScope::All {
-                    self.register_all()?;
-                }
-                VictimScan::new(order.scope, self.now_ns)
-            }
+            None => self.begin_scan(order.scope)?,
         };
         let parts = (victims * SLOTS_FOR_VICTIM).div_ceil(SCANNED_SLOTS);
         for _ in 0..parts.max(1) {
@@ -116,6 +108,14 @@ impl Home {
         let mut order = VictimOrder::new(scope, places);
         order.shorten();
         Ok(order)
+    }
+
+    /// A scan that has seen nothing. Objects that clients sealed themselves must be known to it.
+    fn begin_scan(&mut self, scope: VictimScope) -> Result<VictimScan, StoreError> {
+        if scope == VictimScope::All {
+            self.register_all()?;
+        }
+        Ok(VictimScan::new(scope, self.now_ns))
     }
 
     /// Adds the candidates in the next slots. True: these were the last ones.
@@ -224,7 +224,8 @@ impl Home {
 
     /// Whether a candidate has a block with another object.
     fn is_sharing(&self, choice: &Choice) -> bool {
-        self.blocks.has_shared() && choice.runs.iter().any(|run| self.sharers(*run) > 1)
+        let is_shared = |run: &Run| self.blocks.get(*run).is_some_and(|block| block.is_shared());
+        self.blocks.has_shared() && choice.runs.iter().any(is_shared)
     }
 
     fn sharers(&self, run: Run) -> u32 {

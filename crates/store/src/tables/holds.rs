@@ -104,21 +104,6 @@ impl HoldArea {
         self.assigned.iter().filter_map(|b| self.owner_of(*b)).collect()
     }
 
-    /// Which of `slots` are held, in one pass over all blocks. The caller has fenced.
-    pub(crate) fn held_among(&self, slots: &BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
-        let mut held = BTreeSet::new();
-        for block in self.counted() {
-            self.scan(block, |value| {
-                let slot = value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
-                if let Some(slot) = slot.filter(|slot| slots.contains(slot)) {
-                    held.insert(slot);
-                }
-                true
-            })?;
-        }
-        Ok(held)
-    }
-
     /// Every held slot, in one pass. Values that no correct client stores are left out.
     pub(crate) fn held(&self) -> Result<SlotSet, StoreError> {
         let mut held = SlotSet::default();
@@ -218,11 +203,6 @@ impl HoldArea {
             }
         }
         Ok(())
-    }
-
-    /// Blocks whose holds count.
-    fn counted(&self) -> impl Iterator<Item = u32> + '_ {
-        self.assigned.iter().copied().filter(|block| self.counts(*block))
     }
 
     fn counts(&self, block: u32) -> bool {

@@ -84,28 +84,28 @@ impl OptionalCluster {
 
     /// Whether objects of a member move to other nodes.
     pub(in crate::protocol) fn is_any_draining(&self) -> bool {
-        let mut peers = self.0.iter().flat_map(|cluster| cluster.peers.values());
-        peers.any(|one| one.is_draining && !one.is_lost())
+        self.live().any(|(_, one)| one.is_draining)
     }
 
     /// The numbers and incarnations of the members but this one, by name.
     pub(in crate::protocol) fn live_members(&self) -> BTreeMap<String, (u8, u64)> {
-        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
-        let live = peers.filter(|(_, peer)| !peer.is_lost());
         let number = |peer: &PeerNode| (peer.member.number.get(), peer.member.incarnation.0);
-        live.map(|(name, peer)| (name.clone(), number(peer))).collect()
+        self.live().map(|(name, peer)| (name.clone(), number(peer))).collect()
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&String, &PeerNode)> {
+        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
+        peers.filter(|(_, peer)| !peer.is_lost())
     }
 
     /// The members but this one, by name, with their incarnations.
     pub(in crate::protocol) fn live_lives(&self) -> Vec<(String, u64)> {
-        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
-        let live = peers.filter(|(_, peer)| !peer.is_lost());
-        live.map(|(name, peer)| (name.clone(), peer.member.incarnation.0)).collect()
+        self.live().map(|(name, peer)| (name.clone(), peer.member.incarnation.0)).collect()
     }
 
     /// Names of all members but this one.
     pub(in crate::protocol) fn live_peers(&self) -> Vec<String> {
-        self.live_lives().into_iter().map(|(name, _)| name).collect()
+        self.live().map(|(name, _)| name.clone()).collect()
     }
 
     /// Names of the members whose memory is not mapped here.
