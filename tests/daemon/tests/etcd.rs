@@ -237,7 +237,7 @@ fn clusters_below_two_prefixes_do_not_see_each_other() {
 
 /// What a daemon says that cannot start.
 fn refusal(words: &[&str]) -> String {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let child = Command::new(common::FARROWD)
         .arg("--socket")
         .arg(dir.path().join("n.sock"))
