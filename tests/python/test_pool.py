@@ -6,7 +6,7 @@ import gc
 import random
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,11 @@ import pytest
 
 import farrow
 from conftest import run_python, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Node
 
 ROWS = 60_000
 MEGABYTE = 1 << 20
@@ -310,3 +315,25 @@ def test_put_twice(client: farrow.Client) -> None:
     del array, got
     gc.collect()
     assert pc.sum(client.get(third)).as_py() == sum(range(500_000))
+
+
+def test_memory_of_deleted_tables_is_used_again(make_node: Callable[..., Node]) -> None:
+    """Grants and copies reuse what was written before, however the pieces of a table fell."""
+    client = farrow.connect(make_node("--memory", "512MiB", "--evict", "none", "--no-prepare").socket)
+    pool = client.memory_pool()
+    values = pa.array(np.arange(20_000))
+    private = pa.table({"a": pa.chunked_array([values] * 150)})
+    written: list[int] = []
+    for _ in range(12):
+        chunks = [pc.add(values, number, memory_pool=pool) for number in range(150)]
+        table = pa.table({"a": pa.chunked_array(chunks)})
+        del chunks
+        client.put(table, "built")
+        written += [place["offset"] for place in client.locate(table)]
+        client.delete("built")
+        del table
+        client.put(private, "copied")
+        written += [place["offset"] for place in client.locate(client.get("copied"))]
+        client.delete("copied")
+    # 24 MB at a time; before, each turn went on to pages that nobody had touched.
+    assert max(written) - min(written) < 4 * private.nbytes

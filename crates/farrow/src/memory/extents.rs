@@ -82,13 +82,20 @@ impl Extents {
         whole: u64,
         want: impl FnOnce(&mut ExtentsState) -> u64,
     ) -> Result<Span, Error> {
-        let want = {
+        let (want, tails) = {
             let mut state = lock(&self.state);
             match state.take(whole) {
                 Some(span) => return Ok(span),
-                None => want(&mut state),
+                None => {
+                    let want = want(&mut state);
+                    // All that is free here is too short for this, and few sizes would ever use it.
+                    // Left here it would split what the node gets back around it.
+                    let is_ahead = want > whole;
+                    (want, if is_ahead { state.take_all_free() } else { Vec::new() })
+                }
             }
         };
+        self.release(node, &tails);
         match self.ask_for_one(node, whole, want, None) {
             Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
                 // The ranges that this client retains may suffice.
@@ -295,12 +302,7 @@ impl Extents {
         if !node.is_own_process() {
             return false;
         }
-        let free = {
-            let mut state = lock(&self.state);
-            let runs: Vec<Span> = state.free.runs().map(run_span).collect();
-            let free = |run: &Span| state.free.claim(span_run(*run));
-            runs.into_iter().filter(free).collect::<Vec<_>>()
-        };
+        let free = lock(&self.state).take_all_free();
         self.release(node, &free);
         !free.is_empty()
     }

@@ -135,6 +135,20 @@ impl SpaceAllocator {
         Some(taken)
     }
 
+    /// Allocate all whole units of the longest free run that has `min` bytes of them or more, but
+    /// less than `below`.
+    pub(crate) fn allocate_longest(&mut self, min: u64, below: u64) -> Option<Run> {
+        let &(interior, start) = self.by_interior.range(..(below, 0)).next_back()?;
+        if interior < min {
+            return None;
+        }
+        let run = self.run_at(start)?;
+        let start = start.checked_next_multiple_of(self.unit)?;
+        let taken = Run { start, end: start.checked_add(interior)? };
+        self.cut(run, taken);
+        Some(taken)
+    }
+
     /// Take exactly this range, of whole grains, if all of it is free.
     pub fn claim(&mut self, run: Run) -> bool {
         let is_whole = run.start < run.end

@@ -12,6 +12,9 @@ use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 use crate::tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer};
 use crate::tables::grants::{Carving, run_of, span_of};
 
+/// A grant beyond need takes a hole that has this part of it, or more, before a longer range is cut.
+const HOLE_PART_OF_GRANT: u64 = 2;
+
 impl Home {
     /// Add a client to the default namespace. `start_time` distinguishes its process from a later
     /// one with the same pid.
@@ -112,8 +115,9 @@ impl Home {
         self.holds.spans_of(client.0)
     }
 
-    /// Grant a client a range: `want` bytes if a free range is that long, otherwise the longest
-    /// one, but not less than `min`. The length is whole pages. From 2 MiB on, the range starts at
+    /// Grant a client a range of `min` bytes or more. If `want` is more, the range is the longest free
+    /// one that is shorter than `want` and has half of it, otherwise `want` bytes of a longer one,
+    /// otherwise the longest of all. The length is whole pages. From 2 MiB on, the range starts at
     /// a multiple of 2 MiB if such a range is free.
     ///
     /// # Errors
@@ -279,6 +283,12 @@ impl Home {
     }
 
     pub(super) fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
+        // A hole that objects left has been written before, unlike the end of the heap, and is of
+        // little use for anything else.
+        let hole_min = min.0.max(want.0 / HOLE_PART_OF_GRANT);
+        if let Some(hole) = self.space.allocate_longest(hole_min, want.0) {
+            return Some(hole);
+        }
         let alignment = |length: u64| {
             if length >= HUGE_GRANT_BYTES { HUGE_GRANT_BYTES } else { 1 }
         };

@@ -204,6 +204,34 @@ fn reserved_names_are_their_owners() {
 }
 
 #[test]
+fn a_grant_beyond_need_takes_a_hole_of_half_its_length_or_more() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let page = world.options.capacity.0 / 64;
+    let pages = |count: u64| Length(count * page);
+    let mut grant = |min: u64, want: u64| home.grant(client.slot, pages(min), pages(want)).unwrap();
+    let [first, _, second, _] = [12, 1, 6, 1].map(|count| grant(count, count));
+    home.release(client.slot, &[first, second]).unwrap();
+    let mut taken = |min: u64, want: u64| {
+        let span = home.grant(client.slot, pages(min), pages(want)).unwrap();
+        home.release(client.slot, &[span]).unwrap();
+        (span.offset.0, span.length.0 / page)
+    };
+    let end = second.offset.0 + 7 * page;
+    // The longest that is shorter than what is wanted, unless it is too short.
+    assert_eq!(taken(1, 16), (first.offset.0, 12));
+    assert_eq!(taken(1, 12), (second.offset.0, 6));
+    assert_eq!(taken(7, 12), (first.offset.0, 12));
+    assert_eq!(taken(1, 25), (end, 25));
+    // A hole that does not satisfy the need is none.
+    assert_eq!(taken(13, 16), (end, 16));
+    // What is needed takes the shortest range that has it.
+    assert_eq!(taken(6, 6), (second.offset.0, 6));
+    assert_eq!(taken(8, 8), (first.offset.0, 8));
+}
+
+#[test]
 fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
     let world = World::new(small());
     let mut home = world.create();

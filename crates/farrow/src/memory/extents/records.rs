@@ -148,6 +148,13 @@ impl ExtentsState {
         }
     }
 
+    /// Takes out all free ranges.
+    pub(super) fn take_all_free(&mut self) -> Vec<Span> {
+        let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
+        runs.retain(|run| self.free.claim(span_run(*run)));
+        runs
+    }
+
     /// Takes out free ranges beyond those worth retaining. The longest that fit are retained, and
     /// only a few: each one fragments the heap.
     pub(super) fn surplus(&mut self, retained: u64) -> Vec<Span> {
