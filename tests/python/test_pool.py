@@ -319,7 +319,9 @@ def test_put_twice(client: farrow.Client) -> None:
 
 def test_memory_of_deleted_tables_is_used_again(make_node: Callable[..., Node]) -> None:
     """Grants and copies reuse what was written before, however the pieces of a table fell."""
-    client = farrow.connect(make_node("--memory", "512MiB", "--evict", "none", "--no-prepare").socket)
+    client = farrow.connect(
+        make_node("--memory", "512MiB", "--evict", "none", "--no-prepare").socket
+    )
     pool = client.memory_pool()
     values = pa.array(np.arange(20_000))
     private = pa.table({"a": pa.chunked_array([values] * 150)})
