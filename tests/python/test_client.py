@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -272,3 +274,25 @@ def test_a_client_of_a_replaced_node_is_told(make_node: Callable[..., Node]) -> 
     assert held.equals(table), "what was read stays readable"
     assert new.get("n").to_pybytes() == b"another"
     assert new.list().num_rows == 1
+
+
+def test_reads_do_not_wait_for_a_daemon_that_does_not_answer_yet(
+    make_node: Callable[..., Node],
+) -> None:
+    """A supervisor listens while its next daemon starts, and a read needs neither."""
+    node = make_node()
+    client = farrow.connect(node.socket, timeout=20)
+    client.put(pa.table({"n": range(100)}), "n")
+    node.kill9()
+    Path(node.socket).unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(node.socket)
+        listener.listen(64)
+        until = time.monotonic() + 3
+        reads = 0
+        while time.monotonic() < until:
+            client.get("n")
+            reads += 1
+        # Before, each look at the connection waited for a second.
+        assert reads > 100
+    client.close()

@@ -5,25 +5,28 @@
 //! has mapped would stay as it was for ever.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use farrow_memory::sync::{AtomicU64, Ordering};
+use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::clock::coarse_ms;
 use crate::connection::session::Session;
 use crate::error::Error;
+use crate::interrupt::suspend;
 
 /// A client that needs no message looks at its connection this often.
 const LOOK_EVERY_MS: u64 = 500;
 
-/// How long such a client waits for the successor of its daemon.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the thread waits for the successor of the daemon, at each look.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct Replaced {
     looked_at_ms: AtomicU64,
+    /// A thread connects to the successor.
+    is_looking: AtomicBool,
     /// Uid of the region that is served now.
     by: OnceLock<u64>,
 }
@@ -39,20 +42,35 @@ impl Session {
             return Ok(());
         }
         self.replaced.looked_at_ms.store(now_ms, Ordering::Relaxed);
-        self.look()
+        self.look();
+        self.check_replaced()
     }
 
-    /// If the connection has ended, connects to the successor of the daemon. While there is none,
-    /// what is in memory can be read.
-    fn look(&self) -> Result<(), Error> {
+    /// If the connection has ended, has a thread connect to the successor of the daemon: the caller
+    /// reads memory, and a daemon that is starting or hangs must not delay it. While there is no
+    /// successor, what is in memory can be read.
+    fn look(&self) {
         let connection = self.connection();
-        if !connection.link.has_ended() || !is_served(&self.socket) {
-            return Ok(());
+        if !connection.link.has_ended()
+            || !is_served(&self.socket)
+            || self.replaced.is_looking.swap(true, Ordering::AcqRel)
+        {
+            return;
         }
-        let deadline = Instant::now() + self.timeout.min(PATIENCE);
-        match self.reconnect(&connection, deadline) {
-            Err(Error::Interrupted) => Err(Error::Interrupted),
-            _ => self.check_replaced(),
+        let session = Weak::clone(&self.own);
+        let meet = move || {
+            let _quiet = suspend();
+            if let Some(session) = session.upgrade() {
+                let deadline = Instant::now() + session.timeout.min(PATIENCE);
+                // A replaced node is noted there; any other error is met again by the next call
+                // that needs a message.
+                let _ = session.reconnect(&connection, deadline);
+                session.replaced.is_looking.store(false, Ordering::Release);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("farrow-look".into()).spawn(meet) {
+            tracing::debug!(%error, "no thread looks for the next daemon");
+            self.replaced.is_looking.store(false, Ordering::Release);
         }
     }
 

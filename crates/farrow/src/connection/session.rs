@@ -1,7 +1,7 @@
 //! A client's session with a node: the mapped region, the connection, the holds.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use farrow_memory::{Proximity, Region, Retired, Span, process_id};
@@ -63,6 +63,8 @@ pub(super) struct Connection {
 /// Shared by the client, its objects and its pools; the session ends when all are dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Itself, for its threads.
+    pub(super) own: Weak<Self>,
     pub(crate) socket: PathBuf,
     pub(crate) timeout: Duration,
     pub(crate) region: Arc<Region>,
@@ -131,12 +133,15 @@ impl Session {
         background::warm_up();
         // The first `get` should not pay for the first index lookup either.
         let _ = reader.lookup(farrow_store::Target::Name("farrow"));
-        let session = Arc::new(Self {
+        let (extents, pool) = (Extents::new(heap, false)?, PoolCore::new(heap)?);
+        let uses = UseStamps::new(&region)?;
+        let session = Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
             socket,
             timeout: options.timeout,
-            extents: Extents::new(heap, false)?,
+            extents,
             arena: Arena::default(),
-            pool: PoolCore::new(heap)?,
+            pool,
             blocks: HeldBlocks::default(),
             populator: Populator::new(&region),
             reservations: ReservedNames::default(),
@@ -144,7 +149,7 @@ impl Session {
             unheld: PendingHolds::default(),
             late: LateQueue::default(),
             inherited: Inherited::default(),
-            uses: UseStamps::new(&region)?,
+            uses,
             region,
             reader,
             holds,

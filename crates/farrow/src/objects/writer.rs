@@ -291,10 +291,10 @@ impl Writer {
     }
 
     fn seal_here(mut self, is_staged: bool) -> Result<ObjectId, Error> {
-        self.is_done = true;
         let memory = &self.memory;
         let session = Arc::clone(&memory.session);
         session.check()?;
+        self.is_done = true;
         // The lock blocks `write_at` until the pages are read-only.
         let mut state = lock(&memory.state);
         *state = WriterState::Aborted;
