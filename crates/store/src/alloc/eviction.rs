@@ -42,6 +42,11 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether only replicas have a rank: then the home looks at no other object.
+    fn is_of_replicas(&self) -> bool {
+        false
+    }
+
     /// Whether a victim may leave memory. Asked when no reader can hold it any more: a reader may
     /// have held and released it since its rank was asked for. `former` is its id before the home
     /// took it over from its creator.

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::Home;
@@ -95,7 +94,8 @@ impl Simulation {
 
 impl Home {
     /// Choose objects of `scope` in the order of `policy` until `is_enough`. Returns them in order,
-    /// and whether they are enough.
+    /// and whether they are enough. With a limit, no more are chosen, and only of the order that is
+    /// kept, if there is one: the choice then takes no longer for many objects.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -103,23 +103,28 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         scope: VictimScope,
+        limit: Option<usize>,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
         while let Some(name) = policy.order()
             && let Some(mut order) = self.orders.take(name, scope)
         {
-            let (choices, true) = self.choose_from(policy, &mut order, is_enough)? else {
-                if let Some(next) = self.next_order(policy, order)? {
-                    self.orders.keep(name, next);
+            let chosen = self.choose_from(policy, &mut order, limit, is_enough)?;
+            match chosen {
+                (ref choices, true) => self.scan_ahead(policy, &mut order, choices.len())?,
+                (_, false) if limit.is_none() => {
+                    if let Some(next) = self.next_order(policy, order)? {
+                        self.orders.keep(name, next);
+                    }
+                    continue;
                 }
-                continue;
-            };
-            self.scan_ahead(policy, &mut order, choices.len())?;
+                (_, false) => {}
+            }
             self.orders.keep(name, order);
-            return Ok((choices, true));
+            return Ok(chosen);
         }
         let mut order = self.whole_order(policy, scope)?;
-        let chosen = self.choose_from(policy, &mut order, is_enough)?;
+        let chosen = self.choose_from(policy, &mut order, limit, is_enough)?;
         if let Some(name) = policy.order() {
             order.shorten();
             self.orders.keep(name, order);
@@ -133,13 +138,14 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         order: &mut VictimOrder,
+        limit: Option<usize>,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
-        fence(Ordering::SeqCst);
-        let held = self.holds.held()?;
+        let held = self.held_now()?;
         let mut simulation = Simulation::default();
         let mut found = Ok(false);
         while matches!(found, Ok(false))
+            && limit.is_none_or(|limit| simulation.gone.len() < limit)
             && let Some(place) = order.next()
         {
             let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);

@@ -100,9 +100,10 @@ impl Home {
         if asked.0 == 0 {
             return Ok(Vec::new());
         }
-        let (choices, _) = self.choose(policy, VictimScope::All, &mut |_, simulation, _| {
-            simulation.bytes >= asked.0
-        })?;
+        let (choices, _) =
+            self.choose(policy, VictimScope::All, None, &mut |_, simulation, _| {
+                simulation.bytes >= asked.0
+            })?;
         Ok(choices.into_iter().map(|choice| choice.candidate.id).collect())
     }
 

@@ -66,6 +66,10 @@ impl EvictionPolicy for ReplicasFirst {
     fn order(&self) -> Option<&'static str> {
         Some("replicas by last use")
     }
+
+    fn is_of_replicas(&self) -> bool {
+        true
+    }
 }
 
 impl Home {

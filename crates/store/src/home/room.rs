@@ -184,6 +184,29 @@ impl Home {
         policy: &dyn EvictionPolicy,
         room: &Room,
     ) -> Result<Option<Vec<ObjectId>>, StoreError> {
+        self.victims_within(policy, room, None)
+    }
+
+    /// As [`Home::victims_for`], for room in advance of need: of the first `limit` objects in the
+    /// order alone, so that a room that takes more of them is not made.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn victims_ahead(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        room: &Room,
+        limit: usize,
+    ) -> Result<Option<Vec<ObjectId>>, StoreError> {
+        self.victims_within(policy, room, Some(limit))
+    }
+
+    fn victims_within(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        room: &Room,
+        limit: Option<usize>,
+    ) -> Result<Option<Vec<ObjectId>>, StoreError> {
         match self.check_room(room) {
             Ok(()) => return Ok(Some(Vec::new())),
             // Eviction frees no grant records.
@@ -192,20 +215,20 @@ impl Home {
         }
         let mut victims = Victims::default();
         if fit_all(&mut self.space, &room.runs).is_none()
-            && !self.choose_for_runs(policy, room, &mut victims)?
+            && !self.choose_for_runs(policy, room, limit, &mut victims)?
         {
             return Ok(None);
         }
         let vacant = self.directory.vacant();
         let is_short = vacant + victims.slots < room.slots
             || fit_all(self.names.heap_mut(), &room.names).is_none();
-        if is_short && !self.choose_for_entries(policy, room, &mut victims)? {
+        if is_short && !self.choose_for_entries(policy, room, limit, &mut victims)? {
             return Ok(None);
         }
         // An object that a client sealed itself needs a slot for a moment before its eviction.
         let needs_slot = vacant == 0 && victims.slots == 0 && !victims.ids.is_empty();
         let one = Room { slots: 1, ..Room::default() };
-        if needs_slot && !self.choose_for_entries(policy, &one, &mut victims)? {
+        if needs_slot && !self.choose_for_entries(policy, &one, limit, &mut victims)? {
             return Ok(None);
         }
         Ok(Some(victims.ids))
@@ -216,12 +239,13 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         room: &Room,
+        limit: Option<usize>,
         victims: &mut Victims,
     ) -> Result<bool, StoreError> {
         let mut looks = Looks::for_parts(room.runs.len());
         let mut fit = None;
         let (choices, _) =
-            self.choose(policy, VictimScope::All, &mut |home, simulation, is_last| {
+            self.choose(policy, VictimScope::All, limit, &mut |home, simulation, is_last| {
                 if looks.is_next(simulation, is_last) && home.space.free_bytes() >= room.run_bytes()
                 {
                     fit = fit_all(&mut home.space, &room.runs);
@@ -242,14 +266,18 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         room: &Room,
+        limit: Option<usize>,
         victims: &mut Victims,
     ) -> Result<bool, StoreError> {
         let vacant = self.directory.vacant();
         let mut looks = Looks::for_parts(room.names.len());
         let mut fit = None;
         let (mut count, mut common) = (0, 0);
-        let (choices, _) =
-            self.choose(policy, VictimScope::Directory, &mut |home, simulation, is_last| {
+        let (choices, _) = self.choose(
+            policy,
+            VictimScope::Directory,
+            limit,
+            &mut |home, simulation, is_last| {
                 if simulation.gone.len() <= count {
                     (count, common) = (0, 0);
                 }
@@ -262,7 +290,8 @@ impl Home {
                     fit = fit_all(home.names.heap_mut(), &room.names);
                 }
                 fit.is_some()
-            })?;
+            },
+        )?;
         let names = fit.as_deref().unwrap_or_default();
         let has_place =
             |choice: &Choice| !choice.name.is_empty() && is_in(names, name_run(choice.name));

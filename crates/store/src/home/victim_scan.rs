@@ -12,6 +12,7 @@ use crate::alloc::victim_order::{KEPT_PART, VictimOrder, VictimPlace, VictimScan
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::format::ids::Slot;
+use crate::tables::slot_set::SlotSet;
 
 /// Slots that are scanned at a time.
 const SCANNED_SLOTS: usize = 2048;
@@ -19,6 +20,14 @@ const SCANNED_SLOTS: usize = 2048;
 /// Slots that are scanned for the next order, for each victim: the scan ends before the second half
 /// of this order does.
 const SLOTS_FOR_VICTIM: usize = 2 * KEPT_PART;
+
+/// What a scan of slots looks for.
+struct SlotScan<'a> {
+    policy: &'a dyn EvictionPolicy,
+    scope: VictimScope,
+    /// The slots that were held at the beginning.
+    held: &'a SlotSet,
+}
 
 impl Home {
     /// All candidates of a policy, in its order, without those whose eviction would free no block.
@@ -30,8 +39,8 @@ impl Home {
         policy: &dyn EvictionPolicy,
         scope: VictimScope,
     ) -> Result<VictimOrder, StoreError> {
-        let mut scan = self.begin_scan(scope)?;
-        while !self.scan_part(policy, &mut scan)? {}
+        let mut scan = self.begin_scan(policy, scope)?;
+        self.scan_rest(policy, &mut scan)?;
         self.places(policy, scan).map(|places| VictimOrder::new(scope, places))
     }
 
@@ -44,11 +53,9 @@ impl Home {
         policy: &dyn EvictionPolicy,
     ) -> Result<Vec<Choice>, StoreError> {
         let mut choices = Vec::new();
-        let mut at = Slot(0);
-        while !self
-            .scan_slots(policy, VictimScope::All, &mut at, &mut |choice| choices.push(choice))?
-        {
-        }
+        let (mut at, held) = (Slot(0), self.held_now()?);
+        let slots = SlotScan { policy, scope: VictimScope::All, held: &held };
+        while !self.scan_slots(&slots, &mut at, &mut |choice| choices.push(choice))? {}
         let sharing: Vec<VictimPlace> =
             choices.iter().filter(|choice| self.is_sharing(choice)).map(Choice::place).collect();
         let useless = self.useless(policy, &sharing)?;
@@ -66,7 +73,7 @@ impl Home {
         let Some(mut scan) = order.next else {
             return Ok(None);
         };
-        while !self.scan_part(policy, &mut scan)? {}
+        self.scan_rest(policy, &mut scan)?;
         self.finish(policy, scan).map(Some)
     }
 
@@ -82,11 +89,12 @@ impl Home {
         }
         let mut scan = match order.next.take() {
             Some(scan) => scan,
-            None => self.begin_scan(order.scope)?,
+            None => self.begin_scan(policy, order.scope)?,
         };
         let parts = (victims * SLOTS_FOR_VICTIM).div_ceil(SCANNED_SLOTS);
+        let held = self.held_now()?;
         for _ in 0..parts.max(1) {
-            if self.scan_part(policy, &mut scan)? {
+            if self.scan_part(policy, &mut scan, &held)? {
                 *order = self.finish(policy, scan)?;
                 return Ok(());
             }
@@ -111,11 +119,26 @@ impl Home {
     }
 
     /// A scan that has seen nothing. Objects that clients sealed themselves must be known to it.
-    fn begin_scan(&mut self, scope: VictimScope) -> Result<VictimScan, StoreError> {
-        if scope == VictimScope::All {
+    fn begin_scan(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        scope: VictimScope,
+    ) -> Result<VictimScan, StoreError> {
+        if scope == VictimScope::All && !policy.is_of_replicas() {
             self.register_all()?;
         }
         Ok(VictimScan::new(scope, self.now_ns))
+    }
+
+    /// Adds the candidates in all slots that follow.
+    fn scan_rest(
+        &self,
+        policy: &dyn EvictionPolicy,
+        scan: &mut VictimScan,
+    ) -> Result<(), StoreError> {
+        let held = self.held_now()?;
+        while !self.scan_part(policy, scan, &held)? {}
+        Ok(())
     }
 
     /// Adds the candidates in the next slots. True: these were the last ones.
@@ -123,9 +146,11 @@ impl Home {
         &self,
         policy: &dyn EvictionPolicy,
         scan: &mut VictimScan,
+        held: &SlotSet,
     ) -> Result<bool, StoreError> {
         let VictimScan { scope, at, places, sharing, .. } = scan;
-        self.scan_slots(policy, *scope, at, &mut |choice| {
+        let slots = SlotScan { policy, scope: *scope, held };
+        self.scan_slots(&slots, at, &mut |choice| {
             places.push(choice.place());
             if self.is_sharing(&choice) {
                 sharing.push(choice.place());
@@ -133,14 +158,30 @@ impl Home {
         })
     }
 
+    /// The slots that are held now. An eviction looks again at those of its victims.
+    pub(super) fn held_now(&self) -> Result<SlotSet, StoreError> {
+        fence(Ordering::SeqCst);
+        self.holds.held()
+    }
+
     /// Looks at the slots from `at` on, a limited number of them. True: these were the last ones.
     fn scan_slots(
         &self,
-        policy: &dyn EvictionPolicy,
-        scope: VictimScope,
+        scan: &SlotScan<'_>,
         at: &mut Slot,
         found: &mut dyn FnMut(Choice),
     ) -> Result<bool, StoreError> {
+        let &SlotScan { policy, scope, held } = scan;
+        if policy.is_of_replicas() {
+            let slots: Vec<u32> =
+                self.replicas.range(at.0..).copied().take(SCANNED_SLOTS).collect();
+            let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);
+            for slot in &slots {
+                self.choice(policy, Slot(*slot), held, stamp_of)?.into_iter().for_each(&mut *found);
+            }
+            *at = Slot(slots.last().map_or(at.0, |last| last.saturating_add(1)));
+            return Ok(slots.len() < SCANNED_SLOTS);
+        }
         let (region, layout) = (self.region(), self.layout());
         let (used, objects_max) = (self.directory.used(), layout.objects_max);
         let in_directory = at.0 < used;
@@ -155,15 +196,13 @@ impl Home {
         let (Some(first), Some(last)) = (slots.first().copied(), slots.last().copied()) else {
             return Ok(is_last);
         };
-        fence(Ordering::SeqCst);
-        let held = self.holds.held()?;
         let stamps = uses::stamps(region, layout, first, last.saturating_add(1))?;
         let stamp_of = |slot: Slot| match slot.0.checked_sub(first) {
             Some(at) if slot.0 <= last => Ok(stamps.get(at as usize).copied().unwrap_or_default()),
             _ => uses::stamp_of_home(region, layout, slot),
         };
         for slot in slots {
-            if let Some(choice) = self.choice(policy, Slot(slot), &held, stamp_of)? {
+            if let Some(choice) = self.choice(policy, Slot(slot), held, stamp_of)? {
                 found(choice);
             }
         }
@@ -212,8 +251,7 @@ impl Home {
         policy: &dyn EvictionPolicy,
         places: &[VictimPlace],
     ) -> Result<Vec<Choice>, StoreError> {
-        fence(Ordering::SeqCst);
-        let held = self.holds.held()?;
+        let held = self.held_now()?;
         let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);
         let mut choices = Vec::with_capacity(places.len());
         for place in places {

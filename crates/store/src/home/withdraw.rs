@@ -116,9 +116,10 @@ impl Home {
         if self.space.interior_bytes() >= bytes.0 {
             return Ok(Some(Vec::new()));
         }
-        let (choices, is_enough) = self.choose(policy, VictimScope::All, &mut |home, _, _| {
-            home.space.interior_bytes() >= bytes.0
-        })?;
+        let (choices, is_enough) =
+            self.choose(policy, VictimScope::All, None, &mut |home, _, _| {
+                home.space.interior_bytes() >= bytes.0
+            })?;
         let ids = choices.into_iter().map(|choice| choice.candidate.id);
         Ok(is_enough.then(|| ids.collect()))
     }

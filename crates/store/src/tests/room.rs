@@ -50,6 +50,34 @@ fn several_ranges_are_made_all_or_none() {
     home.check().unwrap();
 }
 
+/// Room in advance of need is made of the first objects in the order alone.
+#[test]
+fn room_ahead_is_made_of_few_objects_or_not_at_all() {
+    let world = World::new(small());
+    let (mut home, _client) = named(&world, 24, 1);
+    // 40 of 64 pages are free.
+    let run = |count| Room::of_run(pages(count));
+    for limit in 0..3 {
+        assert_eq!(home.victims_ahead(&Lru, &run(43), limit).unwrap(), None);
+    }
+    // The pages before the free ones are those of the objects that leave last.
+    for n in 0..21 {
+        home.pin(Target::Name(&n.to_string()), true).unwrap();
+    }
+    let three = home.victims_ahead(&Lru, &run(43), 3).unwrap();
+    assert_eq!(three.as_ref().map(Vec::len), Some(3));
+    assert_eq!(three, home.victims_for(&Lru, &run(43)).unwrap());
+    for limit in 0..3 {
+        assert_eq!(home.victims_ahead(&Lru, &run(43), limit).unwrap(), None);
+    }
+    // What has been tried is as it was.
+    assert_eq!(three, home.victims_ahead(&Lru, &run(43), 3).unwrap());
+    let slots = Room { slots: 3, ..Room::default() };
+    assert_eq!(home.victims_ahead(&Lru, &slots, 2).unwrap(), None);
+    assert_eq!(home.victims_ahead(&Lru, &slots, 3).unwrap(), three);
+    home.check().unwrap();
+}
+
 #[test]
 fn memory_slots_and_names_are_made_together_or_not_at_all() {
     let world = World::new(small());

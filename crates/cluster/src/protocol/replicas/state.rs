@@ -223,6 +223,10 @@ impl RemoteReplicas for Replicas {
             || self.leaving.contains_key(&EVERYTHING)
     }
 
+    fn are_possible(&self) -> bool {
+        self.port.is_some()
+    }
+
     fn is_recalling(&self) -> bool {
         self.wanted_bytes > 0 || !self.leaving.is_empty()
     }

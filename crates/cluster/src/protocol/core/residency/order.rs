@@ -11,6 +11,9 @@ pub(in crate::protocol) trait RemoteReplicas: Debug + Send + Sync {
     /// Whether another node may have a replica of an object of this one.
     fn is_elsewhere(&self, id: ObjectId) -> bool;
 
+    /// Whether other nodes can have replicas of objects of this one.
+    fn are_possible(&self) -> bool;
+
     /// Whether memory becomes free when other nodes have dropped replicas.
     fn is_recalling(&self) -> bool;
 
@@ -107,6 +110,10 @@ mod tests {
     impl RemoteReplicas for ReplicaOf {
         fn is_elsewhere(&self, id: ObjectId) -> bool {
             id == self.0
+        }
+
+        fn are_possible(&self) -> bool {
+            true
         }
 
         fn is_recalling(&self) -> bool {

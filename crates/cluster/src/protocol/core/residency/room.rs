@@ -18,6 +18,9 @@ const AHEAD_PART: u64 = 16;
 /// Limit of objects that are evicted in advance of need: no other client is answered meanwhile.
 const VICTIMS_AHEAD_MAX: usize = 256;
 
+/// Objects that are looked at for these victims: what lies scattered is not evicted in advance.
+const CANDIDATES_AHEAD_MAX: usize = 4 * VICTIMS_AHEAD_MAX;
+
 /// Part of the directory that is freed when it is full, and the limit of it.
 const SLOTS_AHEAD_PART: u32 = 64;
 const SLOTS_AHEAD_MAX: u32 = 64;
@@ -61,7 +64,11 @@ impl Residency {
             self.evict_or_spill(home, elsewhere, room, want)?;
             checked = home.check_room(room);
         }
-        if checked.is_err() && may_evict && self.could_evict(home, room)? {
+        if checked.is_err()
+            && may_evict
+            && elsewhere.are_possible()
+            && self.could_evict(home, room)?
+        {
             elsewhere.want_room(Length(room.runs.iter().map(|run| run.0).sum()));
         }
         checked?;
@@ -147,7 +154,9 @@ impl Residency {
         bytes: Length,
     ) -> Result<(), StoreError> {
         reclaim(home);
-        home.evict_for_pages(&ReplicasFirst, bytes)?;
+        if home.has_replicas() {
+            home.evict_for_pages(&ReplicasFirst, bytes)?;
+        }
         if home.free_page_bytes() >= bytes {
             return Ok(());
         }
@@ -160,7 +169,10 @@ impl Residency {
         let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
         let evicted = home.evict_for_pages(&policy, bytes)?;
         self.note_evicted(evicted);
-        if home.free_page_bytes() < bytes && self.could_free_pages(home, bytes)? {
+        if home.free_page_bytes() < bytes
+            && elsewhere.are_possible()
+            && self.could_free_pages(home, bytes)?
+        {
             elsewhere.want_room(bytes);
         }
         Ok(())
@@ -187,8 +199,12 @@ impl Residency {
             return Ok(false);
         }
         let slots = (home.layout().objects_max / SLOTS_AHEAD_PART).clamp(1, SLOTS_AHEAD_MAX);
-        let ahead = names(slots);
-        self.make_room(home, elsewhere, &Room { slots, names: ahead, ..Room::default() })?;
+        let ahead = Room { slots, names: names(slots), ..Room::default() };
+        let policy = WithoutReplicated { policy: self.policy.as_ref(), elsewhere };
+        if let Some(victims) = home.victims_ahead(&policy, &ahead, CANDIDATES_AHEAD_MAX)? {
+            let evicted = home.evict_victims(&policy, victims)?;
+            self.note_evicted(evicted);
+        }
         self.make_room(home, elsewhere, &one)?;
         Ok(home.has_room(&one))
     }
@@ -259,7 +275,8 @@ impl Residency {
         want = Length(want.0.min(guess / page * page));
         while room.runs.iter().all(|run| want > *run) {
             let ahead = Room { runs: vec![want], ..room.clone() };
-            let Some(victims) = home.victims_for(&policy, &ahead)? else {
+            let victims = home.victims_ahead(&policy, &ahead, CANDIDATES_AHEAD_MAX)?;
+            let Some(victims) = victims else {
                 return Ok(());
             };
             if victims.len() <= VICTIMS_AHEAD_MAX {
@@ -322,6 +339,10 @@ mod tests {
     impl RemoteReplicas for Replicas {
         fn is_elsewhere(&self, id: ObjectId) -> bool {
             self.of.contains(&id)
+        }
+
+        fn are_possible(&self) -> bool {
+            !self.of.is_empty()
         }
 
         fn is_recalling(&self) -> bool {
