@@ -262,7 +262,8 @@ impl Server {
         let mut events = Vec::with_capacity(64);
         let mut spin = Spin::default();
         let ended = loop {
-            let timeout = if self.is_idle() && !self.state.has_work_left() && spin.goes_on() {
+            let may_spin = self.is_idle() && !self.state.has_work_left();
+            let timeout = if may_spin && spin.goes_on() {
                 spin.give_way();
                 Some(Timespec { tv_sec: 0, tv_nsec: 0 })
             } else {
@@ -273,7 +274,7 @@ impl Server {
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             ) {
-                Ok(0) if self.is_idle() && spin.goes_on() => continue,
+                Ok(0) if may_spin && spin.goes_on() => continue,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -284,6 +284,11 @@ impl HugeTable {
                 continue;
             }
             let found = place.find_one(name)?;
+            // The root that was found may be a copy that its source has given up: then the table goes
+            // on at the other node, with its records.
+            if found.is_some() && self.has_root(&place)? {
+                continue;
+            }
             let root = lock(&self.state).root;
             if let Some(found) = found
                 && root.region().0 == home.region()
@@ -296,6 +301,17 @@ impl HugeTable {
             }
         }
         Ok(())
+    }
+
+    /// Whether a node has a root of this table.
+    fn has_root(&self, place: &Place<'_>) -> Result<bool, Error> {
+        let Some(root) = place.find_one(&self.name)? else {
+            return Ok(false);
+        };
+        if labels::check_root(&self.name, &root.metadata).is_err() {
+            return Ok(false);
+        }
+        Ok(labels::read_root(&self.name, root.id, &root.metadata)?.0 == self.id)
     }
 
     /// Pins an object: a table that lost a part to eviction would be unusable.

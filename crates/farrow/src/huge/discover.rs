@@ -87,8 +87,19 @@ impl HugeTable {
                 None => vec![None; chunks.len()],
             };
             let moved = chunks.iter().zip(found).filter(|(_, found)| found.is_none());
-            for (chunk, _) in moved {
-                self.relocate_in(state, chunk)?;
+            let mut moved: Vec<&Partition> = moved.map(|(chunk, _)| *chunk).collect();
+            if moved.is_empty() {
+                continue;
+            }
+            // In order, one search asks for many of them at a time.
+            moved.sort_unstable_by_key(|chunk| chunk.version);
+            let mut search = Search::new(self, state)?;
+            for chunk in moved {
+                match search.version(chunk.version, &self.chunk_name(chunk.version))? {
+                    Some(found) => self.note_place(state, chunk, found).map(drop)?,
+                    // It moves just now.
+                    None => self.relocate_in(state, chunk).map(drop)?,
+                }
             }
         }
         Ok(())
@@ -100,19 +111,22 @@ impl HugeTable {
 
     /// Calls `look` until it breaks off, or misses nothing that moved meanwhile. It returns whether
     /// it found nothing new. A chunk is at its new node before it leaves the old one, so each
-    /// draining node can cause one miss more.
+    /// draining node can cause one miss more. Where others append all the time, the looks after the
+    /// timeout are the last ones, whatever they find.
     fn look_despite_moves(
         &self,
         mut look: impl FnMut() -> Result<ControlFlow<(), bool>, Error>,
     ) -> Result<(), Error> {
         let nodes = self.client.nodes();
+        let deadline = deadline_after(self.client.session().timeout);
         let mut version = nodes.own().reader.members_version()?;
         let mut misses = 0;
         loop {
             misses = match look()? {
                 ControlFlow::Break(()) => return Ok(()),
                 ControlFlow::Continue(true) => misses + 1,
-                ControlFlow::Continue(false) => 0,
+                ControlFlow::Continue(false) if Instant::now() < deadline => 0,
+                ControlFlow::Continue(false) => misses + 1,
             };
             let now = nodes.own().reader.members_version()?;
             let draining = if now == 0 { 0 } else { nodes.members()?.draining.len() };
@@ -162,7 +176,18 @@ impl HugeTable {
                 None => ControlFlow::Continue(true),
             })
         })?;
-        let (node, found) = found.ok_or_else(|| self.gone(chunk.version))?;
+        let found = found.ok_or_else(|| self.gone(chunk.version))?;
+        self.note_place(state, chunk, found)
+    }
+
+    /// Notes where a chunk is now.
+    fn note_place(
+        &self,
+        state: &mut SeenTable,
+        chunk: &Partition,
+        (node, found): (Arc<str>, FoundObject),
+    ) -> Result<Partition, Error> {
+        let name = self.chunk_name(chunk.version);
         if labels::read_chunk(&name, &found.metadata)? != (chunk.position, chunk.rows) {
             return Err(self.gone(chunk.version));
         }

@@ -45,7 +45,15 @@ pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
     // Earlier versions stored no settings, or nothing behind them. Damaged ones are no reason to
     // lose the rules.
     let (settings, rest) = postcard::take_from_bytes(rest).unwrap_or_default();
-    let drain = postcard::from_bytes(rest).ok().flatten();
+    let drain = match postcard::from_bytes(rest) {
+        Ok(drain) => drain,
+        Err(error) => {
+            if !rest.is_empty() {
+                tracing::error!(%error, "what was stored of drains cannot be read: drain again");
+            }
+            None
+        }
+    };
     Some(ClusterRecord { membership, rules, settings, drain })
 }
 

@@ -67,6 +67,10 @@ pub(in crate::protocol) struct CountQueue {
 impl CountQueue {
     /// Adds a request. Returns whether it is the only one, so that its count can begin.
     pub(in crate::protocol) fn push(&mut self, request: CountRequest) -> bool {
+        // Scrapers that hung up are not known here: one count is for all that wait.
+        if request.asker.is_none() && self.later.iter().any(|one| one.asker.is_none()) {
+            return false;
+        }
         self.later.push_back(request);
         self.job.is_none() && self.later.len() == 1
     }
