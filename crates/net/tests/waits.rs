@@ -65,9 +65,10 @@ fn a_release_does_not_wait_for_a_connection() {
     assert!(matches!(opened.join().unwrap(), Err(NetError::Lost { .. })));
 }
 
-/// A release reaches a home, and one without a connection reaches it with the next one.
+/// Regression test: a release without a connection waited for the next request to the home, and the
+/// object was held there until then.
 #[test]
-fn releases_arrive_on_this_connection_or_the_next() {
+fn a_release_without_a_connection_opens_one() {
     let home = Home::start(1 << 20, Credentials::Plain, common::STALL);
     home.add(1, &[span(0, 100)]);
     let reader = Reader::plain(&home, home.address, common::STALL);
@@ -76,10 +77,35 @@ fn releases_arrive_on_this_connection_or_the_next() {
     until("the first hold is released", || home.source.holds() == 1);
     home.server.cut(&member("reader"), LONG).unwrap();
     reader.peer.release(second.hold);
+    until("the second hold is released", || home.source.holds() == 0);
+    // Without a ticket there is no connection for a while.
     let third = reader.peer.open(&want(1)).unwrap();
-    until("the second hold is released", || home.source.holds() == 1);
+    *reader.control.is_expelled.lock().unwrap() = true;
+    home.server.cut(&member("reader"), LONG).unwrap();
     reader.peer.release(third.hold);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(home.source.holds(), 1);
+    *reader.control.is_expelled.lock().unwrap() = false;
     until("no hold is left", || home.source.holds() == 0);
+}
+
+/// A reader is killed while the home opens an object for it. Its next daemon has the holds of this
+/// one ended, and then the open is done.
+#[test]
+fn an_open_that_outlives_its_connection_leaves_no_hold() {
+    let (home, source) = spilling(common::STALL);
+    home.add(2, &[span(0, 100)]);
+    let reader = Reader::plain(&home, home.address, common::STALL);
+    let first = reader.peer.open(&want(2)).unwrap();
+    reader.peer.release(first.hold);
+    until("the hold is released", || home.source.holds() == 0);
+    // It opens no further connection, over which it would release the hold.
+    *reader.control.is_expelled.lock().unwrap() = true;
+    *source.disconnects.lock().unwrap() = Some(Arc::clone(&home.server));
+    assert!(reader.peer.open(&want(2)).is_err());
+    assert!(source.disconnects.lock().unwrap().is_none(), "it was opened");
+    until("the connection ends", || home.server.connections() == 0);
+    assert_eq!(home.source.holds(), 0);
 }
 
 /// A home whose objects with odd keys are in files until the test restores them.
@@ -88,6 +114,8 @@ struct SpillingSource {
     is_restored: AtomicBool,
     /// Opens of objects in files.
     asked: Mutex<Vec<HoldId>>,
+    /// Ends the connections of a member while it opens the next object.
+    disconnects: Mutex<Option<Arc<DataServer>>>,
 }
 
 impl Source for SpillingSource {
@@ -107,6 +135,9 @@ impl Source for SpillingSource {
                 asked.push(hold);
             }
             return Err(SourceRefusal::passing("on its way"));
+        }
+        if let Some(server) = self.disconnects.lock().unwrap().take() {
+            server.disconnect(member, "its daemon was killed");
         }
         self.table.open(member, hold, want)
     }
@@ -135,6 +166,7 @@ fn spilling(stall: Duration) -> (Home, Arc<SpillingSource>) {
         table: Arc::clone(&home.source),
         is_restored: AtomicBool::new(false),
         asked: Mutex::default(),
+        disconnects: Mutex::default(),
     });
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     home.address = listener.local_addr().unwrap();

@@ -147,6 +147,15 @@ pub enum NetAction {
         /// The ticket.
         result: Result<[u8; 32], String>,
     },
+    /// A member's daemon follows another one, whose reads have ended with it.
+    EndReads {
+        /// The member.
+        node: String,
+        /// Its incarnation as a member.
+        incarnation: u64,
+        /// The life of the daemon that follows.
+        life: u64,
+    },
     /// A member requests a ticket. The event loop answers it.
     IssueTicket {
         /// The request.

@@ -241,9 +241,26 @@ impl Net {
 
     /// Issues a ticket for a connection of a member, whose daemon has this life.
     pub(crate) fn issue_ticket(&self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
-        self.shared.source.hear_of_life(member, life);
+        self.hear_of_life(member, life)?;
         let ticket = self.shared.server.issue_ticket(member).map_err(words)?;
         Ok(*ticket.as_bytes())
+    }
+
+    /// Notes the life of a member's daemon. If it follows another one, ends what that one reads.
+    fn hear_of_life(&self, member: &MemberLife, life: u64) -> Result<(), String> {
+        let Self { shared, .. } = self;
+        match shared.source.life_of(member) {
+            Some(known) if known > life => {
+                Err(format!("daemon {life} of {member} has ended, number {known} follows it"))
+            }
+            Some(known) if known == life => Ok(()),
+            _ => {
+                // First: what their threads open from now on is released by them.
+                shared.server.disconnect(member, &format!("daemon {life} of {member} follows"));
+                shared.source.end_reads_before(member, life);
+                Ok(())
+            }
+        }
     }
 
     /// The descriptors that a client needs for an object whose pages are brought one by one: the
@@ -270,6 +287,12 @@ impl Net {
                     self.pools.remove(&member.name);
                 }
                 self.end_later(Ending { member: Some(member), peer });
+            }
+            NetAction::EndReads { node, incarnation, life } => {
+                let member = MemberLife { name: node, incarnation };
+                if let Err(why) = self.hear_of_life(&member, life) {
+                    tracing::debug!(%why, "a late message");
+                }
             }
             NetAction::Open { token, node, want, part } => match self.peer(&node) {
                 Ok(peer) => self.push(&node, NetJob::Open { token, peer, want, part }),

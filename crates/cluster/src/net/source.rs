@@ -71,6 +71,16 @@ pub(super) struct ServedState {
     restoring: BTreeMap<ObjectId, Instant>,
 }
 
+impl ServedState {
+    /// Takes out what a member reads.
+    fn end_reads_of(&mut self, member: &MemberLife) -> Vec<Arc<Reading>> {
+        let all = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
+        let ended: Vec<ReaderId> =
+            self.readings.range(all).map(|(reader, _)| reader.clone()).collect();
+        ended.iter().filter_map(|reader| self.readings.remove(reader)).collect()
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct RegionSource {
     map: Arc<FileMap>,
@@ -127,25 +137,34 @@ impl RegionSource {
         Ok(())
     }
 
-    /// Records a member's daemon and ends the reads of an earlier one.
-    pub(super) fn hear_of_life(&self, member: &MemberLife, life: u64) {
+    /// The life of a member's daemon, as it was heard of last.
+    pub(super) fn life_of(&self, member: &MemberLife) -> Option<u64> {
+        lock(&self.state).lives.get(member).copied()
+    }
+
+    /// Records a member's daemon, and ends the reads of an earlier one, whose connections are cut.
+    pub(super) fn end_reads_before(&self, member: &MemberLife, life: u64) {
         let mut state = lock(&self.state);
-        if state.lives.insert(member.clone(), life).is_some_and(|earlier| earlier != life) {
-            state.readings.retain(|(of, _), _| of != member);
-            state.broadcasts.forget(member);
-        }
+        let ended = state.end_reads_of(member);
+        state.broadcasts.forget(member);
+        state.lives.insert(member.clone(), life);
+        drop(state);
+        // The end of a hold writes to the region.
+        drop(ended);
     }
 
     /// Removes a member whose incarnation has ended. No thread reads for it any more.
     pub(super) fn forget(&self, member: &MemberLife) {
         let mut state = lock(&self.state);
         state.lives.remove(member);
-        state.readings.retain(|(of, _), _| of != member);
+        let ended = state.end_reads_of(member);
         state.broadcasts.forget(member);
         state.interests.retain(|_, members| {
             members.remove(member);
             !members.is_empty()
         });
+        drop(state);
+        drop(ended);
     }
 
     /// Records a member's interest. Returns false if the object is being deleted.

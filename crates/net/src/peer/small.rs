@@ -106,11 +106,13 @@ impl Small {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for releases; `None`: the peer is lost.
+    /// Waits for new releases, or for the end of a connection that has not acknowledged all; `None`:
+    /// the peer is lost.
     fn next_releases(&self) -> Option<Vec<u64>> {
         let mut releases = self.releases();
         while !releases.is_closed {
-            if !releases.fresh.is_empty() {
+            let is_due = !releases.all.is_empty() && self.usable().is_none();
+            if is_due || !releases.fresh.is_empty() {
                 return Some(std::mem::take(&mut releases.fresh));
             }
             releases = self.has_fresh.wait(releases).unwrap_or_else(PoisonError::into_inner);
@@ -242,10 +244,16 @@ pub(super) fn release(small: &Arc<Small>, hold: HoldId) {
 }
 
 /// Sends releases until the peer is lost. The callers of [`release`] never wait for the network.
-pub(super) fn run_releases(small: &Small) {
+pub(super) fn run_releases(small: &Arc<Small>) {
     while let Some(holds) = small.next_releases() {
-        // Without a connection, the next one sends the releases.
-        let Some(live) = small.usable() else { continue };
+        let Some(live) = small.usable() else {
+            // A new connection sends all of them. Nothing else may need one for a long time, and the
+            // peer holds the objects until then. An attempt begins with a pause after a failure.
+            if let Err(error) = connection(small) {
+                tracing::debug!(peer = %small.peer.options.name, %error, "releases wait");
+            }
+            continue;
+        };
         for hold in holds {
             if let Err(error) = send_release(small, &live, hold) {
                 live.socket.cut(error.to_string());
@@ -336,6 +344,10 @@ fn receive_all(small: &Arc<Small>, live: &SmallConnection, mut reader: FrameRead
         std::mem::take(&mut table.pending)
     };
     live.changed.notify_all();
+    // Under the lock, or the releasing thread could miss the end between its look and its wait.
+    let releases = small.releases();
+    small.has_fresh.notify_all();
+    drop(releases);
     let error = small.peer.dialer.error(&small.peer, error);
     for pending in pending.into_values() {
         if let Pending::Read(pending) = pending {

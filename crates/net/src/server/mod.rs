@@ -149,6 +149,13 @@ impl DataServer {
         self.shared.registry.cut(Some(member), &format!("{member} was cut off"), time)
     }
 
+    /// Revokes the unused tickets of a member and ends its connections, without waiting for their
+    /// threads. A hold that such a thread opens after this call is released by it.
+    pub fn disconnect(&self, member: &MemberLife, reason: &str) {
+        self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner).revoke(member);
+        self.shared.registry.disconnect(member, reason);
+    }
+
     /// Number of admitted connections.
     #[must_use]
     pub fn connections(&self) -> usize {

@@ -172,6 +172,14 @@ impl Registry {
         self.cut_where(is_meant, reason, time)
     }
 
+    /// Cuts the connections of a member, without waiting.
+    pub(super) fn disconnect(&self, member: &MemberLife, reason: &str) {
+        let state = lock(&self.state);
+        let of_member =
+            state.connections.values().filter(|one| one.member.as_ref() == Some(member));
+        of_member.for_each(|one| one.socket.cut(reason));
+    }
+
     fn cut_where(
         &self,
         is_meant: impl Fn(u64, &ServedConnection) -> bool,

@@ -113,6 +113,11 @@ impl NodeState {
             Question::Untake { object, number } => {
                 Some(self.untake(from, (object, number), now_ms, out))
             }
+            Question::Restarted { life } => {
+                let node = from.to_owned();
+                out.push(Action::Net(NetAction::EndReads { node, incarnation, life }));
+                Some(Answer::Done)
+            }
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
         }
     }

@@ -128,6 +128,9 @@ impl NodeState {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), None, &mut context);
             }
+            // A member that answers `No` has no reads of the earlier daemon, or cannot end them.
+            (PendingQuestion::Notification { question: Question::Restarted { .. }, .. }, Ok(_)) => {
+            }
             (
                 PendingQuestion::Notification { node, question, until_ms },
                 Err(_) | Ok(Answer::No(_)),

@@ -118,7 +118,8 @@ impl NodeState {
         }
     }
 
-    /// Announces this incarnation to the members, once it is one of them.
+    /// Announces to the members that this daemon follows an earlier one, once it is one of them:
+    /// what that one read of their objects has ended, and so may have replicas of its own.
     pub(super) fn tell_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &self.cluster.0 else { return };
         let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
@@ -126,7 +127,14 @@ impl NodeState {
         if members.any(|one| one.name == *own && one.incarnation == incarnation) {
             let others = view.members.iter().filter(|one| one.name != *own);
             let others = others.map(|one| (one.name.to_string(), one.incarnation.0));
-            self.tell_new_life(others.collect::<Vec<_>>(), now_ms, out);
+            let others: Vec<(String, u64)> = others.collect();
+            if std::mem::take(&mut self.replicas.is_restarted) {
+                let life = self.home.life();
+                for (node, _) in &others {
+                    self.cluster.notify(node, Question::Restarted { life }, now_ms, out);
+                }
+            }
+            self.tell_new_life(others, now_ms, out);
         }
     }
 

@@ -103,6 +103,12 @@ pub enum Question {
         /// Number of the move.
         number: u64,
     },
+    /// My daemon follows another one, which has ended: so have its reads of your objects. An earlier
+    /// version answers `No`.
+    Restarted {
+        /// How often a daemon opened my region.
+        life: u64,
+    },
 }
 
 /// The answer to a question.
