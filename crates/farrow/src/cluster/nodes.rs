@@ -180,6 +180,7 @@ impl Nodes {
         // Not under the lock: this node may be slow, and other threads may call other nodes
         // meanwhile.
         let session = Session::open(&self.options, &node.name)?;
+        self.own.note_other(&session);
         let mut seen = lock(&self.seen);
         let session = Arc::clone(seen.sessions.entry(node.name.clone()).or_insert(session));
         seen.count_usable();

@@ -14,7 +14,7 @@ use farrow_wire::{
     WireTarget,
 };
 
-use crate::connection::connect::connect;
+use crate::connection::connect::{Destination, connect};
 use crate::connection::session::Session;
 use crate::connection::turn::Turn;
 use crate::error::Error;
@@ -230,7 +230,13 @@ fn connect_again(
         node: node.to_owned(),
         maps_memory: false,
     };
-    let connected = connect(&own.socket, &hello, None, deadline, own.timeout)?;
+    let to = Destination {
+        socket: &own.socket,
+        spawn: None,
+        excluded: &|| own.excluded(),
+        patience: own.timeout,
+    };
+    let connected = connect(&to, &hello, deadline).map_err(|error| own.with_own_name(error))?;
     let welcome = connected.welcome;
     Ok(RequestConnection {
         link: Arc::new(connected.link),

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
-use farrow_wire::{Hello, Members, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
-use crate::connection::connect::{Connected, connect};
+use crate::connection::connect::{Connected, Destination, connect};
 use crate::connection::replaced::is_served;
 use crate::connection::session::{Connection, Identity, Session};
 use crate::error::Error;
@@ -51,8 +51,10 @@ impl Session {
         let mut connection = self.connection();
         loop {
             if connection.link.is_dead() {
-                // The request was not sent yet, so any request may be sent again.
-                connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
+                // The request was not sent yet, so any request may be sent again. A call that waits
+                // long for something else waits for a daemon no longer than any other.
+                let until = deadline.min(Instant::now() + self.timeout);
+                connection = self.reconnect(&connection, until).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
             let is_seal = matches!(body, RequestBody::Seal { .. });
@@ -94,8 +96,7 @@ impl Session {
 
     /// The error of a call; of a timeout, with the name of the node and why it may be silent.
     fn error_of(&self, error: LinkError) -> Error {
-        let members = self.reader.published_members().ok().flatten();
-        match (error, members.and_then(|(_, bytes)| Members::decode(&bytes))) {
+        match (error, self.members()) {
             (LinkError::Timeout { waited_ms, .. }, Some(members)) => {
                 let own = members.nodes.iter().find(|node| node.is_own);
                 let name = own.map_or(self.node.as_str(), |own| own.name.as_str());
@@ -103,7 +104,7 @@ impl Session {
                 let why = if is_cut_off { ", which is cut off from its cluster" } else { "" };
                 Error::Timeout { what: format!("node {name:?}{why}"), waited_ms }
             }
-            (error, _) => error.into(),
+            (error, _) => self.with_own_name(error.into()),
         }
     }
 
@@ -195,9 +196,16 @@ impl Session {
         let hello = self.return_hello();
         // A restarted daemon is waited for; if none appears, the caller waits no longer than its
         // own deadline.
-        let Connected { link, welcome, .. } =
-            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)
-                .inspect_err(|error| self.note_replaced(error))?;
+        let to = Destination {
+            socket: &self.socket,
+            spawn: self.spawn.as_ref(),
+            excluded: &|| self.excluded(),
+            patience: self.timeout,
+        };
+        let connected = connect(&to, &hello, deadline);
+        let Connected { link, welcome, .. } = connected
+            .inspect_err(|error| self.note_replaced(error))
+            .map_err(|error| self.with_own_name(error))?;
         let link = Arc::new(link);
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;

@@ -32,20 +32,31 @@ pub(crate) struct Connected {
     pub(crate) has_started_node: bool,
 }
 
+/// Where a node is expected, and how long it is waited for.
+pub(crate) struct Destination<'a> {
+    pub(crate) socket: &'a Path,
+    /// How a private node is started if none is there.
+    pub(crate) spawn: Option<&'a SpawnCommand>,
+    /// Why no successor of a daemon that has ended is waited for.
+    pub(crate) excluded: &'a dyn Fn() -> Option<String>,
+    /// The whole wait, for errors.
+    pub(crate) patience: Duration,
+}
+
 /// Connects, and starts a node if none is running and one may be started.
 pub(crate) fn connect(
-    socket: &Path,
+    to: &Destination<'_>,
     hello: &Hello,
-    spawn: Option<&SpawnCommand>,
     deadline: Instant,
-    patience: Duration,
 ) -> Result<Connected, Error> {
+    let Destination { socket, spawn, excluded, patience } = *to;
     let mut pause = RETRY_FIRST;
     let mut child: Option<(Child, Option<File>)> = None;
     let is_return = hello.resume.is_some();
     loop {
         let mut was_there = false;
         let mut silent = None;
+        let mut given_up = None;
         let failure = match Link::connect(socket, hello.clone(), deadline) {
             Ok((link, welcome, descriptors)) => {
                 let has_started_node = child.is_some();
@@ -54,7 +65,11 @@ pub(crate) fn connect(
                 }
                 return Ok(Connected { link, welcome, descriptors, has_started_node });
             }
-            Err(LinkError::Closed { reason, .. }) => reason,
+            Err(LinkError::Closed { reason, .. }) => {
+                // Not even a supervisor has the socket.
+                given_up = is_return.then(excluded).flatten();
+                reason
+            }
             // The socket exists: another daemon may follow at once.
             Err(LinkError::Unwelcome { reason, .. }) => {
                 was_there = true;
@@ -80,6 +95,10 @@ pub(crate) fn connect(
         };
         if spawn.is_none() && !is_return && !was_there {
             return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
+        }
+        if let Some(why) = given_up {
+            let reason = format!("{failure}; {why}");
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason });
         }
         if Instant::now() + pause >= deadline {
             if let Some(node) = silent {

@@ -3,7 +3,8 @@
 //! * `session`: the session itself; `calls`, its requests; `holds`, its objects.
 //! * `connect` reaches or starts a daemon, `mapping` maps its region.
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
-//! * `replaced`: whether another node serves the socket, with other memory.
+//! * `replaced`: whether another node serves the socket, with other memory; `excluded`: whether the
+//!   cluster goes on without the node.
 //! * `reserved_names`, `reserved_objects`: reservations, which are renewed at the next daemon.
 //! * `sealing`, `pending_holds`: seals whose objects this client does not hold yet.
 //! * `late_queue`: requests whose answers are awaited after their calls, in a thread.
@@ -12,6 +13,7 @@
 
 mod calls;
 pub(crate) mod connect;
+mod excluded;
 mod holds;
 mod inherited;
 pub(crate) mod late_queue;

@@ -9,7 +9,8 @@ use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader,
 use farrow_wire::link::{Link, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
 
-use crate::connection::connect::{Connected, connect};
+use crate::connection::connect::{Connected, Destination, connect};
+use crate::connection::excluded::Exclusion;
 use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
@@ -94,6 +95,7 @@ pub(crate) struct Session {
     pub(super) link: Mutex<Connection>,
     pub(super) reconnecting: Turn,
     pub(super) replaced: Replaced,
+    pub(super) exclusion: Exclusion,
     /// One more than the number of hold slots at the latest request for a block.
     pub(super) hold_slots: Mutex<u64>,
 }
@@ -113,8 +115,14 @@ impl Session {
             node: node.to_owned(),
             maps_memory: true,
         };
+        let to = Destination {
+            socket: &socket,
+            spawn: spawn.as_ref(),
+            excluded: &|| None,
+            patience: options.timeout,
+        };
         let Connected { link, welcome, descriptors, has_started_node } =
-            connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
+            connect(&to, &hello, deadline)?;
         let proximity = if node.is_empty() { Proximity::Local } else { Proximity::Remote };
         let region = Arc::new(map(&welcome, descriptors, proximity)?);
         region.advise_huge();
@@ -167,6 +175,7 @@ impl Session {
             link: Mutex::new(Connection { link: Arc::new(link), number: FIRST_CONNECTION }),
             reconnecting: Turn::default(),
             replaced: Replaced::default(),
+            exclusion: Exclusion::default(),
             hold_slots: Mutex::default(),
         });
         SESSIONS.add(&session);

@@ -232,6 +232,12 @@ impl Subscription {
                 if !is_passing || since.elapsed() >= self.session.timeout {
                     return Err(error.into());
                 }
+                if let (LinkError::Closed { socket, reason }, Some(why)) =
+                    (&error, self.session.excluded())
+                {
+                    let reason = format!("{reason}; {why}");
+                    return Err(Error::Disconnected { socket: socket.clone(), reason });
+                }
             }
         }
         Ok(match &self.listener {
