@@ -135,7 +135,6 @@ impl HoldArea {
             count += u64::from(value != 0);
             let slot = value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
             slot.filter(|slot| self.layout.is_slot(*slot)).into_iter().for_each(&mut see);
-            true
         })?;
         Ok(count)
     }
@@ -183,8 +182,8 @@ impl HoldArea {
         Ok(())
     }
 
-    /// Pass each slot of a block that may be in use to `see`, until it returns false.
-    fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
+    /// Pass each slot of a block that may be in use to `see`.
+    fn scan(&self, block: u32, see: impl FnMut(u64)) -> Result<(), StoreError> {
         let (mut span, owner) = (self.span_of(block), self.owner_of(block));
         let used =
             |words: &[u64]| words.first().copied().unwrap_or(0).min(self.layout.hold_slots());
@@ -197,11 +196,7 @@ impl HoldArea {
         let words = self.pages.read(span, owner)?;
         let used = used(&words);
         let slots = words.iter().skip(HOLD_HEADER_WORDS as usize).take(used as usize);
-        for value in slots {
-            if !see(*value) {
-                break;
-            }
-        }
+        slots.copied().for_each(see);
         Ok(())
     }
 
