@@ -8,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use common::nodes::Nodes;
 use common::supervised::Supervised;
 use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
 use farrow::{Client, Error, Metadata, ObjectOptions, Value};
@@ -341,4 +342,77 @@ fn metadata_is_found_while_its_object_leaves_memory_and_returns() {
         is_over.store(true, sync::Ordering::Relaxed);
         reading.join().unwrap();
     });
+}
+
+/// An object comes back slowly: its home has no room for some seconds. A reader at a node that cannot
+/// map its memory waits for it as a reader at the home does.
+#[test]
+fn an_object_that_comes_back_late_is_found_from_a_node_that_cannot_map_its_home() {
+    let (nodes, _folder) = apart();
+    let (home, reader) = (nodes.client(0), nodes.client(1));
+    home.put(&Value::Bytes(&bytes_of(1, 8 * MIB)), Some("x")).unwrap();
+    assert_eq!(home.evict(1).unwrap().objects, 1);
+    // What is held stays in memory.
+    let mut held = Vec::new();
+    while let Ok(id) = home.put(&Value::Bytes(&bytes_of(2, MIB)), None) {
+        held.push(home.get(&id.into(), Duration::ZERO).unwrap());
+    }
+    let got = std::thread::spawn(move || get(&reader, "x"));
+    // Longer than the home waits before it refuses a single request.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(!got.is_finished(), "{:?}", got.join().unwrap().err());
+    drop(held);
+    assert!(got.join().unwrap().unwrap() == bytes_of(1, 8 * MIB));
+}
+
+/// Found by drains with spilled objects. The least recently used object of the home was a replica, of
+/// which the spill made no file and which it did not evict either. So each restore looked for room in
+/// vain. A get at the home failed with `OutOfMemory`, one at another node with `NodeUnreachable`, after
+/// a minute.
+#[test]
+fn a_restore_evicts_the_replicas_of_other_objects() {
+    let (nodes, _folder) = apart();
+    let (home, other) = (nodes.client(0), nodes.client(1));
+    // Each time six fit into the memory of a node.
+    for number in 0..10 {
+        let (bytes, name) = (bytes_of(number, 5 * MIB), format!("a{number}"));
+        home.put(&Value::Bytes(&bytes), Some(&name)).unwrap();
+    }
+    for number in 0..5 {
+        let (bytes, name) = (bytes_of(number, 5 * MIB), format!("b{number}"));
+        other.put(&Value::Bytes(&bytes), Some(&name)).unwrap();
+        assert!(get(&home, &name).unwrap() == bytes, "{name}");
+    }
+    let own = (0..10).map(|number| (number, format!("a{number}")));
+    for (number, name) in own.clone() {
+        assert!(get(&home, &name).unwrap() == bytes_of(number, 5 * MIB), "{name}");
+    }
+    for number in 0..5 {
+        assert!(get(&home, &format!("b{number}")).is_ok());
+    }
+    for (number, name) in own {
+        assert!(get(&other, &name).unwrap() == bytes_of(number, 5 * MIB), "{name}");
+    }
+    assert_balanced(&home.stats().unwrap());
+}
+
+/// A manual eviction counts a replica as evicted that leaves memory without a file.
+#[test]
+fn a_manual_eviction_evicts_replicas() {
+    let (nodes, _folder) = apart();
+    let (home, other) = (nodes.client(0), nodes.client(1));
+    other.put(&Value::Bytes(&bytes_of(1, MIB)), Some("x")).unwrap();
+    assert!(get(&home, "x").is_ok());
+    assert_eq!(home.evict(1).unwrap().objects, 1);
+    let stats = home.stats().unwrap();
+    assert_eq!((stats.node.used, stats.node.objects_spilled), (0, 0));
+    assert!(get(&home, "x").unwrap() == bytes_of(1, MIB));
+}
+
+/// Two nodes that cannot map each other's memory, and the folder of their files.
+fn apart() -> (Nodes, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let spill = folder.path().to_str().unwrap();
+    let nodes = Nodes::start(2, "32M", &["--no-prepare", "--net", "only", "--spill", spill]);
+    (nodes, folder)
 }

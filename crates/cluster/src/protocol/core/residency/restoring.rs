@@ -1,6 +1,6 @@
 //! Objects come back from files into memory.
 
-use farrow_store::{Home, ObjectId, Room, StoreError, Target};
+use farrow_store::{Home, ObjectId, ReplicasFirst, Room, StoreError, Target};
 use farrow_wire::{ReplyBody, WireError};
 
 use super::Residency;
@@ -89,8 +89,8 @@ impl Residency {
                 break;
             }
             reclaim(home);
-            let bytes = Home::restored_bytes(&head).unwrap_or_default();
-            if let Err(error) = self.spill_for(home, &Room::of_run(bytes)) {
+            let room = Room::of_run(Home::restored_bytes(&head).unwrap_or_default());
+            if let Err(error) = self.make_room_for_restore(home, &room) {
                 tracing::error!(%error, "no room can be made");
             }
             begun = home.begin_restore(&head);
@@ -115,6 +115,14 @@ impl Residency {
                 self.restored(id, Err(error), out);
             }
         }
+    }
+
+    /// Replicas leave first, as for a put: they can be fetched again.
+    fn make_room_for_restore(&mut self, home: &mut Home, room: &Room) -> Result<(), StoreError> {
+        if home.has_replicas() && home.make_room(&ReplicasFirst, room)?.objects > 0 {
+            return Ok(());
+        }
+        self.spill_for(home, room)
     }
 
     /// Does the work that is due: room for restores, answers, jobs.

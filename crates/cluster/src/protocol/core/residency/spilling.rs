@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 use farrow_store::{
-    Evicted, Home, NamespaceId, Need, ObjectId, Room, SpillPlan, StoreError, Target, Within,
+    Evicted, Home, NamespaceId, Need, ObjectId, ReplicasFirst, Room, SpillPlan, StoreError, Target,
+    Within,
 };
 use farrow_wire::WireError;
 
@@ -124,7 +125,10 @@ impl Residency {
                     self.spills.writing.insert(head.id, (bytes, spare_bytes));
                     self.spills.jobs.push(SpillJob::Write { head, parts, spare_bytes });
                 }
-                Ok(None) | Err(StoreError::NotFound { .. }) => self.spills.settled(id, None),
+                Ok(None) | Err(StoreError::NotFound { .. }) => {
+                    let freed = evict_replica(home, id);
+                    self.spills.settled(id, freed);
+                }
                 Err(error) => {
                     tracing::error!(%id, %error, "an object cannot be spilled");
                     self.spills.settled(id, None);
@@ -214,5 +218,20 @@ impl Residency {
             None => self.spills.forget_file(id),
         }
         self.spills.settled(id, freed);
+    }
+}
+
+/// Evicts an object that is a replica: it needs no file, since it can be fetched again. Returns the
+/// bytes that became free; `None` if it is none, or is held.
+fn evict_replica(home: &mut Home, id: ObjectId) -> Option<Length> {
+    if !home.is_replica(Target::Id(id)).unwrap_or(false) {
+        return None;
+    }
+    match home.evict_victims(&ReplicasFirst, vec![id]) {
+        Ok(evicted) => (evicted.objects > 0).then_some(evicted.bytes),
+        Err(error) => {
+            tracing::error!(%id, %error, "a replica cannot be evicted");
+            None
+        }
     }
 }
