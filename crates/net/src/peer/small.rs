@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::connect::{PeerConnection, dial};
 use super::fetch::{Fetch, FetchRequest};
@@ -23,6 +23,9 @@ const PENDING_MAX: usize = 4096;
 
 /// Maximum attempts of an open, each on a new connection.
 const OPEN_ATTEMPTS: usize = 3;
+
+/// Pause after a connection for releases: they are not urgent.
+const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 enum Pending {
     Open,
@@ -118,6 +121,12 @@ impl Small {
             releases = self.has_fresh.wait(releases).unwrap_or_else(PoisonError::into_inner);
         }
         None
+    }
+
+    /// Pauses, unless the peer is lost.
+    fn pause_releases(&self) {
+        let is_open = |releases: &mut Releases| !releases.is_closed;
+        drop(self.has_fresh.wait_timeout_while(self.releases(), RELEASE_PAUSE, is_open));
     }
 
     /// Forgets the releases: a lost peer retains no hold for this node.
@@ -249,8 +258,12 @@ pub(super) fn run_releases(small: &Arc<Small>) {
         let Some(live) = small.usable() else {
             // A new connection sends all of them. Nothing else may need one for a long time, and the
             // peer holds the objects until then. An attempt begins with a pause after a failure.
-            if let Err(error) = connection(small) {
-                tracing::debug!(peer = %small.peer.options.name, %error, "releases wait");
+            match connection(small) {
+                // A peer that welcomes and ends connections is not asked again at once.
+                Ok(_) => small.pause_releases(),
+                Err(error) => {
+                    tracing::debug!(peer = %small.peer.options.name, %error, "releases wait");
+                }
             }
             continue;
         };
