@@ -14,7 +14,7 @@ use farrow_wire::{
     WireTarget,
 };
 
-use crate::connection::connect::{Destination, connect};
+use crate::connection::connect::{ConnectTarget, connect};
 use crate::connection::session::Session;
 use crate::connection::turn::Turn;
 use crate::error::Error;
@@ -230,7 +230,7 @@ fn connect_again(
         node: node.to_owned(),
         maps_memory: false,
     };
-    let to = Destination {
+    let to = ConnectTarget {
         socket: &own.socket,
         spawn: None,
         excluded: &|| own.excluded(),

@@ -7,7 +7,7 @@ use farrow_memory::Span;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
 
-use crate::connection::connect::{Connected, Destination, connect};
+use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::replaced::is_served;
 use crate::connection::session::{Connection, Identity, Session};
 use crate::error::Error;
@@ -196,7 +196,7 @@ impl Session {
         let hello = self.return_hello();
         // A restarted daemon is waited for; if none appears, the caller waits no longer than its
         // own deadline.
-        let to = Destination {
+        let to = ConnectTarget {
             socket: &self.socket,
             spawn: self.spawn.as_ref(),
             excluded: &|| self.excluded(),

@@ -33,7 +33,7 @@ pub(crate) struct Connected {
 }
 
 /// Where a node is expected, and how long it is waited for.
-pub(crate) struct Destination<'a> {
+pub(crate) struct ConnectTarget<'a> {
     pub(crate) socket: &'a Path,
     /// How a private node is started if none is there.
     pub(crate) spawn: Option<&'a SpawnCommand>,
@@ -45,11 +45,11 @@ pub(crate) struct Destination<'a> {
 
 /// Connects, and starts a node if none is running and one may be started.
 pub(crate) fn connect(
-    to: &Destination<'_>,
+    to: &ConnectTarget<'_>,
     hello: &Hello,
     deadline: Instant,
 ) -> Result<Connected, Error> {
-    let Destination { socket, spawn, excluded, patience } = *to;
+    let ConnectTarget { socket, spawn, excluded, patience } = *to;
     let mut pause = RETRY_FIRST;
     let mut child: Option<(Child, Option<File>)> = None;
     let is_return = hello.resume.is_some();

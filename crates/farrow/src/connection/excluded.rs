@@ -1,7 +1,7 @@
 //! Whether the other members go on without the client's own node.
 //!
-//! A client learns of its cluster from the daemon of its own node. Where that has ended and nobody
-//! starts the next one, the membership lists of other nodes, in mapped memory, say what became of it.
+//! A client learns of its cluster from the daemon of its own node. Where that has ended and has no
+//! successor, the membership lists of other nodes, in mapped memory, say what became of the node.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 

@@ -9,7 +9,7 @@ use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader,
 use farrow_wire::link::{Link, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
 
-use crate::connection::connect::{Connected, Destination, connect};
+use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
 use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
@@ -115,7 +115,7 @@ impl Session {
             node: node.to_owned(),
             maps_memory: true,
         };
-        let to = Destination {
+        let to = ConnectTarget {
             socket: &socket,
             spawn: spawn.as_ref(),
             excluded: &|| None,
