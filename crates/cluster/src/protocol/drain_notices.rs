@@ -92,13 +92,14 @@ impl NodeState {
             let text = format!("{DRAINING_MAX} other members drain at this moment");
             return Err(WireError::NotMoved(text));
         }
-        if *draining != before
-            && let Err(error) = self.keep_settings()
-        {
+        if *draining == before {
+            return Ok(());
+        }
+        if let Err(error) = self.keep_settings() {
             self.drain.record.draining = before;
             return Err(error);
         }
-        self.cluster.note_draining(node, is_draining);
+        self.cluster.has_news();
         self.tell_members();
         Ok(())
     }

@@ -295,6 +295,6 @@ impl NodeState {
                 || self.cluster.is_elsewhere(target)
         };
         // It may have moved to a node that was looked at before its old one.
-        look() || (self.cluster.is_any_draining() && look())
+        look() || (self.cluster.is_any_draining(&self.drain.record) && look())
     }
 }

@@ -30,7 +30,8 @@ impl NodeState {
             cost: NodeCost::default(),
             is_draining: self.drain.record.is_draining,
         };
-        let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(PeerNode::report).collect();
+        let report = |peer: &PeerNode| peer.report(&self.drain.record);
+        let mut nodes: Vec<MemberInfo> = cluster.peers.values().map(report).collect();
         nodes.push(own);
         nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
         Members {

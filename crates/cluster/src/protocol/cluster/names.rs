@@ -141,9 +141,10 @@ impl NodeState {
         let request = NameRequest { ticket, names: names.clone(), deadline_ms: *deadline_ms };
         cluster.parked.waiting.insert(ticket, waiting);
         let Cluster { naming, peers, membership, .. } = &mut **cluster;
-        let exists = |name: &str| is_name_known(&self.home, peers, name);
+        let record = &self.drain.record;
+        let exists = |name: &str| is_name_known(&self.home, peers, record, name);
         let mut outputs = Vec::new();
-        naming.set_unread(unread(peers, membership.view()));
+        naming.set_unread(unread(peers, record, membership.view()));
         naming.ask(request, now_ms, &exists, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
@@ -174,12 +175,13 @@ impl NodeState {
             return;
         };
         let Cluster { naming, peers, parked, membership, .. } = &mut **cluster;
+        let record = &self.drain.record;
         let asleep = std::mem::take(&mut parked.asleep);
         let (late, asleep): (Vec<WaitingForNames>, _) =
             asleep.into_iter().partition(|one| one.lease_awaited_until_ms <= now_ms);
         parked.asleep = asleep;
-        naming.set_unread(unread(peers, membership.view()));
-        let exists = |name: &str| is_name_known(&self.home, peers, name);
+        naming.set_unread(unread(peers, record, membership.view()));
+        let exists = |name: &str| is_name_known(&self.home, peers, record, name);
         let mut outputs = Vec::new();
         naming.tick(now_ms, &exists, &mut outputs);
         for WaitingForNames { session, seq, .. } in late {
@@ -351,13 +353,14 @@ impl NodeState {
             return;
         };
         let Cluster { naming, peers, membership, .. } = &mut **cluster;
-        let exists = |name: &str| is_name_known(&self.home, peers, name);
+        let record = &self.drain.record;
+        let exists = |name: &str| is_name_known(&self.home, peers, record, name);
         let (rules, key) = (&self.rules, node_key(from.name.as_str()));
         let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
         let checks = naming::NameChecks { exists: &exists, may_name: &may_name };
         let life = naming::NumberedLife { number: from.number, incarnation: from.incarnation };
         let mut outputs = Vec::new();
-        naming.set_unread(unread(peers, membership.view()));
+        naming.set_unread(unread(peers, record, membership.view()));
         naming.handle(life, message, checks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.serve_indebted(now_ms, out);

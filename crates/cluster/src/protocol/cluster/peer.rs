@@ -11,6 +11,7 @@ use farrow_wire::{MemberInfo, Reach, WireError};
 
 use super::offer::Offer;
 use super::peer_cost::PeerCost;
+use crate::protocol::core::drain::DrainRecord;
 
 /// The memory of another node, mapped by this one to look up names.
 #[derive(Debug, Clone)]
@@ -42,8 +43,6 @@ pub(in crate::protocol) struct PeerNode {
     /// Time of the next question for the address of its data server.
     pub(in crate::protocol) ask_net_at_ms: Option<u64>,
     pub(super) cost: PeerCost,
-    /// Its objects move to other nodes.
-    pub(in crate::protocol) is_draining: bool,
 }
 
 impl PeerNode {
@@ -53,8 +52,7 @@ impl PeerNode {
         let memory = PeerMemory::Missing(why.to_owned());
         let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
         let cost = PeerCost::default();
-        let is_draining = false;
-        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost, is_draining }
+        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost }
     }
 
     pub(in crate::protocol) fn set_reach(&mut self, state: Heard) {
@@ -129,7 +127,8 @@ impl PeerNode {
         self.cost.capacity().unwrap_or(offered)
     }
 
-    pub(in crate::protocol) fn report(&self) -> MemberInfo {
+    /// What clients learn of it. `record` says whether its objects move to other nodes.
+    pub(in crate::protocol) fn report(&self, record: &DrainRecord) -> MemberInfo {
         let Member { number, name, incarnation, address, .. } = &self.member;
         let mut report = MemberInfo {
             number: number.get(),
@@ -139,7 +138,7 @@ impl PeerNode {
             reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
             region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
             capacity: self.capacity(),
-            is_draining: self.is_draining && !self.is_lost(),
+            is_draining: record.has_draining(&self.member) && !self.is_lost(),
             ..MemberInfo::default()
         };
         match &self.memory {
@@ -161,6 +160,7 @@ impl PeerNode {
 pub(in crate::protocol) fn is_name_known(
     home: &Home,
     peers: &BTreeMap<String, PeerNode>,
+    record: &DrainRecord,
     full: &str,
 ) -> bool {
     #[cfg(feature = "failpoints")]
@@ -172,7 +172,7 @@ pub(in crate::protocol) fn is_name_known(
         || home.has_name(full).unwrap_or(true) || peers.values().any(|one| one.has_name(full));
     // A name may move between two looks, from a directory not yet read to one read before. It is in
     // the new one before it leaves the old one, so each further look can miss one more move only.
-    let movers = peers.values().filter(|one| one.is_draining).count();
+    let movers = peers.values().filter(|one| record.has_draining(&one.member)).count();
     (0..=movers).any(|_| look())
 }
 
@@ -188,6 +188,7 @@ pub(in crate::protocol) fn unknown_names(name: &NodeName, address: &str) -> Wire
 /// others are asked: they may know the names of those.
 pub(in crate::protocol) fn unread(
     peers: &BTreeMap<String, PeerNode>,
+    record: &DrainRecord,
     view: Option<&View>,
 ) -> Unread {
     let mut former = view.into_iter().flat_map(|view| &view.former);
@@ -195,10 +196,11 @@ pub(in crate::protocol) fn unread(
     let members = peers.values().filter(|one| !one.is_lost());
     let members = members.filter(|one| asks_all || one.mapped().is_none());
     let lost = peers.values().filter(|one| one.is_lost_unread());
+    let is_mover = |one: &&PeerNode| record.has_draining(&one.member) && !one.is_lost();
     Unread {
         members: members.map(|one| one.member.number).collect(),
         lost: lost.map(|one| one.member.number).min(),
-        movers: peers.values().filter(|one| one.is_draining && !one.is_lost()).count(),
+        movers: peers.values().filter(is_mover).count(),
     }
 }
 

@@ -51,7 +51,6 @@ impl NodeState {
                 && known.mapped().is_some()
             {
                 let is_same_life = known.member.incarnation == member.incarnation;
-                known.is_draining &= is_same_life;
                 known.cost = known.cost.in_view(is_same_life);
                 known.member = member.clone();
                 known.set_reach(Heard::Live);
@@ -61,7 +60,6 @@ impl NodeState {
             // Its objects are most likely still fetched in the same way.
             let known = cluster.peers.get(&name);
             peer.by_net = known.and_then(|known| known.by_net);
-            peer.is_draining = self.drain.record.has_draining(member);
             peer.cost = known.map_or(peer.cost, |known| {
                 known.cost.in_view(known.member.incarnation == member.incarnation)
             });

@@ -12,6 +12,7 @@ use super::peer::{MappablePeer, PeerNode, because, unknown_names};
 use super::state::OptionalCluster;
 use super::watched::{Dirty, Watched};
 use crate::net::NetFault;
+use crate::protocol::core::drain::DrainRecord;
 use crate::protocol::identity::{PeerIdentity, node_key};
 
 impl OptionalCluster {
@@ -73,18 +74,16 @@ impl OptionalCluster {
         self.peer_in_life(&member.name, member.incarnation).is_some()
     }
 
-    /// Notes whether the objects of a member move to other nodes.
-    pub(in crate::protocol) fn note_draining(&mut self, node: &str, is_draining: bool) {
-        let Some(cluster) = &mut self.0 else { return };
-        if let Some(peer) = cluster.peers.get_mut(node) {
-            cluster.has_news |= peer.is_draining != is_draining;
-            peer.is_draining = is_draining;
-        }
+    /// Whether objects of a member move to other nodes.
+    pub(in crate::protocol) fn is_any_draining(&self, record: &DrainRecord) -> bool {
+        self.live().any(|(_, one)| record.has_draining(&one.member))
     }
 
-    /// Whether objects of a member move to other nodes.
-    pub(in crate::protocol) fn is_any_draining(&self) -> bool {
-        self.live().any(|(_, one)| one.is_draining)
+    /// Clients are to be informed of a change of the members.
+    pub(in crate::protocol) fn has_news(&mut self) {
+        if let Some(cluster) = &mut self.0 {
+            cluster.has_news = true;
+        }
     }
 
     /// The numbers and incarnations of the members but this one, by name.
