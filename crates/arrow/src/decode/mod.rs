@@ -22,6 +22,9 @@ pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 /// the object.
 pub type Resolve<'a> = &'a dyn Fn(u64, u64) -> Option<Buffer>;
 
+/// Called with bytes of a resolved buffer before they are read. `false`: they cannot be.
+pub type BeforeRead<'a> = &'a dyn Fn(&[u8]) -> bool;
+
 /// Limits for a descriptor. A descriptor may never have more nodes than bytes, so its own length
 /// bounds the memory that a reader allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,12 +149,24 @@ impl Decoded {
     /// # Errors
     /// [`InvalidDescriptor`] for any range, count or length that does not fit.
     pub fn rebuild(&self, resolve: Resolve<'_>) -> Result<Rebuilt, InvalidDescriptor> {
+        self.rebuild_with(resolve, &|_| true)
+    }
+
+    /// Like [`Decoded::rebuild`], over memory that may not be there yet.
+    ///
+    /// # Errors
+    /// As [`Decoded::rebuild`], and [`InvalidDescriptor::Data`] for bytes that cannot be read.
+    pub fn rebuild_with(
+        &self,
+        resolve: Resolve<'_>,
+        before_read: BeforeRead<'_>,
+    ) -> Result<Rebuilt, InvalidDescriptor> {
         match &self.content {
             Content::NdArray { shape, data } => {
                 Ok(Rebuilt::NdArray(shape.clone(), rebuild::resolve_range(*data, resolve)?))
             }
             Content::Arrow(tree) => {
-                let batches = rebuild_batches(self.kind, tree, resolve)?;
+                let batches = rebuild_batches(self.kind, tree, (resolve, before_read))?;
                 let schema = Arc::clone(&tree.schema);
                 Ok(Rebuilt::Arrow(ArrowObject { kind: self.kind, schema, batches }))
             }
