@@ -1,12 +1,14 @@
 //! Checks of one node: its structure (constant time), and its contents (all the data).
 
-use super::BeforeRead;
 use crate::error::InvalidDescriptor;
 use crate::foreign;
 use crate::layout::{ArrayLayout, OffsetWidth, VIEW_BYTES};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
+
+/// Called with bytes of a resolved buffer before they are read. `false`: they cannot be.
+pub type BeforeRead<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// A node that is checked before it becomes an array.
 pub(super) struct Checked<'a> {

@@ -14,6 +14,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{ArrowError, Schema};
 use std::sync::Arc;
 
+pub use check::BeforeRead;
 pub(crate) use check::check_contents;
 pub(crate) use parse::{ArrayNode, Range, Validity};
 pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
@@ -21,9 +22,6 @@ pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 /// Maps (region offset, length) to a buffer of exactly that length; `None` if the range exceeds
 /// the object.
 pub type Resolve<'a> = &'a dyn Fn(u64, u64) -> Option<Buffer>;
-
-/// Called with bytes of a resolved buffer before they are read. `false`: they cannot be.
-pub type BeforeRead<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// Limits for a descriptor. A descriptor may never have more nodes than bytes, so its own length
 /// bounds the memory that a reader allocates.

@@ -1,8 +1,8 @@
 //! From nodes to arrays over memory. The bytes that a view covers are checked here, before the
 //! view exists.
 
-use super::check::{Checked, inconsistent, unreadable};
-use super::{ArrayNode, BeforeRead, Range, Resolve, Tree};
+use super::check::{BeforeRead, Checked, inconsistent, unreadable};
+use super::{ArrayNode, Range, Resolve, Tree};
 use crate::BatchData;
 use crate::error::InvalidDescriptor;
 use crate::foreign;
