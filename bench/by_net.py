@@ -330,10 +330,12 @@ def report(run: Run, size: dict[str, int]) -> str:
         cells.append(f"{middle:.3g} ({min(ratios):.3g} to {max(ratios):.3g})")
         cells += [_seconds(one) if one > 0 else "-" for one in cpu]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    lines += ["", "| case | lazy | other |", "| --- | --- | --- |"]
+    lines += ["", "| case | lazy | other | more | times |", "| --- " * 5 + "|"]
     for case, title, peer in LAZY_CASES:
-        both = (statistics.median(run.seconds[case, one]) for one in ("farrow", peer))
-        lines.append(f"| {title} | " + " | ".join(map(_seconds, both)) + f" ({peer}) |")
+        ours, theirs = (statistics.median(run.seconds[case, one]) for one in ("farrow", peer))
+        more = f"{'-' if ours < theirs else ''}{_seconds(abs(ours - theirs))}"
+        cells = [title, _seconds(ours), f"{_seconds(theirs)} ({peer})", more]
+        lines.append(f"| {' | '.join(cells)} | {ours / theirs:.3g} |")
     whole = statistics.median(run.seconds["whole", "farrow"])
     lines.append(f"\nThe whole table: {size['whole'] / 2**30 / whole:.3g} GiB/s.")
     return "\n".join(lines)

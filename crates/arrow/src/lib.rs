@@ -49,7 +49,7 @@ pub mod statistics;
 pub mod testing;
 mod wire;
 
-pub use decode::{ArrowObject, Decoded, Limits, Rebuilt, Resolve};
+pub use decode::{ArrowObject, BeforeRead, Decoded, Limits, Rebuilt, Resolve};
 pub use describe::{
     BatchData, CopyOut, CopySource, DescriptorStamp, Locate, Plan, Rewritten, restamp,
 };

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
+use std::cell::RefCell;
+
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
@@ -81,6 +83,43 @@ fn in_place_arrays_are_not_copied() {
             assert!(rewrites == 0 || shifted, "{data_type}: {rewrites} copies");
             check_array(&mut arena.clone(), &slice);
         }
+    }
+}
+
+/// A rebuild announces every byte that it reads: with all other bytes destroyed it is the same.
+#[test]
+fn what_a_rebuild_reads_is_announced() {
+    for data_type in sample_types() {
+        let array = random_array(&mut Random::new(4), &data_type, 40, true);
+        let (start, length) = if array.is_empty() { (0, 0) } else { (5, 30) };
+        let array = array.slice(start, length);
+        let mut arena = RegionBytes::default();
+        let field = field_of(&array);
+        let plan = arena.plan(|locate| Plan::array(&field, &array, locate)).unwrap();
+        let descriptor = arena.write(&plan).unwrap();
+        let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+        let announced = |arena: &RegionBytes| {
+            let ranges = RefCell::new(Vec::new());
+            let resolve = |offset, length| arena.resolve(offset, length);
+            let rebuilt = decoded.rebuild_with(&resolve, &|bytes| {
+                let at = arena.locate(bytes.as_ptr(), bytes.len());
+                ranges.borrow_mut().extend(at.map(|at| (at as usize, bytes.len())));
+                true
+            });
+            rebuilt.unwrap_or_else(|error| panic!("{data_type}: {error}"));
+            ranges.into_inner()
+        };
+        let ranges = announced(&arena);
+        let mut bytes = vec![0xff; arena.as_buffer().len()];
+        for (at, length) in &ranges {
+            let range = *at..at + length;
+            bytes[range.clone()].copy_from_slice(&arena.as_buffer()[range]);
+        }
+        assert_eq!(announced(&RegionBytes::new(&bytes)), ranges, "{data_type}");
+        let resolve = |offset, length| arena.resolve(offset, length);
+        let refused = decoded.rebuild_with(&resolve, &|_| false);
+        let is_read = ranges.iter().any(|(_, length)| *length > 0);
+        assert!(refused.is_err() || !is_read, "{data_type}");
     }
 }
 

@@ -5,13 +5,14 @@
 //! | --- | --- |
 //! | send a request and receive the reply | [`link`], with [`Request`] and [`Reply`] |
 //! | wait for events | [`listener`] |
+//! | pass page faults on to the daemon | [`ServeFaults`] |
 //! | find the socket of a node | [`paths`] |
 //! | end a wait early | [`interrupt`] |
 //! | define the rights of a node in a namespace | [`rights`] |
 //!
 //! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded [`Request`] or
-//! [`Reply`]. File descriptors travel only with the replies to `Hello`, `Handover` and `OpenLazy`. All
-//! input is untrusted: lengths are limited before anything is allocated.
+//! [`Reply`]. File descriptors travel only with the replies to `Hello`, `Handover` and `OpenLazy`,
+//! and with [`ServeFaults`]. All input is untrusted: lengths are limited before anything is allocated.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod link;
 pub mod listener;
 mod members;
 mod node_stats;
+mod page_faults;
 pub mod paths;
 mod reply;
 mod request;
@@ -36,13 +38,14 @@ pub use drain::*;
 pub use error::*;
 pub use members::*;
 pub use node_stats::*;
+pub use page_faults::*;
 pub use reply::*;
 pub use request::*;
 pub use settings::*;
 pub use spin::Spin;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;

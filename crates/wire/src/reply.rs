@@ -89,8 +89,9 @@ pub enum ReplyBody {
     Listing(Listing),
     /// To `Fetch` of metadata: the encoded metadata of an object that has no replica.
     Metadata(Vec<u8>),
-    /// To `OpenLazy`, with descriptors: a file for the object's bytes, and the device that gives
-    /// the right to serve page faults, if the node may open it.
+    /// To `OpenLazy`, with descriptors: a file for the object's bytes; a socket for
+    /// [`ServeFaults`](super::ServeFaults), if the node serves the client's faults; and the device
+    /// that gives the right to serve page faults, if the node may open it.
     Lazy(Box<LazyObject>),
     /// To `Drain`, about the state.
     Drain(DrainReport),
@@ -111,6 +112,8 @@ pub struct LazyObject {
     pub descriptor: Vec<u8>,
     /// crc32c of the descriptor.
     pub descriptor_crc: u32,
+    /// Whether the node serves the client's page faults.
+    pub is_served: bool,
 }
 
 /// A block of such an object.

@@ -7,12 +7,21 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
+/// Called with bytes of a resolved buffer before they are read. `false`: they cannot be.
+pub type BeforeRead<'a> = &'a dyn Fn(&[u8]) -> bool;
+
 /// A node that is checked before it becomes an array.
 pub(super) struct Checked<'a> {
     pub data_type: &'a DataType,
     pub layout: ArrayLayout,
     pub length: usize,
     pub offset: usize,
+    pub before_read: BeforeRead<'a>,
+}
+
+/// The error of bytes that cannot be read.
+pub(super) fn unreadable(data_type: &DataType) -> InvalidDescriptor {
+    InvalidDescriptor::Data { reason: format!("{data_type}: bytes that cannot be read") }
 }
 
 impl Checked<'_> {
@@ -141,8 +150,8 @@ impl Checked<'_> {
             return Ok(());
         }
         let offsets = buffers.first().map(Buffer::as_slice).unwrap_or_default();
-        let first = width.read(offsets, self.offset);
-        let last = self.total().and_then(|last| width.read(offsets, last));
+        let first = self.read_offset(width, offsets, Some(self.offset))?;
+        let last = self.read_offset(width, offsets, self.total())?;
         let (Some(first), Some(last)) = (first, last) else {
             return Err(self.error("an offset that is not negative", 0, 0));
         };
@@ -157,6 +166,21 @@ impl Checked<'_> {
             return Err(self.error("the values", last as usize, values));
         }
         Ok(())
+    }
+
+    fn read_offset(
+        &self,
+        width: OffsetWidth,
+        offsets: &[u8],
+        index: Option<usize>,
+    ) -> Result<Option<u64>, InvalidDescriptor> {
+        let start = index.and_then(|index| index.checked_mul(width.bytes()));
+        let bytes = start.and_then(|start| offsets.get(start..start.checked_add(width.bytes())?));
+        match bytes {
+            Some(bytes) if (self.before_read)(bytes) => Ok(width.read(bytes, 0)),
+            Some(_) => Err(unreadable(self.data_type)),
+            None => Ok(None),
+        }
     }
 
     /// Checks that each run has a value, and that the last run reaches the end of the array.
@@ -178,6 +202,9 @@ impl Checked<'_> {
         let raw = ends.buffers().first().map(Buffer::as_slice).unwrap_or_default();
         let at = last.filter(|_| !ends.is_empty()).and_then(|last| last.checked_mul(bytes));
         let raw = at.and_then(|at| raw.get(at..at.checked_add(bytes)?));
+        if raw.is_some_and(|raw| !(self.before_read)(raw)) {
+            return Err(unreadable(self.data_type));
+        }
         let end = raw.and_then(|raw| match bytes {
             2 => raw.try_into().ok().map(|raw| i64::from(i16::from_ne_bytes(raw))),
             4 => raw.try_into().ok().map(|raw| i64::from(i32::from_ne_bytes(raw))),

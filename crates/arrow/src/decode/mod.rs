@@ -14,6 +14,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{ArrowError, Schema};
 use std::sync::Arc;
 
+pub use check::BeforeRead;
 pub(crate) use check::check_contents;
 pub(crate) use parse::{ArrayNode, Range, Validity};
 pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
@@ -146,12 +147,24 @@ impl Decoded {
     /// # Errors
     /// [`InvalidDescriptor`] for any range, count or length that does not fit.
     pub fn rebuild(&self, resolve: Resolve<'_>) -> Result<Rebuilt, InvalidDescriptor> {
+        self.rebuild_with(resolve, &|_| true)
+    }
+
+    /// Like [`Decoded::rebuild`], over memory that may not be there yet.
+    ///
+    /// # Errors
+    /// As [`Decoded::rebuild`], and [`InvalidDescriptor::Data`] for bytes that cannot be read.
+    pub fn rebuild_with(
+        &self,
+        resolve: Resolve<'_>,
+        before_read: BeforeRead<'_>,
+    ) -> Result<Rebuilt, InvalidDescriptor> {
         match &self.content {
             Content::NdArray { shape, data } => {
                 Ok(Rebuilt::NdArray(shape.clone(), rebuild::resolve_range(*data, resolve)?))
             }
             Content::Arrow(tree) => {
-                let batches = rebuild_batches(self.kind, tree, resolve)?;
+                let batches = rebuild_batches(self.kind, tree, (resolve, before_read))?;
                 let schema = Arc::clone(&tree.schema);
                 Ok(Rebuilt::Arrow(ArrowObject { kind: self.kind, schema, batches }))
             }

@@ -1,7 +1,7 @@
 //! From nodes to arrays over memory. The bytes that a view covers are checked here, before the
 //! view exists.
 
-use super::check::{Checked, inconsistent};
+use super::check::{BeforeRead, Checked, inconsistent, unreadable};
 use super::{ArrayNode, Range, Resolve, Tree};
 use crate::BatchData;
 use crate::error::InvalidDescriptor;
@@ -20,10 +20,11 @@ const COUNTED_BITMAP_BYTES_MAX: usize = 4096;
 pub(crate) fn rebuild_batches(
     kind: Kind,
     tree: &Tree,
-    resolve: Resolve<'_>,
+    (resolve, before_read): (Resolve<'_>, BeforeRead<'_>),
 ) -> Result<Vec<BatchData>, InvalidDescriptor> {
-    let known = vec![None; tree.dictionaries.len()];
-    let mut rebuilder = Rebuilder { tree, resolve, next: 0, dictionaries: known, completed: 0 };
+    let dictionaries = vec![None; tree.dictionaries.len()];
+    let mut rebuilder =
+        Rebuilder { tree, resolve, before_read, next: 0, dictionaries, completed: 0 };
     let single = std::slice::from_ref(tree.schema.as_ref());
     let columns = if kind.is_tabular() { tree.schema.children() } else { single };
     let mut batches = Vec::with_capacity(tree.batches.len());
@@ -46,7 +47,9 @@ pub(crate) fn rebuild_columns<'a>(
     types: impl Iterator<Item = &'a DataType>,
 ) -> Result<Vec<ArrayData>, InvalidDescriptor> {
     let completed = known.len();
-    let mut rebuilder = Rebuilder { tree, resolve, next: 0, dictionaries: known, completed };
+    let before_read: BeforeRead<'_> = &|_| true;
+    let mut rebuilder =
+        Rebuilder { tree, resolve, before_read, next: 0, dictionaries: known, completed };
     types.map(|data_type| rebuilder.array(data_type)).collect()
 }
 
@@ -70,6 +73,7 @@ fn to_usize(value: u64, what: &'static str) -> Result<usize, InvalidDescriptor> 
 struct Rebuilder<'a> {
     tree: &'a Tree,
     resolve: Resolve<'a>,
+    before_read: BeforeRead<'a>,
     next: usize,
     dictionaries: Vec<Option<ArrayData>>,
     /// Number of completed dictionaries. Dictionaries are numbered in order of completion.
@@ -91,7 +95,7 @@ impl Rebuilder<'_> {
         let nulls = self.nulls(node, data_type, length)?;
         let mut buffers = self.buffers(node)?;
         let children = self.children(node, data_type, layout)?;
-        let checked = Checked { data_type, layout, length, offset };
+        let checked = Checked { data_type, layout, length, offset, before_read: self.before_read };
         checked.alignment(&buffers)?;
         checked.sizes(&mut buffers)?;
         checked.children(&buffers, &children)?;
@@ -122,6 +126,10 @@ impl Rebuilder<'_> {
             return Err(inconsistent(data_type, "validity", bytes, found));
         }
         let bits = resolve_range(validity.range, self.resolve)?;
+        let is_counted = validity.null_count.is_none() || bytes <= COUNTED_BITMAP_BYTES_MAX;
+        if is_counted && !(self.before_read)(bits.get(..bytes).unwrap_or_default()) {
+            return Err(unreadable(data_type));
+        }
         let bits = BooleanBuffer::new(bits, bit_offset, length);
         let Some(count) = validity.null_count else {
             return Ok(Some(NullBuffer::new(bits)));

@@ -112,6 +112,10 @@ pub enum NetAction {
         file: u64,
         /// The object at its home.
         key: u64,
+        /// The home.
+        node: String,
+        /// The hold on the object.
+        hold: u64,
         /// Its blocks, with the offsets of the home's data section.
         blocks: Vec<Span>,
     },

@@ -16,8 +16,17 @@ use farrow_net::cache::{Cache, MirrorHold};
 /// One file.
 struct LazyFile {
     object: MirrorHold,
+    source: LazySource,
     /// Opened read-only.
     readable: OwnedFd,
+}
+
+/// Where the bytes of a file come from.
+#[derive(Clone)]
+pub(super) struct LazySource {
+    pub(super) node: String,
+    pub(super) hold: u64,
+    pub(super) blocks: Vec<Span>,
 }
 
 /// The files, by the numbers that the state gives them.
@@ -39,8 +48,8 @@ impl Default for LazyFiles {
 
 impl LazyFiles {
     /// Creates the file of an object.
-    pub(super) fn open(&mut self, file: u64, key: u64, blocks: &[Span]) {
-        self.files.insert(file, create(&self.cache, key, blocks));
+    pub(super) fn open(&mut self, file: u64, key: u64, source: LazySource) {
+        self.files.insert(file, create(&self.cache, key, source));
     }
 
     /// Ends the use of a file here. Clients keep it.
@@ -51,6 +60,11 @@ impl LazyFiles {
     /// The object of a file, to bring its bytes.
     pub(super) fn object(&self, file: u64) -> Result<MirrorHold, String> {
         self.get(file).map(|one| one.object.clone())
+    }
+
+    /// The object of a file, and where its bytes come from.
+    pub(super) fn source(&self, file: u64) -> Result<(MirrorHold, LazySource), String> {
+        self.get(file).map(|one| (one.object.clone(), one.source.clone()))
     }
 
     fn get(&self, file: u64) -> Result<&LazyFile, String> {
@@ -76,7 +90,8 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-fn create(cache: &Arc<Cache>, key: u64, blocks: &[Span]) -> Result<LazyFile, String> {
+fn create(cache: &Arc<Cache>, key: u64, source: LazySource) -> Result<LazyFile, String> {
+    let blocks = &source.blocks;
     let ends = blocks.iter().map(|block| block.offset.0.saturating_add(block.length.0));
     let end = Length(ends.max().unwrap_or_default());
     let length = end.round_up(page_bytes()).ok_or("blocks beyond the address space")?;
@@ -85,5 +100,5 @@ fn create(cache: &Arc<Cache>, key: u64, blocks: &[Span]) -> Result<LazyFile, Str
     let mirror = cache.mirror(Arc::new(map), Length(CHUNK_BYTES)).map_err(text)?;
     mirror.keep_file();
     let object = mirror.insert(key, blocks, std::time::Duration::ZERO).map_err(text)?;
-    Ok(LazyFile { object, readable })
+    Ok(LazyFile { object, source, readable })
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod broadcast;
 mod events;
+mod faults;
 mod interests;
 mod lazy;
 pub(crate) mod listing;
@@ -29,6 +30,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use farrow_memory::sync::AtomicU64;
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
 use farrow_net::cache::MirrorHold;
 use farrow_net::pack::{PackMode, PackingOptions};
@@ -43,10 +45,11 @@ use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
 
 use crate::endpoint;
+use crate::protocol::SessionId;
 use events::Teller;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
-use lazy::LazyFiles;
+use lazy::{LazyFiles, LazySource};
 use pool::{WaitGroup, WorkerPool};
 pub(crate) use source::Rules;
 use source::{RegionSource, lock};
@@ -141,6 +144,10 @@ pub(crate) struct Net {
     tickets: Arc<TicketWaits>,
     pools: BTreeMap<String, NodePools>,
     files: LazyFiles,
+    /// What ends the threads that serve page faults, by the connections of their clients.
+    faults: BTreeMap<SessionId, Arc<OwnedFd>>,
+    /// Bytes that these threads have brought since they were last asked for.
+    faulted_bytes: Arc<AtomicU64>,
     /// `None`: the fabric ends.
     endings: Option<WorkerPool<Ending>>,
     /// What no thread could be started for.
@@ -197,6 +204,8 @@ impl Net {
             tickets: Arc::default(),
             pools: BTreeMap::new(),
             files: LazyFiles::default(),
+            faults: BTreeMap::new(),
+            faulted_bytes: Arc::default(),
             endings: Some(endings),
             unended: Vec::new(),
             group,
@@ -315,7 +324,9 @@ impl Net {
                     self.shared.teller.tell(NetEvent::Loaded { origin, result });
                 }
             },
-            NetAction::OpenFile { file, key, blocks } => self.files.open(file, key, &blocks),
+            NetAction::OpenFile { file, key, node, hold, blocks } => {
+                self.files.open(file, key, LazySource { node, hold, blocks });
+            }
             NetAction::CloseFile { file } => self.files.close(file),
             NetAction::Pages { token, file, node, hold, ranges } => {
                 let object = self.files.object(file).map_err(NetFault::Other);
@@ -423,6 +434,7 @@ impl Drop for Net {
         }
         self.pools.clear();
         self.endings = None;
+        self.faults.values().for_each(|stop| faults::end(stop));
         self.group.wait();
     }
 }

@@ -31,10 +31,10 @@ impl WaitGroup {
 }
 
 /// One thread of a group.
-struct WaitGuard(Arc<WaitGroup>);
+pub(super) struct WaitGuard(Arc<WaitGroup>);
 
 impl WaitGuard {
-    fn of(group: &Arc<WaitGroup>) -> Self {
+    pub(super) fn of(group: &Arc<WaitGroup>) -> Self {
         *group.count() += 1;
         Self(Arc::clone(group))
     }

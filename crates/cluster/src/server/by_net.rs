@@ -1,7 +1,7 @@
 //! The network fabric in the event loop.
 
 use farrow_net::source::MemberLife;
-use farrow_wire::{Reply, WireError};
+use farrow_wire::{Reply, ReplyBody, WireError};
 
 use super::Server;
 use crate::net::NetAction;
@@ -24,6 +24,13 @@ impl Server {
             self.state.net_event(event, now_ms, actions);
         }
         self.has_net_events = has_more;
+    }
+
+    /// Counts what was brought for page faults without this loop.
+    pub(super) fn count_faulted_bytes(&mut self) {
+        if let Some(net) = &self.net {
+            self.state.count_pages(net.take_faulted_bytes());
+        }
     }
 
     /// Publishes the end of this node's lease. Clients read replicas by loads until then, even
@@ -62,7 +69,21 @@ impl Server {
     pub(super) fn send_file(&mut self, session: SessionId, mut reply: Reply, file: u64) {
         let Some(connection) = self.connections.get_mut(&session) else { return };
         let net = self.net.as_mut().ok_or_else(|| "this node has no data server".to_owned());
-        match net.and_then(|net| net.file_descriptors(file)) {
+        let is_same_user = connection.identity.uid == rustix::process::geteuid().as_raw();
+        let opened = net.and_then(|net| {
+            let mut descriptors = net.file_descriptors(file)?;
+            let socket = is_same_user.then(|| net.serve_faults(session, file));
+            match (socket, &mut reply.body) {
+                (Some(Ok(socket)), Ok(ReplyBody::Lazy(object))) => {
+                    object.is_served = true;
+                    descriptors.insert(1, socket);
+                }
+                (Some(Err(why)), _) => tracing::debug!(why, "a client serves its page faults"),
+                _ => {}
+            }
+            Ok(descriptors)
+        });
+        match opened {
             Ok(descriptors) => connection.file = descriptors,
             Err(why) => reply.body = Err(WireError::Invalid(why)),
         }

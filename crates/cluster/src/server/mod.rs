@@ -369,6 +369,7 @@ impl Server {
         for event in events.drain(..) {
             self.sort(event, &mut ready);
         }
+        self.count_faulted_bytes();
         let has_others = ready.has_peers || self.has_net_events;
         if ready.has_peers {
             self.take_from_remote_sessions(&mut ready.sessions, actions);
@@ -563,6 +564,9 @@ impl Server {
         let is_alive = may_live && !connection.has_unheard_goodbye();
         if let Some(forwarded) = connection.forwarded.take() {
             self.end_forwarded(&forwarded, !is_alive);
+        }
+        if let Some(net) = &mut self.net {
+            net.end_faults(session);
         }
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use farrow_memory::lazy::LazyMap;
+use farrow_memory::lazy::{LazyMap, ShownChunks};
 use farrow_memory::{Length, Offset, Span, fork, page_bytes, process_number};
 use farrow_store::ObjectId;
 use farrow_wire::{LazyBlock, WireTarget};
 
 use super::CHUNK_BYTES;
-use super::source::{OpenOutcome, PagesConnection, Requester};
+use super::source::{OpenOutcome, OpenedPages, PagesConnection, Requester};
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
@@ -38,6 +39,8 @@ pub(super) struct PagedObject {
     source: Mutex<CurrentPages>,
     /// The chunks of the mapped file that were shown whole: a bit for each.
     shown: Mutex<Vec<u64>>,
+    /// Those that the node has shown.
+    shown_by_node: OnceLock<ShownChunks>,
     /// The process that has it mapped.
     process: u64,
 }
@@ -47,27 +50,6 @@ struct CurrentPages {
     source: Arc<PagesConnection>,
     /// Its file is the mapped one.
     is_first: bool,
-}
-
-/// The pages that these blocks occupy, in order and disjoint.
-pub(super) fn pages_of(blocks: &[LazyBlock]) -> Option<Vec<Span>> {
-    let mut all = Vec::with_capacity(blocks.len());
-    for block in blocks.iter().filter(|block| block.length > 0) {
-        let span = Span::new(Offset(block.offset), Length(block.length));
-        all.push(span.outward(page_bytes())?);
-    }
-    all.sort_unstable();
-    let mut joined: Vec<Span> = Vec::new();
-    for span in all {
-        let end = span.offset.0 + span.length.0;
-        match joined.last_mut() {
-            Some(last) if span.offset.0 <= last.offset.0 + last.length.0 => {
-                last.length = Length(end.max(last.offset.0 + last.length.0) - last.offset.0);
-            }
-            _ => joined.push(span),
-        }
-    }
-    Some(joined)
 }
 
 /// Where an object lies in its file: its blocks, and the whole pages that have them.
@@ -91,7 +73,18 @@ impl PagedObject {
         let words = map.span().length.0.div_ceil(CHUNK_BYTES * 64) + 1;
         let shown = Mutex::new(vec![0; words as usize]);
         let process = process_number();
-        let object = Arc::new(Self { map, id, blocks, pages, requester, source, shown, process });
+        let object = Self {
+            map,
+            id,
+            blocks,
+            pages,
+            requester,
+            source,
+            shown,
+            shown_by_node: OnceLock::new(),
+            process,
+        };
+        let object = Arc::new(object);
         let _steady = fork::without_fork();
         let mut all = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
         all.insert(address, Arc::downgrade(&object));
@@ -108,6 +101,25 @@ impl PagedObject {
         Some(Span::new(Offset(block.offset + (origin - block.origin)), Length(length)))
     }
 
+    /// Brings bytes of the map, so that a read of them neither waits nor fails.
+    pub(super) fn bring_for(&self, bytes: &[u8]) -> Result<(), Error> {
+        let map = self.map.span();
+        let Some(distance) = bytes.as_ptr().addr().checked_sub(self.map.address()) else {
+            return Ok(());
+        };
+        let Some(start) = map.offset.0.checked_add(distance as u64) else { return Ok(()) };
+        let first = start - start % CHUNK_BYTES;
+        let end = start.saturating_add(bytes.len() as u64);
+        for chunk in (first..end).step_by(CHUNK_BYTES as usize) {
+            let chunk = Span::new(Offset(chunk), Length(CHUNK_BYTES.max(page_bytes())));
+            let Some(part) = chunk.intersection(map) else { continue };
+            if !self.is_shown(part.offset) {
+                self.bring(part)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Brings and shows whole pages. If the node or the home of the object restarts meanwhile, waits
     /// for it for a while.
     pub(super) fn bring(&self, span: Span) -> Result<(), Error> {
@@ -120,12 +132,11 @@ impl PagedObject {
             };
             let until = *until.get_or_insert_with(|| Instant::now() + self.requester.timeout);
             tracing::debug!(object = %self.id, %error, "pages that were not brought");
-            match self.open_again(&current, until) {
+            // A lost node is no member any more, so nobody knows its objects.
+            let is_lost = matches!(error, Error::NodeLost { .. });
+            match self.open_again(&current, (is_lost, until)) {
                 Ok(()) if Instant::now() < until => {}
-                // A lost node is no member any more, so nobody knows its objects.
-                Err(Error::NotFound { .. }) if matches!(error, Error::NodeLost { .. }) => {
-                    return Err(error);
-                }
+                Err(Error::NotFound { .. }) if is_lost => return Err(error),
                 Err(error) => return Err(error),
                 Ok(()) => return Err(error),
             }
@@ -176,9 +187,41 @@ impl PagedObject {
     /// Shows a page again that was shown before, without asking anybody: the system may have taken
     /// it out of the page table. False if it was not, or is not in the file.
     pub(super) fn show_again(&self, page: Span) -> bool {
-        let (word, bit) = self.bit_of(page.offset.0);
-        let is_shown = lock(&self.shown).get(word).is_some_and(|word| word & bit != 0);
-        is_shown && self.map.show(page).is_ok()
+        self.is_shown(page.offset) && self.map.show(page).is_ok()
+    }
+
+    /// Whether all pages of a chunk were shown.
+    fn is_shown(&self, at: Offset) -> bool {
+        let (word, bit) = self.bit_of(at.0);
+        lock(&self.shown).get(word).is_some_and(|word| word & bit != 0)
+            || self.shown_by_node.get().is_some_and(|chunks| chunks.has(at))
+    }
+
+    /// Where the node notes what it has shown.
+    pub(super) fn shown_by_node(&self) -> std::io::Result<&ShownChunks> {
+        match self.shown_by_node.get() {
+            Some(chunks) => Ok(chunks),
+            None => {
+                let chunks = ShownChunks::new(self.map.span())?;
+                Ok(self.shown_by_node.get_or_init(|| chunks))
+            }
+        }
+    }
+
+    /// A new socket by which the node serves faults, if it still fills the mapped file.
+    pub(super) fn faults_socket(&self) -> Option<UnixStream> {
+        let current = lock(&self.source).clone();
+        let target = WireTarget::Id(self.id.hi, self.id.lo);
+        let opened = current.is_first.then(|| self.requester.open(target, true))?;
+        let Ok(OpenOutcome::Lazy(opened)) = opened else { return None };
+        let OpenedPages { source, faults, .. } = *opened;
+        let is_same = source.is_of(&self.blocks) && source.has_file_of(&current.source);
+        let mut own = lock(&self.source);
+        if !is_same || !Arc::ptr_eq(&own.source, &current.source) {
+            return None;
+        }
+        own.source = Arc::new(source);
+        faults
     }
 
     /// The contents of whole pages, from another file than the mapped one.
@@ -194,16 +237,23 @@ impl PagedObject {
         Ok(bytes)
     }
 
-    /// Opens the object anew, unless another thread has. An error: it cannot be opened any more.
-    fn open_again(&self, failed: &CurrentPages, until: Instant) -> Result<(), Error> {
+    /// Opens the object anew, unless another thread has. A node that has just started knows neither
+    /// its clients nor other nodes at first, so errors pass, unless the home `is_lost`. An error: it
+    /// cannot be opened any more.
+    fn open_again(
+        &self,
+        failed: &CurrentPages,
+        (is_lost, until): (bool, Instant),
+    ) -> Result<(), Error> {
         let ObjectId { hi, lo } = self.id;
         loop {
             if !Arc::ptr_eq(&lock(&self.source).source, &failed.source) {
                 return Ok(());
             }
             let (error, is_passing) = match self.requester.open(WireTarget::Id(hi, lo), true) {
-                Ok(OpenOutcome::Lazy(opened, _)) if opened.1.is_of(&self.blocks) => {
-                    let (_, source) = *opened;
+                // The faults are served here from now on.
+                Ok(OpenOutcome::Lazy(opened)) if opened.source.is_of(&self.blocks) => {
+                    let source = opened.source;
                     let is_first = failed.is_first && source.has_file_of(&failed.source);
                     let source = Arc::new(source);
                     *lock(&self.source) = CurrentPages { source, is_first };
@@ -213,15 +263,19 @@ impl PagedObject {
                     let text = format!("object {} has other blocks than before", self.id);
                     (Error::InvalidDescriptor(text), false)
                 }
-                Ok(OpenOutcome::Nothing) => (Error::NotFound { what: self.id.to_string() }, false),
+                Ok(OpenOutcome::Nothing) => {
+                    (Error::NotFound { what: self.id.to_string() }, !is_lost)
+                }
                 Ok(OpenOutcome::Later) => {
                     let waited_ms = crate::clock::millis(self.requester.timeout);
                     let what = format!("object {} to be opened again", self.id);
                     (Error::Timeout { what, waited_ms }, true)
                 }
-                // The daemon restarts.
-                Err(error @ Error::Disconnected { .. }) => (error, true),
-                Err(error) => (error, false),
+                Err(error) => {
+                    let is_final =
+                        matches!(error, Error::NodeLost { .. } | Error::PermissionDenied { .. });
+                    (error, !is_final)
+                }
             };
             if !is_passing || Instant::now() >= until {
                 return Err(error);
@@ -319,20 +373,4 @@ fn find(address: usize, length: usize) -> Option<(Arc<PagedObject>, Span)> {
     let wanted = Span::new(Offset(map.offset.0.checked_add(distance)?), Length(length as u64));
     let span = wanted.intersection(map)?;
     Some((object, span))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_of_blocks_are_joined_where_they_share_some() {
-        let page = page_bytes();
-        let block = |offset, length| LazyBlock { origin: 0, offset, length };
-        let blocks = [block(5 * page, 10), block(128, 1), block(page - 1, 2), block(3 * page, 0)];
-        let found = pages_of(&blocks).unwrap();
-        let spans = [(0, 2 * page), (5 * page, page)];
-        let spans = spans.map(|(offset, length)| Span::new(Offset(offset), Length(length)));
-        assert_eq!(found, spans);
-    }
 }

@@ -1,22 +1,24 @@
 //! Opens an object whose pages are brought one by one, and rebuilds its value over it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::cell::RefCell;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_buffer::Buffer;
 use bytes::Bytes;
 use farrow_arrow::{Decoded, Limits, Rebuilt};
-use farrow_memory::lazy::{LazyBytes, LazyMap, LazyMapError, PageFaults, PageFaultsError};
+use farrow_memory::lazy::{
+    LazyBytes, LazyMap, LazyMapError, PageFaults, PageFaultsError, pages_of,
+};
 use farrow_memory::{Length, Offset, Span, process_number};
 use farrow_store::{ObjectId, ObjectKind};
-use farrow_wire::LazyObject;
+use farrow_wire::{LazyBlock, LazyObject};
 use rustix::event::EventfdFlags;
 
-use super::ahead::ReadAhead;
 use super::faults;
-use super::object::{BlockRanges, PAUSE, PagedObject, Users, pages_of};
-use super::source::{OpenOutcome, PagesConnection, Requester};
+use super::object::{BlockRanges, PAUSE, PagedObject, Users};
+use super::source::{OpenOutcome, OpenedPages, Requester};
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
@@ -52,9 +54,8 @@ pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLa
             Ok(OpenOutcome::Nothing) => return Ok(FoundLazy::Nothing),
             Ok(OpenOutcome::Replica) => return Ok(FoundLazy::Replica),
             Ok(OpenOutcome::Later) => crate::interrupt::pause(Duration::ZERO)?,
-            Ok(OpenOutcome::Lazy(opened, device)) => {
-                let (object, source) = *opened;
-                return value(object, source, device, requester, session).map(FoundLazy::Value);
+            Ok(OpenOutcome::Lazy(opened)) => {
+                return value(*opened, requester, session).map(FoundLazy::Value);
             }
             // The daemon restarts.
             Err(Error::Disconnected { .. }) if Instant::now() < until => {
@@ -66,16 +67,16 @@ pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLa
 }
 
 fn value(
-    opened: LazyObject,
-    source: PagesConnection,
-    device: Option<OwnedFd>,
+    opened: OpenedPages,
     requester: Requester,
     session: &Arc<Session>,
 ) -> Result<Rebuilt, Error> {
+    let OpenedPages { object: opened, source, faults: socket, device } = opened;
     let id = ObjectId { hi: opened.id.0, lo: opened.id.1 };
     let decoded = decode(&opened, id)?;
     let invalid = || Error::InvalidDescriptor(format!("object {id} has no pages"));
-    let pages = pages_of(&opened.blocks).ok_or_else(invalid)?;
+    let of_file = |block: &LazyBlock| Span::new(Offset(block.offset), Length(block.length));
+    let pages = pages_of(opened.blocks.iter().map(of_file)).ok_or_else(invalid)?;
     let (first, last) = pages.first().zip(pages.last()).ok_or_else(invalid)?;
     let end = last.offset.0 + last.length.0;
     let hull = Span::new(Offset(first.offset.0), Length(end - first.offset.0));
@@ -95,14 +96,24 @@ fn value(
         process: process_number(),
     });
     let spans = decoded.ranges().filter_map(|(origin, length)| object.span_of(origin, length));
-    let ends = spans.map(|span| span.offset.0 + span.length.0).collect();
-    faults::start(Arc::clone(&object), ReadAhead::new(ends), stop).map_err(system)?;
-    // It reads some offsets of variable-width columns.
-    Ok(decoded.rebuild(&|origin, length| {
+    let ends: Vec<u64> = spans.map(|span| span.offset.0 + span.length.0).collect();
+    faults::start(Arc::clone(&object), ends, stop, socket).map_err(system)?;
+    let resolve = |origin, length| {
         let bytes = object.map.bytes(object.span_of(origin, length)?)?;
         let bytes = OwnedBytes { bytes, _users: Arc::clone(&users) };
         Some(Buffer::from(Bytes::from_owner(bytes)))
-    })?)
+    };
+    // It reads small bitmaps, and some offsets of variable-width columns. A home that ends is an
+    // error of this call, and no signal.
+    let failed = RefCell::new(None);
+    let rebuilt = decoded.rebuild_with(&resolve, &|bytes| {
+        let brought = object.bring_for(bytes);
+        brought.map_err(|error| failed.replace(Some(error))).is_ok()
+    });
+    match failed.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(rebuilt?),
+    }
 }
 
 fn decode(opened: &LazyObject, id: ObjectId) -> Result<Decoded, Error> {

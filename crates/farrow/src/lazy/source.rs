@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,11 @@ impl Requester {
                 check(&object)?;
                 let source =
                     PagesConnection { link, file: File::from(file), blocks: object.blocks.clone() };
-                Ok(OpenOutcome::Lazy(Box::new((*object, source)), descriptors.next()))
+                let faults = if object.is_served { descriptors.next() } else { None };
+                let faults = faults.map(UnixStream::from);
+                let (object, device) = (*object, descriptors.next());
+                let opened = OpenedPages { object, source, faults, device };
+                Ok(OpenOutcome::Lazy(Box::new(opened)))
             }
             other => Err(confused(&other).into()),
         }
@@ -69,8 +74,18 @@ pub(super) enum OpenOutcome {
     Replica,
     /// It is still being opened.
     Later,
-    /// It is open. The descriptor is that of the device for page faults.
-    Lazy(Box<(LazyObject, PagesConnection)>, Option<OwnedFd>),
+    /// It is open.
+    Lazy(Box<OpenedPages>),
+}
+
+/// An opened object.
+pub(super) struct OpenedPages {
+    pub(super) object: LazyObject,
+    pub(super) source: PagesConnection,
+    /// The socket by which page faults are passed on to the node, if it serves them.
+    pub(super) faults: Option<UnixStream>,
+    /// The device for page faults, if the node may open it.
+    pub(super) device: Option<OwnedFd>,
 }
 
 /// Checks what must hold for any such object.

@@ -16,11 +16,14 @@
 //!   afterwards.
 //! - The file must be sealed against shrinking.
 
+mod ahead;
 mod page_faults;
+mod remote;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -32,8 +35,13 @@ use rustix::mm::MprotectFlags;
 use crate::error::{FabricError, MapError};
 use crate::mapping::{Mapping, failure};
 use crate::units::{Length, Offset, Section, Span, page_bytes};
+pub use ahead::ReadAhead;
 use page_faults::failed;
 pub use page_faults::{DEVICE, PageFaults, PageFaultsError};
+pub use remote::{FaultsHandover, RemoteFaults, ShownChunks};
+
+/// What is brought for a fault at the least, and to which ranges are rounded.
+pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Why a file cannot be mapped with [`LazyMap::new`].
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +107,24 @@ impl LazyMap {
         self.mapping.pointer(0).addr()
     }
 
+    /// What another process needs to serve the faults instead of this one.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn handover(&self) -> io::Result<FaultsHandover> {
+        let faults = self.faults.as_fd().try_clone_to_owned()?;
+        Ok(FaultsHandover { faults, address: self.address() as u64, span: self.span })
+    }
+
+    /// Lets all threads that wait for a page fault again: another process may have taken their
+    /// faults, and serves them no more.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn fault_again(&self) -> Result<(), Errno> {
+        self.faults.wake(self.address(), self.span.length.as_usize())
+    }
+
     /// Waits until a thread of this process waits for a page, or `stop` is readable. Returns the
     /// pages' offsets in the file, some of them perhaps more than once; none after `stop`.
     ///
@@ -115,13 +141,7 @@ impl LazyMap {
         if !watched[1].revents().is_empty() {
             return Ok(None);
         }
-        let start = self.address();
-        let offset = |at: usize| {
-            let distance = at.checked_sub(start)? as u64;
-            let page = distance - distance % page_bytes();
-            (page < self.span.length.0).then(|| Offset(self.span.offset.0 + page))
-        };
-        Ok(Some(self.faults.take()?.into_iter().filter_map(offset).collect()))
+        Ok(Some(self.faults.take_in(self.address(), self.span)?))
     }
 
     /// Shows pages of the file whose bytes are all in place. Waits for nothing.
@@ -164,11 +184,7 @@ impl LazyMap {
     }
 
     fn start_of(&self, span: Span) -> Result<usize, MapError> {
-        if !self.span.contains(span) || !span.is_aligned(page_bytes()) {
-            let Span { offset, length } = span;
-            return Err(MapError::NotPages { offset, length, page: page_bytes() });
-        }
-        Ok(self.address() + (span.offset.0 - self.span.offset.0) as usize)
+        address_of(span, self.span, self.address())
     }
 }
 
@@ -186,6 +202,33 @@ impl AsRef<[u8]> for LazyBytes {
         // once its bytes are in place, and nobody changes them afterwards.
         unsafe { std::slice::from_raw_parts(start, self.span.length.as_usize()) }
     }
+}
+
+/// The address of pages of a map.
+fn address_of(pages: Span, of_map: Span, address: usize) -> Result<usize, MapError> {
+    if !of_map.contains(pages) || !pages.is_aligned(page_bytes()) {
+        let Span { offset, length } = pages;
+        return Err(MapError::NotPages { offset, length, page: page_bytes() });
+    }
+    Ok(address + (pages.offset.0 - of_map.offset.0) as usize)
+}
+
+/// The pages that these blocks occupy, in order and disjoint; `None` beyond the address space.
+pub fn pages_of(blocks: impl IntoIterator<Item = Span>) -> Option<Vec<Span>> {
+    let blocks = blocks.into_iter().filter(|block| !block.is_empty());
+    let mut all = blocks.map(|block| block.outward(page_bytes())).collect::<Option<Vec<_>>>()?;
+    all.sort_unstable();
+    let mut joined: Vec<Span> = Vec::new();
+    for span in all {
+        let end = span.offset.0 + span.length.0;
+        match joined.last_mut() {
+            Some(last) if span.offset.0 <= last.offset.0 + last.length.0 => {
+                last.length = Length(end.max(last.offset.0 + last.length.0) - last.offset.0);
+            }
+            _ => joined.push(span),
+        }
+    }
+    Some(joined)
 }
 
 /// Checks that a file cannot end within a span.

@@ -5,14 +5,14 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 use rustix::mm::UserfaultfdFlags;
 
-use crate::units::page_bytes;
+use crate::units::{Offset, Span, page_bytes};
 
 /// The device whose open descriptor gives the right to serve faults also inside system calls.
 pub const DEVICE: &str = "/dev/userfaultfd";
@@ -147,7 +147,7 @@ pub enum PageFaultsError {
 }
 
 /// A fault: the address of the page that a thread waits for.
-pub(super) type FaultAddress = usize;
+type FaultAddress = usize;
 
 /// The faults of the ranges of this process that are registered here.
 ///
@@ -188,6 +188,21 @@ impl PageFaults {
             Ok(()) => Ok(faults),
             Err(errno) => Err(PageFaultsError::Unsupported { source: errno.into() }),
         }
+    }
+
+    /// The faults of another process, which it has passed on.
+    ///
+    /// # Errors
+    /// [`PageFaultsError::System`] for a descriptor of another kind.
+    pub(super) fn passed(queue: OwnedFd) -> Result<Self, PageFaultsError> {
+        // A read of another descriptor might block.
+        let path = format!("/proc/self/fd/{}", queue.as_raw_fd());
+        let kind = rustix::fs::readlink(path, Vec::new());
+        let kind = kind.map_err(|errno| failed("readlink", errno))?;
+        if kind.to_bytes() != b"anon_inode:[userfaultfd]" {
+            return Err(failed("a descriptor that is no userfaultfd", Errno::INVAL));
+        }
+        Ok(Self { queue })
     }
 
     fn call<const OPCODE: Opcode, T>(&self, call: &mut T) -> Result<(), Errno> {
@@ -264,12 +279,23 @@ impl PageFaults {
         Ok(())
     }
 
-    fn wake(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+    /// Lets threads that wait for pages of a range try again.
+    pub(super) fn wake(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         self.call::<CALL_WAKE, _>(&mut range(start, bytes))
     }
 
+    /// The offsets of the pages that are waited for, in a map of `span` at `start`.
+    pub(super) fn take_in(&self, start: usize, span: Span) -> Result<Vec<Offset>, Errno> {
+        let offset = |at: usize| {
+            let distance = at.checked_sub(start)? as u64;
+            let page = distance - distance % page_bytes();
+            (page < span.length.0).then(|| Offset(span.offset.0 + page))
+        };
+        Ok(self.take()?.into_iter().filter_map(offset).collect())
+    }
+
     /// The faults that wait, without waiting for one.
-    pub(super) fn take(&self) -> Result<Vec<FaultAddress>, Errno> {
+    fn take(&self) -> Result<Vec<FaultAddress>, Errno> {
         let mut bytes = [MaybeUninit::<u8>::uninit(); EVENTS_MAX * size_of::<Event>()];
         let bytes = match rustix::io::read(&self.queue, &mut bytes) {
             Ok((read, _)) => read,

@@ -18,6 +18,7 @@ struct World {
     map: Arc<LazyMap>,
     served: Arc<AtomicU64>,
     stop: OwnedFd,
+    serving: Serving,
     server: Option<JoinHandle<()>>,
 }
 
@@ -55,27 +56,38 @@ impl World {
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let stop = rustix::event::eventfd(0, flags).unwrap();
         let served = Arc::new(AtomicU64::new(0));
-        let server = {
-            let (map, fill, served) = (Arc::clone(&map), Arc::clone(&fill), Arc::clone(&served));
-            let stop = stop.try_clone().unwrap();
-            std::thread::spawn(move || {
-                while let Some(offsets) = map.faults(stop.as_fd()).unwrap() {
-                    for offset in offsets {
-                        served.fetch_add(1, Ordering::Relaxed);
-                        let number = offset.0 / page_bytes();
-                        match serving {
-                            Serving::Fill => {
-                                fill.write(offset, &content(number)).unwrap();
-                                map.show(page_at(number)).unwrap();
-                            }
-                            Serving::Copy => map.show_copy(offset, &content(number)).unwrap(),
-                            Serving::GiveUp => map.give_up(page_at(number)).unwrap(),
+        let mut world = Self { fill, map, served, stop, serving, server: None };
+        world.start_server();
+        Some(world)
+    }
+
+    fn start_server(&mut self) {
+        let (map, fill) = (Arc::clone(&self.map), Arc::clone(&self.fill));
+        let (served, serving) = (Arc::clone(&self.served), self.serving);
+        let stop = self.stop.try_clone().unwrap();
+        let server = std::thread::spawn(move || {
+            while let Some(offsets) = map.faults(stop.as_fd()).unwrap() {
+                for offset in offsets {
+                    served.fetch_add(1, Ordering::Relaxed);
+                    let number = offset.0 / page_bytes();
+                    match serving {
+                        Serving::Fill => {
+                            fill.write(offset, &content(number)).unwrap();
+                            map.show(page_at(number)).unwrap();
                         }
+                        Serving::Copy => map.show_copy(offset, &content(number)).unwrap(),
+                        Serving::GiveUp => map.give_up(page_at(number)).unwrap(),
                     }
                 }
-            })
-        };
-        Some(Self { fill, map, served, stop, server: Some(server) })
+            }
+        });
+        self.server = Some(server);
+    }
+
+    fn stop_server(&mut self) {
+        rustix::io::write(&self.stop, &1u64.to_ne_bytes()).unwrap();
+        self.server.take().unwrap().join().unwrap();
+        rustix::io::read(&self.stop, &mut [0; 8][..]).unwrap();
     }
 
     fn bytes(&self, number: u64) -> LazyBytes {
@@ -251,6 +263,86 @@ fn many_threads_read_the_same_pages() {
             });
         }
     });
+}
+
+/// A thread that stands for another process, and one that takes over when that ends.
+#[test]
+fn faults_are_served_by_whoever_has_the_queue() {
+    let Some(mut world) = World::new(Serving::Fill) else { return };
+    world.stop_server();
+    let remote = RemoteFaults::new(world.map.handover().unwrap()).unwrap();
+    let shown = ShownChunks::new(remote.span()).unwrap();
+    assert_eq!(remote.span(), world.map.span());
+    let read = |number: u64| {
+        let bytes = world.bytes(number);
+        std::thread::spawn(move || bytes.as_ref().to_vec())
+    };
+    let take = || {
+        let mut watched = [PollFd::new(&remote, PollFlags::IN)];
+        poll(&mut watched, None).unwrap();
+        remote.take().unwrap()
+    };
+    let reader = read(3);
+    assert_eq!(take(), [Offset(3 * page_bytes())]);
+    world.fill.write(Offset(3 * page_bytes()), &content(3)).unwrap();
+    remote.show(page_at(3)).unwrap();
+    assert_eq!(reader.join().unwrap(), content(3));
+    // Taken, and never served.
+    let reader = read(5);
+    assert_eq!(take(), [Offset(5 * page_bytes())]);
+    assert!(!shown.has(Offset(5 * page_bytes())));
+    drop(remote);
+    world.start_server();
+    world.map.fault_again().unwrap();
+    assert_eq!(reader.join().unwrap(), content(5));
+    assert_eq!(world.bytes(6).as_ref(), content(6));
+}
+
+#[test]
+fn what_is_no_queue_of_faults_is_refused() {
+    let Some(world) = World::new(Serving::Fill) else { return };
+    let pipe = rustix::pipe::pipe().unwrap().0;
+    let handover = world.map.handover().unwrap();
+    let FaultsHandover { faults, address, span } = handover;
+    let refused = RemoteFaults::new(FaultsHandover { faults: pipe, address, span });
+    assert!(matches!(refused, Err(PageFaultsError::System { .. })), "{refused:?}");
+    let half = Span::new(span.offset, Length(page_bytes() / 2));
+    let far = Span::new(Offset(u64::MAX - page_bytes() + 1), Length(page_bytes()));
+    for (address, span) in [(address + 1, span), (address, half), (address, far), (!0, span)] {
+        let faults = faults.try_clone().unwrap();
+        let refused = RemoteFaults::new(FaultsHandover { faults, address, span });
+        assert!(matches!(refused, Err(PageFaultsError::System { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn only_chunks_that_were_shown_as_a_whole_are_noted() {
+    let at = |chunk: u64| Offset(chunk * CHUNK_BYTES);
+    let span = |start: u64, end: u64| Span::new(Offset(start), Length(end - start));
+    let map = span(10 * CHUNK_BYTES + 4096, 20 * CHUNK_BYTES + 8192);
+    let (ours, first) = (ShownChunks::new(map).unwrap(), map.offset.0);
+    let theirs = ShownChunks::passed(ours.as_file().try_clone().unwrap().into(), map);
+    assert!((0..30).all(|chunk| !ours.has(at(chunk))));
+    for (shown, chunks) in [
+        (span(first, first + 4096), vec![]),
+        (span(first, 11 * CHUNK_BYTES), vec![10]),
+        (span(13 * CHUNK_BYTES, 15 * CHUNK_BYTES + 4096), vec![10, 13, 14]),
+        (span(16 * CHUNK_BYTES + 4096, 17 * CHUNK_BYTES), vec![10, 13, 14]),
+        (span(20 * CHUNK_BYTES, 20 * CHUNK_BYTES + 8192), vec![10, 13, 14, 20]),
+    ] {
+        theirs.note(shown, map).unwrap();
+        let noted: Vec<u64> = (0..30).filter(|chunk| ours.has(at(*chunk))).collect();
+        assert_eq!(noted, chunks, "{shown}");
+    }
+}
+
+#[test]
+fn pages_of_blocks_are_joined_where_they_share_some() {
+    let page = page_bytes();
+    let span = |offset, length| Span::new(Offset(offset), Length(length));
+    let blocks = [span(5 * page, 10), span(128, 1), span(page - 1, 2), span(3 * page, 0)];
+    assert_eq!(pages_of(blocks), Some(vec![span(0, 2 * page), span(5 * page, page)]));
+    assert_eq!(pages_of([span(u64::MAX - 5, 5)]), None);
 }
 
 fn end_of(pid: u32) -> i32 {

@@ -30,11 +30,15 @@ const YIELDS_MAX: u32 = 100;
 /// Maximum time between two checks for progress.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// What a fetch without a waiting caller does at its end: with the bytes it brought, or its error.
+pub(super) type OnEnd = Box<dyn FnOnce(Result<Length, NetError>) + Send>;
+
 #[derive(Default)]
 struct FetchState {
     requests_left: usize,
     bytes_done: u64,
     error: Option<NetError>,
+    on_end: Option<OnEnd>,
 }
 
 /// Requested bytes. Every request holds a reference, so the bytes stay claimed while a connection
@@ -75,6 +79,12 @@ impl FetchRequest {
 impl Fetch {
     pub(super) fn new(destination: Destination) -> Arc<Self> {
         Arc::new(Self { destination, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// A fetch that nobody waits for. The thread that receives its last byte calls `on_end`.
+    pub(super) fn with_end(destination: Destination, on_end: OnEnd) -> Arc<Self> {
+        let state = FetchState { on_end: Some(on_end), ..FetchState::default() };
+        Arc::new(Self { destination, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, FetchState> {
@@ -147,22 +157,37 @@ impl Fetch {
     pub(super) fn on_request_done(&self) {
         let mut state = self.lock();
         state.requests_left = state.requests_left.saturating_sub(1);
-        if state.requests_left == 0 {
-            self.changed.notify_all();
+        if state.requests_left > 0 {
+            return;
+        }
+        match state.on_end.take() {
+            Some(on_end) => {
+                let bytes = Length(state.bytes_done);
+                drop(state);
+                self.destination.end();
+                on_end(Ok(bytes));
+            }
+            None => self.changed.notify_all(),
         }
     }
 
     /// Fails the fetch. The first error is retained.
     pub(super) fn fail(&self, error: NetError) {
-        self.lock().error.get_or_insert(error);
+        let mut state = self.lock();
+        state.error.get_or_insert_with(|| error.clone());
+        let on_end = state.on_end.take();
+        drop(state);
         self.changed.notify_all();
+        if let Some(on_end) = on_end {
+            on_end(Err(error));
+        }
     }
 
     pub(super) fn has_failed(&self) -> bool {
         self.lock().error.is_some()
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let state = self.lock();
         state.requests_left == 0 || state.error.is_some()
     }

@@ -52,6 +52,34 @@ pub struct FetchReport {
     pub fetched: Length,
 }
 
+/// Outcome of [`Peer::begin_fetch`].
+#[derive(Debug)]
+pub enum FetchStart {
+    /// All bytes are there. Nothing is called.
+    Complete,
+    /// Another call brings some of the bytes, so [`Peer::fetch`] must wait for it. Nothing is called.
+    Contended,
+    /// The bytes are on their way.
+    Started(StartedFetch),
+}
+
+/// A fetch that nobody waits for.
+pub struct StartedFetch(Arc<Fetch>);
+
+impl fmt::Debug for StartedFetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartedFetch").field("is_over", &self.is_over()).finish_non_exhaustive()
+    }
+}
+
+impl StartedFetch {
+    /// Whether all bytes have arrived or it has failed.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
 /// One peer. Dropping it ends its threads and connections.
 pub struct Peer {
     shared: Arc<PeerShared>,
@@ -201,6 +229,63 @@ impl Peer {
                 });
             }
         }
+    }
+
+    /// Begins to fetch ranges as [`Peer::fetch`] does, and waits for nothing but a connection. `on_end`
+    /// is called once, when all ranges are complete or the fetch has failed, by a thread of this
+    /// peer or, before the return, by the caller's. It must return soon, and must not drop the peer.
+    /// Nobody limits the time of the fetch: see [`Peer::progress`] and [`Peer::cancel`].
+    ///
+    /// # Errors
+    /// [`NetError::Cache`], [`NetError::Busy`], [`NetError::Lost`]; nothing is called then.
+    pub fn begin_fetch(
+        &self,
+        object: &MirrorHold,
+        hold: HoldId,
+        ranges: &[Span],
+        on_end: impl FnOnce(Result<Length, NetError>) + Send + 'static,
+    ) -> Result<FetchStart, NetError> {
+        if object.is_complete(ranges)? {
+            return Ok(FetchStart::Complete);
+        }
+        let claim = object.claim(ranges, Duration::ZERO)?;
+        let (claimed, asked) = (claim.length().0, ranges.iter().map(|range| range.length.0).sum());
+        if claimed != asked {
+            return Ok(FetchStart::Contended);
+        }
+        let fetch = Fetch::with_end(Destination::Mirror(claim), Box::new(on_end));
+        match claimed <= SMALL_FETCH_BYTES_MAX {
+            true => small::fetch(&self.small, &fetch, hold)?,
+            false => bulk::fetch(&self.queue, &fetch, hold)?,
+        }
+        Ok(FetchStart::Started(StartedFetch(fetch)))
+    }
+
+    /// Fails a fetch that was begun, unless it is over.
+    pub fn cancel(&self, fetch: &StartedFetch, error: NetError) {
+        if !fetch.is_over() {
+            fetch.0.fail(error);
+            self.queue.remove(&fetch.0);
+        }
+    }
+
+    /// A number that grows with each frame of the peer that arrives. If it does not for
+    /// [`Peer::patience`], what is on its way has stalled.
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        self.shared.progress()
+    }
+
+    /// The longest time without progress while requests are outstanding.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.shared.patience()
+    }
+
+    /// The error of requests that have stalled.
+    #[must_use]
+    pub fn stalled(&self) -> NetError {
+        self.shared.failed(ConnectionError::Stalled { waited: self.shared.patience() })
     }
 
     /// Fetches ranges of an object that `hold` holds at the peer to other offsets of a map. Each

@@ -113,9 +113,11 @@ impl NodeState {
             blocks: blocks_of(&opened.blocks, &head.origins),
             descriptor: brought.descriptor,
             descriptor_crc: brought.descriptor_crc,
+            is_served: false,
         };
         let (file, blocks) = (self.replicas.token(), opened.blocks);
-        let open = NetAction::OpenFile { file, key: origin.lo, blocks: blocks.clone() };
+        let (at, of_file) = (node.clone(), blocks.clone());
+        let open = NetAction::OpenFile { file, key: origin.lo, node: at, hold, blocks: of_file };
         out.push(Action::Net(open));
         let lazy = Lazy {
             node,
@@ -234,6 +236,11 @@ impl NodeState {
             unreachable(fault, &lazy.origin.to_string())
         });
         out.push(answer_to(session, seq, body));
+    }
+
+    /// Counts bytes that were brought for page faults of clients ([`crate::net`]).
+    pub(crate) fn count_pages(&mut self, bytes: u64) {
+        self.replicas.fetched_bytes_total += bytes;
     }
 
     /// Releases the objects that nobody has used for a while.

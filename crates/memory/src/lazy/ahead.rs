@@ -1,8 +1,7 @@
 //! How much to bring for a page fault: one chunk, and more for a reader that reads on.
 
-use farrow_memory::{Length, Offset, Span};
-
 use super::CHUNK_BYTES;
+use crate::units::{Length, Offset, Span};
 
 /// The most that is brought for one fault: a few milliseconds of a fast network.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
@@ -20,7 +19,7 @@ struct SequentialReader {
 
 /// The readers of an object. Offsets are those of its file.
 #[derive(Debug)]
-pub(super) struct ReadAhead {
+pub struct ReadAhead {
     /// Where the buffers end, in order.
     ends: Vec<u64>,
     /// Least recently seen first.
@@ -28,14 +27,16 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    pub(super) fn new(mut ends: Vec<u64>) -> Self {
+    /// `ends`: where the buffers end, in any order.
+    #[must_use]
+    pub fn new(mut ends: Vec<u64>) -> Self {
         ends.sort_unstable();
         Self { ends, readers: Vec::new() }
     }
 
     /// The range to bring for a fault. It starts at or before the fault, at a multiple of a chunk,
     /// and ends with the buffer at the latest: the next one may never be read.
-    pub(super) fn span_for(&mut self, fault: Offset) -> Span {
+    pub fn span_for(&mut self, fault: Offset) -> Span {
         let start = fault.0 - fault.0 % CHUNK_BYTES;
         let reader = self.readers.iter().position(|one| one.next == start);
         let window = match reader {
