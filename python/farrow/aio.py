@@ -51,6 +51,8 @@ async def connect(
         Disconnected, Timeout, ...: as ``farrow.connect``.
 
     Examples:
+        >>> import asyncio
+        >>> import farrow.aio
         >>> async def main():
         ...     async with await farrow.aio.connect(client.address) as mine:
         ...         await mine.put(b"hello", "aio")

@@ -76,6 +76,9 @@ def explain(
         analyze: run the query, and add rows, bytes and seconds.
         timeout: seconds after which the query is cancelled; None: no limit.
 
+    Returns:
+        Text with a line for each table and each stage; with ``analyze`` also for what moved.
+
     Raises:
         InvalidArgument, ...: as :func:`sql`.
     """

@@ -71,11 +71,11 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         threads: number of search threads; results do not depend on it.
         evidence: store the edge ids for :meth:`patterns_of`: 8 bytes an edge.
         evidence_max: the largest number of patterns that one :meth:`patterns_of` returns.
+        work_max: limit on the edges that a search visits for one pattern and row; ``stats()``
+            counts the searches that reached it.
         cluster: a :class:`farrow.graph.cluster.ClusterGraph`: older edges are in the memory of
             its nodes, readable by other processes, and the graph outlives this process; None: all
             edges stay in this process.
-        work_max: limit on the edges that a search visits for one pattern and row; ``stats()``
-            counts the searches that reached it.
 
     Raises:
         TypeError, ValueError: by ``fit``, ``partial_fit`` or ``transform``, for an invalid
