@@ -277,15 +277,11 @@ class _Layout:
             for box in layer:
                 box.at = at + box.across / 2
                 at += box.across + _BETWEEN_NODES
-        for number in range(_ROUNDS):
+        for number in range(_ROUNDS + 1):
+            # Down at last: chains are straight, and branches lie evenly below their box.
             is_down = number % 2 == 0
             for layer in self.layers if is_down else reversed(self.layers):
-                wanted = []
-                for box in layer:
-                    near = box.before + box.behind if number > _ROUNDS / 2 else None
-                    near = near or (box.before if is_down else box.behind)
-                    wanted.append(sum(one.at for one in near) / len(near) if near else box.at)
-                _spread(layer, wanted)
+                _spread(layer, [self._mean(box, is_down) for box in layer])
         every = [box for layer in self.layers for box in layer]
         least = min(box.at - box.across / 2 for box in every) - _MARGIN
         for box in every:
