@@ -23,7 +23,7 @@ import pytest
 
 import farrow
 from conftest import Cluster, Node
-from farrow import _native, events, huge
+from farrow import _native, aio, events, huge
 from farrow.graph import GraphFeatures, cluster, compat, data, report
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ STUB = Path(farrow.__file__).parent / "_native.pyi"
 # Packages that are installed for tests of their own only.  The source of these modules is read.
 WITHOUT_PACKAGE = {"farrow.ray": "ray", "farrow.spark": "pyspark"}
 CLASSES = [farrow.Client, farrow.HugeTable, farrow.ObjectRef, farrow.Writer, events.Subscription]
-CLASSES += [GraphFeatures, compat.GraphFeaturePreprocessor, cluster.ClusterGraph]
+CLASSES += [aio.AsyncClient, GraphFeatures, compat.GraphFeaturePreprocessor, cluster.ClusterGraph]
 CLASSES += [data.Accounts, data.Transactions, report.Distributions]
 # They use what is in memory of their own process only.
 CANNOT_FAIL = {
     "Client.close",
     "ObjectRef.hex",
+    "aio.AsyncClient.close",
     "backup.Entry.files",
     "compat.plasma.ObjectID.binary",
     "compat.plasma.ObjectID.from_random",
@@ -60,7 +61,6 @@ CANNOT_FAIL = {
 }
 # Interfaces of other packages, which document them.
 INTERFACES = {
-    "aio.AsyncClient": "farrow.Client",
     "compat.plasma.ObjectID": "pyarrow.plasma.ObjectID",
     "compat.plasma.PlasmaBuffer": "pyarrow.Buffer",
     "compat.plasma.PlasmaClient": "pyarrow.plasma.PlasmaClient",
