@@ -89,7 +89,7 @@ check-version:
 	has "^version = \"$$version\"$$" Cargo.toml
 	has "^version = \"$$version\"$$" sql/pyproject.toml
 	has "^appVersion: $$version$$" packaging/chart/Chart.yaml
-	has "^## $$version (2" CHANGELOG.md
+	has "^## \[$$version\] - 2" CHANGELOG.md
 
 # The archives of the public crates, in target/package. CRATES=--verify builds each.
 crates:

@@ -51,6 +51,8 @@ async def connect(
         Disconnected, Timeout, ...: as ``farrow.connect``.
 
     Examples:
+        >>> import asyncio
+        >>> import farrow.aio
         >>> async def main():
         ...     async with await farrow.aio.connect(client.address) as mine:
         ...         await mine.put(b"hello", "aio")
@@ -75,6 +77,16 @@ class AsyncClient:
 
     Attributes:
         sync: the ``farrow.Client`` of the connection.
+
+    Examples:
+        >>> import asyncio
+        >>> import farrow.aio
+        >>> async def main():
+        ...     async with await farrow.aio.connect(client.address) as mine:
+        ...         await mine.put(b"hello", "aio/client")
+        ...         return mine.sync.list("aio/client").num_rows
+        >>> asyncio.run(main())
+        1
     """
 
     def __init__(self, client: farrow.Client, threads: ThreadPoolExecutor | None = None) -> None:
@@ -96,56 +108,287 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """``Client.close``, and the end of the client's threads once their calls have ended."""
+        """``Client.close``, and the end of the client's threads once their calls have ended.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     mine = await farrow.aio.connect(client.address)
+            ...     await mine.close()
+            >>> asyncio.run(main())
+        """
         self.sync.close()
         self._threads.shutdown(wait=False)
 
     async def put(self, obj: Any, name: str | None = None, **options: Any) -> farrow.ObjectRef:
-        """``Client.put``."""
+        """``Client.put``: seal a value, under a name if there is one.
+
+        Args:
+            obj: the value.
+            name: its name; None: it has none.
+            options: the other arguments of ``Client.put``, by keyword.
+
+        Returns:
+            The object.
+
+        Raises:
+            FarrowError: as ``Client.put``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         reference = await mine.put(b"hello", "aio/put")
+            ...         return reference.name
+            >>> asyncio.run(main())
+            'aio/put'
+        """
         return await self._call(self.sync.put, obj, name, **options)
 
     async def put_many(
         self, objs: Iterable[Any], names: Sequence[str | None] | None = None, **options: Any
     ) -> list[farrow.ObjectRef]:
-        """``Client.put_many``."""
+        """``Client.put_many``: seal several values with one message.
+
+        Args:
+            objs: the values.
+            names: their names, with None for a value without one; None: no value has one.
+            options: the other arguments of ``Client.put_many``, by keyword.
+
+        Returns:
+            The objects, in the order of the values.
+
+        Raises:
+            FarrowError: as ``Client.put_many``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         return len(await mine.put_many([b"one", b"two"]))
+            >>> asyncio.run(main())
+            2
+        """
         return await self._call(self.sync.put_many, objs, names, **options)
 
     async def get(self, target: Target, *, timeout: float = 0.0, **options: Any) -> Any:
-        """``Client.get``."""
+        """``Client.get``: the value of an object, in place.
+
+        Args:
+            target: a name, an id, or what ``put`` returned.
+            timeout: seconds to wait for the name to be sealed.
+            options: the other arguments of ``Client.get``, by keyword.
+
+        Returns:
+            The value, of the kind that was put.
+
+        Raises:
+            FarrowError: as ``Client.get``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         await mine.put(b"hello", "aio/get")
+            ...         return (await mine.get("aio/get", timeout=1)).to_pybytes()
+            >>> asyncio.run(main())
+            b'hello'
+        """
         return await self._call(self.sync.get, target, timeout=timeout, **options)
 
     async def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> list[Any]:
-        """``Client.get_many``."""
+        """``Client.get_many``: the values of several objects.
+
+        Args:
+            targets: names, ids, or what ``put`` returned.
+            timeout: seconds to wait for all names to be sealed.
+
+        Returns:
+            The values, in the order of the targets.
+
+        Raises:
+            FarrowError: as ``Client.get_many``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         objects = await mine.put_many([b"one", b"two"])
+            ...         return [len(value) for value in await mine.get_many(objects)]
+            >>> asyncio.run(main())
+            [3, 3]
+        """
         return await self._call(self.sync.get_many, targets, timeout=timeout)
 
     async def contains(self, target: Target) -> bool:
-        """``Client.contains``."""
+        """``Client.contains``: whether there is a sealed object.
+
+        Args:
+            target: a name, an id, or what ``put`` returned.
+
+        Returns:
+            Whether a ``get`` would find it.
+
+        Raises:
+            FarrowError: as ``Client.contains``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         return await mine.contains("aio/nowhere")
+            >>> asyncio.run(main())
+            False
+        """
         return await self._call(self.sync.contains, target)
 
     async def wait(
         self, targets: Iterable[Target], *, num: int | None = None, timeout: float = 10.0
     ) -> list[bool]:
-        """``Client.wait``."""
+        """``Client.wait``: wait until objects are sealed.
+
+        Args:
+            targets: names, ids, or what ``put`` returned.
+            num: the number of objects to wait for; None: all.
+            timeout: seconds to wait.
+
+        Returns:
+            For each target, whether it is sealed.
+
+        Raises:
+            FarrowError: as ``Client.wait``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         await mine.put(b"hello", "aio/wait")
+            ...         return await mine.wait(["aio/wait", "aio/later"], num=1)
+            >>> asyncio.run(main())
+            [True, False]
+        """
         return await self._call(self.sync.wait, targets, num=num, timeout=timeout)
 
     async def delete(self, target: Target | Iterable[Target]) -> None:
-        """``Client.delete``."""
+        """``Client.delete``: delete objects.
+
+        Args:
+            target: a name, an id, what ``put`` returned, or several of these.
+
+        Raises:
+            FarrowError: as ``Client.delete``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         await mine.delete(await mine.put(b"hello"))
+            >>> asyncio.run(main())
+        """
         await self._call(self.sync.delete, target)
 
     async def list(self, prefix: str = "", **options: Any) -> Any:
-        """``Client.list``."""
+        """``Client.list``: the sealed objects.
+
+        Args:
+            prefix: the beginning of their names; empty: all objects.
+            options: the other arguments of ``Client.list``, by keyword.
+
+        Returns:
+            A table with a row for each object.
+
+        Raises:
+            FarrowError: as ``Client.list``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         await mine.put(b"hello", "aio/list")
+            ...         return (await mine.list("aio/list"))["name"].to_pylist()
+            >>> asyncio.run(main())
+            ['aio/list']
+        """
         return await self._call(self.sync.list, prefix, **options)
 
     async def stats(self, **options: Any) -> dict[str, Any]:
-        """``Client.stats``."""
+        """``Client.stats``: the statistics of the node.
+
+        Args:
+            options: the arguments of ``Client.stats``, by keyword.
+
+        Returns:
+            The statistics by name.
+
+        Raises:
+            FarrowError: as ``Client.stats``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         return (await mine.stats())["capacity"] > 0
+            >>> asyncio.run(main())
+            True
+        """
         return await self._call(self.sync.stats, **options)
 
     async def barrier(self, name: str, parties: int, *, timeout: float = 60.0) -> None:
-        """``Client.barrier``."""
+        """``Client.barrier``: wait until a number of parties have arrived.
+
+        Args:
+            name: the name of the barrier.
+            parties: the number of parties.
+            timeout: seconds to wait for the others.
+
+        Raises:
+            FarrowError: as ``Client.barrier``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         await mine.barrier("aio/barrier", 1)
+            >>> asyncio.run(main())
+        """
         await self._call(self.sync.barrier, name, parties, timeout=timeout)
 
     async def subscribe(self, prefix: str = "", **options: Any) -> Subscription:
-        """``Client.subscribe``; its result is an asynchronous iterator."""
+        """``Client.subscribe``: the changes of objects, as an asynchronous iterator.
+
+        Args:
+            prefix: the beginning of the names; empty: all objects.
+            options: the other arguments of ``Client.subscribe``, by keyword.
+
+        Returns:
+            The subscription.
+
+        Raises:
+            FarrowError: as ``Client.subscribe``.
+
+        Examples:
+            >>> import asyncio
+            >>> import farrow.aio
+            >>> async def main():
+            ...     async with await farrow.aio.connect(client.address) as mine:
+            ...         with await mine.subscribe("aio/subscribe") as changes:
+            ...             await mine.put(b"hello", "aio/subscribe")
+            ...             async for change in changes:
+            ...                 return change.name
+            >>> asyncio.run(main())
+            'aio/subscribe'
+        """
         return await self._call(self.sync.subscribe, prefix, **options)
 
     async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:

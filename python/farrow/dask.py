@@ -53,8 +53,11 @@ class SharingPlugin(distributed.WorkerPlugin):  # type: ignore[misc]
     arguments.
 
     Examples:
-        >>> cluster.register_plugin(farrow.dask.SharingPlugin())
-        {...}
+        >>> import distributed
+        >>> import farrow.dask
+        >>> with distributed.Client(n_workers=1, dashboard_address=None) as cluster:
+        ...     _ = cluster.register_plugin(farrow.dask.SharingPlugin())
+        >>> farrow.sharing.uninstall()
     """
 
     name = "farrow-sharing"
@@ -171,6 +174,9 @@ def read_farrow(
         address: path of the socket of a node, for this process and for workers on its machine;
             None: as ``farrow.connect``.
 
+    Returns:
+        A dataframe with the selected columns, whose index has row numbers of each partition.
+
     Raises:
         NotFound: there is no such table.
         RowsMissing: the huge table has gaps.
@@ -277,6 +283,13 @@ def to_farrow(
         RowsTaken: another process appended to the table meanwhile.
         InvalidArgument: the table has another schema.
         OutOfMemory, QuotaExceeded, ...: as ``HugeTable.append``.
+
+    Examples:
+        >>> import dask.dataframe as dd
+        >>> import pandas as pd
+        >>> frame = dd.from_pandas(pd.DataFrame({"price": [1.5, 2.5]}), npartitions=2)
+        >>> farrow.dask.to_farrow(frame, "dask/to_farrow", address=client.address).rows
+        2
     """
     import dask
 

@@ -64,6 +64,16 @@ def attach(
         InvalidArgument: one of ``names`` is no table.
         UnsupportedType: one of ``names`` has a column of a type that DataFusion has not.
         NodeLost: a node is lost that may have one of the tables.
+
+    Examples:
+        >>> import datafusion
+        >>> import farrow.datafusion
+        >>> reference = client.put(pa.table({"shares": [1, 2]}), "orders")
+        >>> context = datafusion.SessionContext()
+        >>> farrow.datafusion.attach(context, client, ["orders"])
+        ['orders']
+        >>> context.sql("select sum(shares) as total from orders").to_pydict()
+        {'total': [3]}
     """
     from farrow import connect
 
@@ -96,6 +106,13 @@ def detach(context: datafusion.SessionContext, names: Iterable[str]) -> None:
     Args:
         context: the session.
         names: the names that :func:`attach` returned.
+
+    Examples:
+        >>> import datafusion
+        >>> import farrow.datafusion
+        >>> reference = client.put(pa.table({"shares": [1, 2]}), "asks")
+        >>> context = datafusion.SessionContext()
+        >>> farrow.datafusion.detach(context, farrow.datafusion.attach(context, client, ["asks"]))
     """
     for name in names:
         context.deregister_table(_quoted(name))

@@ -77,6 +77,18 @@ def dataset(
         InvalidArgument: the object has no columns, or a version is given for one without.
         RowsMissing: the huge table has gaps.
         NodeLost: a node that has rows of the table is lost.
+
+    Examples:
+        >>> import pyarrow.compute as pc
+        >>> import farrow.dataset
+        >>> schema = pa.schema({"day": pa.int32(), "price": pa.float64()})
+        >>> trades = client.huge_table("dataset/dataset", schema)
+        >>> for day in range(3):
+        ...     rows = pa.table({"day": [day] * 2, "price": [1.0, 2.0]}, schema=schema)
+        ...     end = trades.append(rows)
+        >>> found = farrow.dataset.dataset("dataset/dataset", client)
+        >>> found.to_table(columns=["price"], filter=pc.field("day") == 1)["price"].to_pylist()
+        [1.0, 2.0]
     """
     from farrow import HugeTable, InvalidArgument, connect
 
@@ -110,6 +122,19 @@ def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatis
 
     Returns:
         For each chunk its location, and for each field that has statistics their values.
+
+    Raises:
+        NodeLost: a node that has rows of the table is lost.
+
+    Examples:
+        >>> import farrow.dataset
+        >>> schema = pa.schema({"day": pa.int32(), "price": pa.float64()})
+        >>> trades = client.huge_table("dataset/statistics", schema)
+        >>> for day in range(3):
+        ...     rows = pa.table({"day": [day] * 2, "price": [1.0, 2.0]}, schema=schema)
+        ...     end = trades.append(rows)
+        >>> [chunk.columns[("day",)].max.as_py() for chunk in farrow.dataset.statistics(trades)]
+        [0, 1, 2]
     """
     return [chunk for chunk, _ in chunk_statistics(table, version)]
 
@@ -240,7 +265,29 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         return filtered
 
     def partitions(self, filter: pc.Expression | None = None) -> list[Partition]:
-        """The chunks of the huge table that a scan with this filter reads."""
+        """The chunks of the huge table that a scan with this filter reads.
+
+        Args:
+            filter: the filter of the scan; None: that of the dataset, or none.
+
+        Returns:
+            The chunks that can have matching rows, in order; none for other tables.
+
+        Raises:
+            pyarrow.ArrowInvalid: the filter has a column that does not exist.
+
+        Examples:
+            >>> import pyarrow.compute as pc
+            >>> import farrow.dataset
+            >>> schema = pa.schema({"day": pa.int32(), "price": pa.float64()})
+            >>> trades = client.huge_table("dataset/partitions", schema)
+            >>> for day in range(3):
+            ...     rows = pa.table({"day": [day] * 2, "price": [1.0, 2.0]}, schema=schema)
+            ...     end = trades.append(rows)
+            >>> found = farrow.dataset.dataset("dataset/partitions", client)
+            >>> [chunk.position for chunk in found.partitions(pc.field("day") == 1)]
+            [2]
+        """
         filter = self._scanner_options({"filter": filter})["filter"]
         numbers, _ = self._index.matching(filter)
         found = [self._chunks[number].statistics for number in numbers]

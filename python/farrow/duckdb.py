@@ -52,6 +52,16 @@ def attach(
         InvalidArgument: two of the names differ in case only, which DuckDB does not tell apart.
         UnsupportedType: one of ``names`` has no columns, or one of a type that DuckDB has not.
         NodeLost: a node is lost that may have one of the tables.
+
+    Examples:
+        >>> import duckdb
+        >>> import farrow.duckdb
+        >>> reference = client.put(pa.table({"price": [1.5, 2.5]}), "quotes")
+        >>> connection = duckdb.connect()
+        >>> farrow.duckdb.attach(connection, client, ["quotes"])
+        ['quotes']
+        >>> connection.sql("select sum(price) from quotes").fetchall()
+        [(4.0,)]
     """
     from farrow import InvalidArgument, connect
 
@@ -76,6 +86,13 @@ def detach(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
     Args:
         connection: the connection.
         names: the names that :func:`attach` returned.
+
+    Examples:
+        >>> import duckdb
+        >>> import farrow.duckdb
+        >>> reference = client.put(pa.table({"price": [1.5, 2.5]}), "bids")
+        >>> connection = duckdb.connect()
+        >>> farrow.duckdb.detach(connection, farrow.duckdb.attach(connection, client, ["bids"]))
     """
     for name in names:
         connection.unregister(name)

@@ -84,6 +84,14 @@ def scan(
         NotFound: there is no such name.
         RowsMissing: the huge table has gaps.
         NodeLost: a node that has rows of the table is lost.
+
+    Examples:
+        >>> import farrow.polars
+        >>> import polars as pl
+        >>> reference = client.put(pa.table({"day": [0, 1], "price": [1.5, 2.5]}), "polars/scan")
+        >>> trades = farrow.polars.scan("polars/scan", client)
+        >>> trades.filter(pl.col("day") == 1).select(pl.col("price").sum()).collect().item()
+        2.5
     """
     rows = source
     if not isinstance(rows, FarrowDataset):

@@ -139,6 +139,9 @@ def read_farrow(
         address: path of the socket of a node, for this process and for tasks on its machine;
             None: as ``farrow.connect``.
 
+    Returns:
+        A dataset with the selected columns and rows.
+
     Raises:
         NotFound: there is no such table.
         RowsMissing: the huge table has gaps.

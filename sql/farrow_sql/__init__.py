@@ -55,6 +55,12 @@ def sql(
         NodeLost: a node is lost that has rows of a table of the query.
         OutOfMemory: a node has no room for an exchange, or a task none for an operator.
         QueryFailed: DataFusion reported another error while the query ran.
+
+    Examples:
+        >>> import farrow_sql
+        >>> reference = client.put(pa.table({"shares": [1, 2]}), "holdings")
+        >>> farrow_sql.sql("select sum(shares) as total from holdings", client).to_pydict()
+        {'total': [3]}
     """
     client = farrow.connect() if client is None else client
     rows, _ = Query(query, client, timeout, progress).run()
@@ -76,8 +82,18 @@ def explain(
         analyze: run the query, and add rows, bytes and seconds.
         timeout: seconds after which the query is cancelled; None: no limit.
 
+    Returns:
+        Text with a line for each table and each stage; with ``analyze`` also for what moved.
+
     Raises:
         InvalidArgument, ...: as :func:`sql`.
+
+    Examples:
+        >>> import farrow_sql
+        >>> reference = client.put(pa.table({"shares": [1, 2]}), "positions")
+        >>> text = farrow_sql.explain("select sum(shares) as total from positions", client)
+        >>> text.startswith("table positions: 1 of 1 chunks")
+        True
     """
     client = farrow.connect() if client is None else client
     asked = Query(query, client, timeout)

@@ -16,6 +16,7 @@ data.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -24,18 +25,35 @@ import stat
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import _flowcharts  # noqa: E402
+
 # Pages of the site that hold code; design notes and formats hold fragments only.
 PAGES = sorted(
     page
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     if not {"design", "formats"} & set(page.relative_to(ROOT).parts)
 )
+# Blocks that run only where a package is installed, by page and package: each other one runs in
+# every run of the tests.
+CONDITIONAL = {
+    ("docs/how-to/dask.md", "distributed"): 4,
+    ("docs/how-to/engines.md", "datafusion"): 1,
+    ("docs/how-to/flight.md", "duckdb._seam"): 2,
+    ("docs/how-to/ray.md", "ray"): 5,
+    ("docs/how-to/spark.md", "pyspark"): 4,
+    ("docs/how-to/sql.md", "farrow_sql"): 4,
+    ("docs/tutorials/torch.md", "torch"): 1,
+}
 PAGE_SECONDS_MAX = 120.0
 FENCE = re.compile(
     r"^<!-- run\n(?P<hidden>.*?)^-->$|^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```$", re.M | re.S
@@ -162,6 +180,84 @@ def test_a_wrong_page_fails() -> None:
         ("python", "", 5),
         ("c", "a.c", 11),
     ]
+
+
+def conditional(text: str) -> list[str]:
+    """The packages of the blocks that are skipped without them."""
+    infos = [match["info"] or "" for match in FENCE.finditer(text)]
+    return [found[1] for info in infos if (found := re.search(r'requires="([^"]+)"', info))]
+
+
+def test_a_skipped_block_is_known() -> None:
+    """A block with a misspelt package would never run again, and nobody would see it."""
+    found: Counter[tuple[str, str]] = Counter()
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        found.update((name, package) for package in conditional(page.read_text()))
+    assert dict(found) == CONDITIONAL
+
+
+def test_a_block_that_is_skipped_is_counted() -> None:
+    """The canary."""
+    assert conditional('```python requires="nowhere"\n1\n```\n```python\n1\n```\n') == ["nowhere"]
+
+
+def test_each_status_of_c_has_a_remedy() -> None:
+    header = (ROOT / "cpp/include/farrow/farrow.h").read_text()
+    known = re.findall(r"^  (FARROW_\w+) = \d+", header.partition("} FarrowStatus;")[0], re.M)
+    assert len(known) > 10
+    rows = (ROOT / "docs/tutorials/cpp.md").read_text()
+    told = re.findall(r"^\| `(FARROW_\w+)` \| .+ \| .+ \|$", rows, re.M)
+    assert told == [name for name in known if name != "FARROW_OK"]
+
+
+def flowcharts() -> list[tuple[str, str]]:
+    """Page and text of each flowchart."""
+    pages = [ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
+    return [
+        (str(page.relative_to(ROOT)), match["code"])
+        for page in pages
+        for match in FENCE.finditer(page.read_text())
+        if match["info"] == "mermaid"
+    ]
+
+
+CHARTS = flowcharts()
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("number", range(len(CHARTS)), ids=lambda number: CHARTS[number][0])
+def test_a_flowchart_is_drawn(number: int) -> None:
+    """Each box and arrow is there, and no box lies over another one or out of the picture."""
+    chart = _flowcharts.parsed(CHARTS[number][1])
+    drawing = ET.fromstring(_flowcharts.svg(chart))
+    boxes = [
+        [float(rect.attrib[side]) for side in ("x", "y", "width", "height")]
+        for rect in drawing.iter(f"{SVG}rect")
+    ]
+    assert len(boxes) == len(chart.nodes) > 3
+    arrows = [path for path in drawing.iter(f"{SVG}path") if "marker-end" in path.attrib]
+    assert len(arrows) == len(chart.edges)
+    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+    assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in boxes)
+    for (x, y, w, h), (x2, y2, w2, h2) in itertools.combinations(boxes, 2):
+        assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
+    shown = "".join(text.text or "" for text in drawing.iter(f"{SVG}text"))
+    for node in chart.nodes.values():
+        assert all(word in shown for word in re.findall(r"\w+", node.text)), node.text
+    told = _flowcharts.steps(chart)
+    for step, node in zip(told, chart.nodes.values(), strict=True):
+        assert step.startswith(node.text)
+
+
+def test_a_wrong_flowchart_is_seen() -> None:
+    """The canary; a circle is drawn, too."""
+    assert len(CHARTS) > 4
+    with pytest.raises(ValueError, match="no line of a flowchart"):
+        _flowcharts.parsed('flowchart TD\n  A["a"] ==> B["b"]\n')
+    circle = _flowcharts.parsed("flowchart TD\n  a --> b --> c\n  c --> a\n")
+    drawing = ET.fromstring(_flowcharts.svg(circle))
+    assert len(list(drawing.iter(f"{SVG}rect"))) == 3
 
 
 def rooms() -> dict[str, str]:

@@ -93,7 +93,7 @@ def test_the_version_of_a_tag() -> None:
     assert version
     done = make("check-version", f"VERSION=v{version[1]}")
     changes = (ROOT / "CHANGELOG.md").read_text()
-    is_released = f"## {version[1]} (unreleased)" not in changes
+    is_released = f"## [{version[1]}] - 2" in changes
     assert (done.returncode == 0) == is_released, done.stdout + done.stderr
     wrong = make("check-version", "VERSION=v9.9.9")
     assert wrong.returncode != 0

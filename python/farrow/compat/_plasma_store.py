@@ -43,7 +43,8 @@ def start_plasma_store(
 
     Args:
         plasma_store_memory: capacity in bytes; rounded up to pages, 1 MiB at least.
-        use_valgrind, use_profiler: not supported.
+        use_valgrind: not supported.
+        use_profiler: not supported.
         plasma_directory: folder for the memory, in a tmpfs.
         use_hugepages: ignored: a node uses huge pages where it can.
         external_store: not None: evicted objects are written to a temporary folder, and restored
@@ -54,6 +55,12 @@ def start_plasma_store(
 
     Raises:
         RuntimeError: the node did not start.
+
+    Examples:
+        >>> from farrow.compat import plasma
+        >>> with plasma.start_plasma_store(64 << 20) as (socket, process):
+        ...     plasma.connect(socket).get(plasma.connect(socket).put("hello"))
+        'hello'
     """
     if use_valgrind or use_profiler:
         raise NotImplementedError("a node does not run under valgrind")

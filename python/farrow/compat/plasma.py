@@ -621,8 +621,19 @@ def connect(
             the manager and the release delay, which are ignored, and then the retries.
         num_retries: number of retries, a tenth of a second apart; -1: 50.
 
+    Returns:
+        A client with the methods of ``pyarrow.plasma.PlasmaClient``.
+
     Raises:
         Disconnected: no node answers.
+
+    Examples:
+        >>> from farrow.compat import plasma
+        >>> store = plasma.connect(client.address)
+        >>> number = store.put([1, 2, 3])
+        >>> store.get(number)
+        [1, 2, 3]
+        >>> store.disconnect()
     """
     if len(earlier) == 1 and isinstance(earlier[0], int):
         num_retries = earlier[0]

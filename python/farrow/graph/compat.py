@@ -56,6 +56,13 @@ class GraphFeaturePreprocessor:
         KeyError: an unknown parameter.
         TypeError, ValueError: a parameter or a row is invalid; the message names it, and the
             graph is unchanged.
+
+    Examples:
+        >>> from farrow.graph.compat import GraphFeaturePreprocessor
+        >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+        >>> features = GraphFeaturePreprocessor().set_params(vertex_stats=False, fan_bins=[2])
+        >>> features.fit_transform(rows).shape
+        (3, 6)
     """
 
     def __init__(self) -> None:
@@ -64,13 +71,43 @@ class GraphFeaturePreprocessor:
         self._engine = _engine(self._parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters; a copy unless ``deep`` is false."""
+        """All parameters.
+
+        Args:
+            deep: whether the result is a copy.
+
+        Returns:
+            The values by name.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> GraphFeaturePreprocessor().get_params()["lc-cycle_len"]
+            10
+        """
         return copy.deepcopy(self._parameters) if deep else self._parameters
 
     def set_params(
         self, params: Mapping[str, Any] | None = None, **others: Any
     ) -> GraphFeaturePreprocessor:
-        """Change parameters, from a mapping or by keyword, and empty the graph."""
+        """Change parameters, from a mapping or by keyword, and empty the graph.
+
+        Args:
+            params: new values by name; None: only those of ``others``.
+            others: new values by keyword, which replace those of ``params``.
+
+        Returns:
+            This object.
+
+        Raises:
+            KeyError: there is no such parameter.
+            TypeError, ValueError: a value is invalid. Nothing is changed.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> features = GraphFeaturePreprocessor().set_params({"lc-cycle": True}, num_threads=1)
+            >>> features.get_params()["num_threads"]
+            1
+        """
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(f"params must be a mapping, not {type(params).__name__}")
         given = {**(params or {}), **others}
@@ -84,32 +121,113 @@ class GraphFeaturePreprocessor:
         return self
 
     def fit(self, X: Any, y: Any = None) -> GraphFeaturePreprocessor:
-        """Empty the graph and add rows, in order."""
+        """Empty the graph and add rows, in order.
+
+        Args:
+            X: rows, float64 of shape (rows, 4 or more).
+            y: ignored.
+
+        Returns:
+            This object.
+
+        Raises:
+            TypeError, ValueError: a row is invalid. The graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20]], dtype=float)
+            >>> features = GraphFeaturePreprocessor().fit(rows)
+        """
         rows = matrix_of(X)
         self._engine.start(rows)
         self._columns = rows.shape[1]
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> GraphFeaturePreprocessor:
-        """Add rows, in order of time."""
+        """Add rows, in order of time.
+
+        Args:
+            X: rows, float64 of the shape of the rows before.
+            y: ignored.
+
+        Returns:
+            This object.
+
+        Raises:
+            TypeError, ValueError: a row is invalid. The graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20]], dtype=float)
+            >>> features = GraphFeaturePreprocessor().partial_fit(rows[:1]).partial_fit(rows[1:])
+        """
         rows = self._rows(X)
         self._engine.learn(rows)
         self._columns = rows.shape[1]
         return self
 
     def transform(self, X: Any) -> npt.NDArray[np.float64]:
-        """Add rows and return them with their features."""
+        """Add rows and return them with their features.
+
+        Args:
+            X: rows, float64 of the shape of the rows before.
+
+        Returns:
+            The rows with their features, float64 of shape (rows, columns + features).
+
+        Raises:
+            TypeError, ValueError: a row is invalid. The graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> rows = np.array([[0, 1, 2, 10], [1, 3, 2, 20]], dtype=float)
+            >>> features = GraphFeaturePreprocessor().set_params(vertex_stats=False, fan_bins=[2])
+            >>> features.transform(rows)[:, 4:].tolist()
+            [[1.0, 0.0], [1.0, 0.0]]
+        """
         rows = self._rows(X)
         result = self._engine.transform(rows)
         self._columns = rows.shape[1]
         return result
 
     def fit_transform(self, X: Any, y: Any = None) -> npt.NDArray[np.float64]:
-        """``fit``, then ``transform``: every row is in the graph twice."""
+        """``fit``, then ``transform``: every row is in the graph twice.
+
+        Args:
+            X: rows, float64 of shape (rows, 4 or more).
+            y: ignored.
+
+        Returns:
+            As ``transform``.
+
+        Raises:
+            TypeError, ValueError: a row is invalid. The graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> rows = np.array([[0, 1, 2, 10], [1, 3, 2, 20]], dtype=float)
+            >>> features = GraphFeaturePreprocessor().set_params(vertex_stats=False, fan_bins=[2])
+            >>> features.fit_transform(rows).shape
+            (2, 6)
+        """
         return self.fit(X).transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Names of the columns that ``transform`` returns."""
+        """Names of the columns that ``transform`` returns.
+
+        Args:
+            input_features: names for the columns of the rows; None: "edge_id", "source", "target",
+                "timestamp", "x4" and so on.
+
+        Returns:
+            The names, of shape (columns + features,).
+
+        Examples:
+            >>> from farrow.graph.compat import GraphFeaturePreprocessor
+            >>> features = GraphFeaturePreprocessor().set_params(vertex_stats=False, fan_bins=[2])
+            >>> features.get_feature_names_out()[4:].tolist()
+            ['fan_in[2]', 'fan_out[2]']
+        """
         count = self._columns or 4
         names = ["edge_id", "source", "target", "timestamp"] + [f"x{c}" for c in range(4, count)]
         if input_features is not None:

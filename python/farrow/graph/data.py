@@ -57,7 +57,16 @@ class DataError(FarrowError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Accounts:
-    """The accounts of a graph; the number of an account is its index in ``names``."""
+    """The accounts of a graph; the number of an account is its index in ``names``.
+
+    Examples:
+        >>> from farrow.graph import data
+        >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+        ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+        >>> found = data.from_table(table)
+        >>> len(found.accounts), found.accounts.names.to_pylist()
+        (2, ['a', 'b'])
+    """
 
     names: pa.Array
     """Strings (``bank:account`` where there are banks), or integers if the table has them."""
@@ -66,14 +75,46 @@ class Accounts:
         return len(self.names)
 
     def of(self, codes: Any) -> pa.Array:
-        """The names of these account numbers."""
+        """The names of these account numbers.
+
+        Args:
+            codes: integers, each below the number of accounts.
+
+        Returns:
+            The names, in the order of ``codes``.
+
+        Raises:
+            pyarrow.ArrowIndexError: there is no account of that number.
+
+        Examples:
+            >>> from farrow.graph import data
+            >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+            ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+            >>> found = data.from_table(table)
+            >>> found.accounts.of([1, 0]).to_pylist()
+            ['b', 'a']
+        """
         return self.names.take(pa.array(codes))
 
     def code(self, name: str | int) -> int:
         """The number of an account.
 
+        Args:
+            name: its name, of the type of ``names``.
+
+        Returns:
+            Its index in ``names``.
+
         Raises:
             KeyError: the account does not exist.
+
+        Examples:
+            >>> from farrow.graph import data
+            >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+            ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+            >>> found = data.from_table(table)
+            >>> found.accounts.code("b")
+            1
         """
         place = pc.index(self.names, pa.scalar(name, type=self.names.type)).as_py()
         if place < 0:
@@ -89,6 +130,14 @@ class Transactions:
     ``timestamp`` (seconds since 1970, or in the unit of the file), the float64 columns ``amounts``
     under their own names, the int8 column ``label`` (0 or 1) if the file has one, and the
     requested extra columns.
+
+    Examples:
+        >>> from farrow.graph import data
+        >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+        ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+        >>> found = data.from_table(table)
+        >>> found.table["timestamp"].to_pylist(), found.amounts
+        ([0, 60], ('amount',))
     """
 
     table: pa.Table
@@ -97,14 +146,35 @@ class Transactions:
 
     @property
     def label(self) -> npt.NDArray[np.int8] | None:
-        """The labels, or None if there are none."""
+        """The labels, int8 of shape (rows,), or None if there are none.
+
+        Examples:
+            >>> from farrow.graph import data
+            >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+            ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+            >>> found = data.from_table(table)
+            >>> found.label is None
+            True
+        """
         if "label" not in self.table.column_names:
             return None
         labels: npt.NDArray[np.int8] = self.table["label"].to_numpy()
         return labels
 
     def matrix(self) -> npt.NDArray[np.float64]:
-        """Edge id, source, target, timestamp and amounts: float64 of shape (rows, 4 + amounts)."""
+        """The columns that ``GraphFeatures`` takes as an array.
+
+        Returns:
+            Edge id, source, target, timestamp and amounts: float64 of shape (rows, 4 + amounts).
+
+        Examples:
+            >>> from farrow.graph import data
+            >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+            ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+            >>> found = data.from_table(table)
+            >>> found.matrix().tolist()
+            [[1.0, 1.0, 0.0, 0.0, 2.5], [0.0, 0.0, 1.0, 60.0, 1.5]]
+        """
         names = ("edge_id", "source", "target", "timestamp", *self.amounts)
         values = np.empty((self.table.num_rows, len(names)))
         for place, name in enumerate(names):
@@ -133,7 +203,8 @@ def read(
             ``source_bank``, ``target_bank``, ``edge_id``, ``label``, ``amounts`` (several).
         extras: further columns to keep; those of text files are kept as words.
         time_unit: seconds of a unit of times that are numbers (default 1; AMLSim a day).
-        delimiter, has_header: of text; None: detect.
+        delimiter: the character between fields of text; None: detect it.
+        has_header: whether text begins with the names of its columns; None: detect it.
 
     Returns:
         The transactions, sorted by time; rows of equal time stay in the order of the file.
@@ -142,6 +213,13 @@ def read(
     Raises:
         DataError: the file does not hold transactions; it has file, line and column.
         OSError: the file cannot be read.
+
+    Examples:
+        >>> from farrow.graph import data
+        >>> with open("payments.csv", "w") as file:
+        ...     _ = file.write("source,target,timestamp,amount\\na,b,60,1.5\\nb,a,0,2.5\\n")
+        >>> data.read("payments.csv").table["amount"].to_pylist()
+        [2.5, 1.5]
     """
     file = Path(path)
     try:
@@ -176,13 +254,23 @@ def from_table(
     Args:
         table: accounts are strings or integers, times timestamps, dates, numbers or text,
             amounts numbers.
-        columns, extras, time_unit: as in ``read``.
+        columns: name of the column by role, as in ``read``; None: find them.
+        extras: further columns to keep.
+        time_unit: seconds of a unit of times that are numbers; None: 1.
 
     Returns:
         As ``read``.
 
     Raises:
         DataError: the table does not hold transactions; it has the column.
+
+    Examples:
+        >>> from farrow.graph import data
+        >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+        ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+        >>> found = data.from_table(table)
+        >>> found.table["source"].to_pylist(), found.accounts.names.to_pylist()
+        ([1, 0], ['a', 'b'])
     """
     try:
         layout = layout_of(table.column_names, columns, time_unit=time_unit)
@@ -209,6 +297,14 @@ def enlarge(data: Transactions, copies: int) -> Transactions:
 
     Raises:
         ValueError: ``copies`` is less than 1.
+
+    Examples:
+        >>> from farrow.graph import data
+        >>> table = pa.table({"source": ["a", "b"], "target": ["b", "a"],
+        ...                   "timestamp": [60, 0], "amount": [1.5, 2.5]})
+        >>> found = data.from_table(table)
+        >>> data.enlarge(found, 2).table["target"].to_pylist()
+        [0, 2, 1, 3]
     """
     if copies < 1:
         raise ValueError(f"copies is {copies}; it must be 1 or more")

@@ -71,15 +71,22 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         threads: number of search threads; results do not depend on it.
         evidence: store the edge ids for :meth:`patterns_of`: 8 bytes an edge.
         evidence_max: the largest number of patterns that one :meth:`patterns_of` returns.
+        work_max: limit on the edges that a search visits for one pattern and row; ``stats()``
+            counts the searches that reached it.
         cluster: a :class:`farrow.graph.cluster.ClusterGraph`: older edges are in the memory of
             its nodes, readable by other processes, and the graph outlives this process; None: all
             edges stay in this process.
-        work_max: limit on the edges that a search visits for one pattern and row; ``stats()``
-            counts the searches that reached it.
 
     Raises:
         TypeError, ValueError: by ``fit``, ``partial_fit`` or ``transform``, for an invalid
             parameter or row; the message names it, and the graph is unchanged.
+
+    Examples:
+        >>> from farrow.graph import GraphFeatures
+        >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+        >>> features = GraphFeatures(patterns=["fan", "temp-cycle"], window=60, bins=[2, 3])
+        >>> features.transform(rows).shape
+        (3, 10)
     """
 
     def __init__(
@@ -119,19 +126,60 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     _stream: _Stream | None = None
 
     def set_params(self, **params: Any) -> GraphFeatures:
-        """Change parameters and empty the graph."""
+        """Change parameters and empty the graph.
+
+        Args:
+            params: new values by name, as in the constructor.
+
+        Returns:
+            This transformer.
+
+        Raises:
+            ValueError: there is no parameter of that name. Values are checked by the next rows.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> GraphFeatures(window="24h").set_params(window="7d").window
+            '7d'
+        """
         super().set_params(**params)
         self.close()
         return self
 
     def close(self) -> None:
-        """Close the graph.  A graph in the cluster persists and can be resumed."""
+        """Close the graph.  A graph in the cluster persists and can be resumed.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60).fit(rows)
+            >>> features.close()
+        """
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
 
     def fit(self, X: Any, y: Any = None) -> GraphFeatures:
-        """Empty the graph and add rows."""
+        """Empty the graph and add rows.
+
+        Args:
+            X: rows of shape (rows, 4 or more), or a table.
+            y: ignored; scikit-learn passes it.
+
+        Returns:
+            This transformer.
+
+        Raises:
+            TypeError, ValueError: a parameter or a row is invalid. The message names it, and the
+                graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60).fit(rows)
+            >>> features.stats()["edges"]
+            3
+        """
         stream = self._empty(X)
         stream.learn(X)
         return self._keep(stream)
@@ -145,13 +193,52 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return stream
 
     def partial_fit(self, X: Any, y: Any = None) -> GraphFeatures:
-        """Add rows."""
+        """Add rows.
+
+        Args:
+            X: rows of shape (rows, 4 or more), or a table; a row may be earlier than the last ones.
+            y: ignored; scikit-learn passes it.
+
+        Returns:
+            This transformer.
+
+        Raises:
+            TypeError, ValueError: a parameter or a row is invalid. The message names it, and the
+                graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60)
+            >>> features.partial_fit(rows[:2]).partial_fit(rows[2:]).stats()["rows"]
+            3
+        """
         stream = self._stream or _Stream(self, X)
         stream.learn(X)
         return self._keep(stream)
 
     def transform(self, X: Any) -> Any:
-        """Add rows and return them with their features."""
+        """Add rows and return them with their features.
+
+        Args:
+            X: rows of shape (rows, 4 or more), or a table; a row may be earlier than the last ones.
+
+        Returns:
+            The rows with their features: float64 of shape (rows, columns + features), or a table of
+            the kind of ``X`` with a column for each feature.  Their names:
+            ``get_feature_names_out``.
+
+        Raises:
+            TypeError, ValueError: a parameter or a row is invalid. The message names it, and the
+                graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["temp-cycle"], window=60, bins=[2, 3])
+            >>> features.transform(rows)[:, 4:].tolist()
+            [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+        """
         stream = self._stream or _Stream(self, X)
         result = stream.transform(X)
         self._keep(stream)
@@ -169,8 +256,18 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             batches: rows, each as for ``transform``.
 
+        Returns:
+            An iterator of the results of ``transform``, in the order of the batches.
+
         Raises:
             RuntimeError: ``transform`` in a graph with workers, before all batches are returned.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60, bins=[2])
+            >>> [batch.shape for batch in features.transform_each([rows[:2], rows[2:]])]
+            [(2, 6), (1, 6)]
         """
 
         def begin(X: Any) -> tuple[_Stream, Callable[[], Any]]:
@@ -182,7 +279,27 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return each(batches, begin)
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
-        """Empty the graph, add rows once, and return them with their features."""
+        """Empty the graph, add rows once, and return them with their features.
+
+        Args:
+            X: rows, as for ``transform``.
+            y: ignored; scikit-learn passes it.
+            fit_params: ignored; scikit-learn passes them.
+
+        Returns:
+            As ``transform``.
+
+        Raises:
+            TypeError, ValueError: a parameter or a row is invalid. The message names it, and the
+                graph is unchanged.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60, bins=[2])
+            >>> features.fit_transform(rows).shape
+            (3, 6)
+        """
         stream = self._empty(X)
         result = stream.transform(X)
         self._keep(stream)
@@ -201,9 +318,19 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             X: rows, as for ``transform``.
             batch: number of rows that are computed together.
 
+        Returns:
+            An iterator of the rows with their features, ``batch`` rows at a time.
+
         Raises:
             ValueError: the mode is "batch", in which a row's features depend on its call; or as
                 ``transform``.  No row was added then.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60, bins=[2])
+            >>> [part.shape for part in features.offline(rows, batch=2)]
+            [(2, 6), (1, 6)]
         """
         size = whole_of("batch", batch, least=1)
         stream = self._stream or _Stream(self, X)
@@ -213,6 +340,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def patterns_of(self, X: Any) -> tuple[Any, pa.Table]:
         """As ``transform``, with the patterns that the rows complete.
+
+        Args:
+            X: rows, as for ``transform``.
 
         Returns:
             The result of ``transform``, and a table with a row for each pattern: ``pattern``
@@ -224,6 +354,14 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             ValueError: ``evidence`` is not set; or as ``transform``.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["temp-cycle"], window=60, evidence=True)
+            >>> result, found = features.patterns_of(rows)
+            >>> found["kind"].to_pylist(), found["edges"].to_pylist()
+            (['temp-cycle'], [[0, 1, 2]])
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
         stream = self._stream or _Stream(self, X)
@@ -235,36 +373,100 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Rows with the features that they would get now; the graph does not change.
 
         Use it for undecided rows: a payment before it is made.
+
+        Args:
+            X: rows, as for ``transform``.
+
+        Returns:
+            As ``transform``.
+
+        Raises:
+            sklearn.exceptions.NotFittedError: no rows were added before.
+            TypeError, ValueError: a row is invalid. The message names it.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["temp-cycle"], window=60, bins=[2, 3])
+            >>> features.fit(rows[:2]).preview(rows[2:])[:, 4:].tolist()
+            [[0.0, 1.0]]
+            >>> features.stats()["edges"]
+            2
         """
         return self._fitted().preview(X)
 
     def preview_patterns(self, X: Any) -> tuple[Any, pa.Table]:
-        """As ``preview``, with the patterns that the rows would complete, in the form of
-        ``patterns_of``.
+        """As ``preview``, with the patterns that the rows would complete.
+
+        Args:
+            X: rows, as for ``transform``.
+
+        Returns:
+            The result of ``preview``, and a table of patterns as from ``patterns_of``.
 
         Raises:
-            ValueError: ``evidence`` is not set.
+            ValueError: ``evidence`` is not set; or as ``preview``.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["temp-cycle"], window=60, evidence=True)
+            >>> result, found = features.fit(rows[:2]).preview_patterns(rows[2:])
+            >>> found["size"].to_pylist()
+            [3]
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
         return self._fitted().preview_patterns(X, most)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Names of the columns that ``transform`` returns; requires earlier rows."""
+        """Names of the columns that ``transform`` returns; requires earlier rows.
+
+        Args:
+            input_features: names for the columns of the rows; None: those of the table, or
+                "edge_id", "source", "target", "timestamp", "x4" and so on.
+
+        Returns:
+            The names, of shape (columns + features,).
+
+        Raises:
+            sklearn.exceptions.NotFittedError: no rows were added before.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> features = GraphFeatures(patterns=["fan"], window=60, bins=[2]).fit(rows)
+            >>> features.get_feature_names_out()[4:].tolist()
+            ['fan_in[2]', 'fan_out[2]']
+        """
         stream = self._fitted()
         given = stream.inputs if input_features is None else [str(one) for one in input_features]
         return np.array([*given, *stream.names], dtype=object)
 
     def stats(self) -> dict[str, Any]:
-        """Contents of the graph: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
-        latest time), ``rows`` (added so far), ``cut_short`` (searches that ended at ``work_max``,
-        by pattern) and ``rates``.
+        """Describe the contents of the graph and the speed of calls.
 
-        ``rates`` has ``calls`` that added rows, except :meth:`offline`, since the transformer was
-        created, loaded or emptied, their ``rows``, ``seconds`` and ``rows_per_second``, and the
-        same for the last call (``last_rows`` and so on).  In a cluster also ``segments``,
-        ``sealed`` (their edges), ``sealed_bytes``, ``draining`` (edges in a segment and still in
-        this process), ``log`` (calls in no segment), ``sealing`` (whether a segment is being
-        built) and ``trouble`` (why the last one failed)."""
+        Returns:
+            ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the latest time),
+            ``rows`` (added so far), ``cut_short`` (searches that ended at ``work_max``, by
+            pattern) and ``rates``.
+
+            ``rates`` has ``calls`` that added rows, except :meth:`offline`, since the transformer
+            was created, loaded or emptied, their ``rows``, ``seconds`` and ``rows_per_second``,
+            and the same for the last call (``last_rows`` and so on). In a cluster also
+            ``segments``, ``sealed`` (their edges), ``sealed_bytes``, ``draining`` (edges in a
+            segment and still in this process), ``log`` (calls in no segment), ``sealing`` (whether
+            a segment is being built) and ``trouble`` (why the last one failed).
+
+        Raises:
+            sklearn.exceptions.NotFittedError: no rows were added before.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> stats = GraphFeatures(patterns=["fan"], window=60).fit(rows).stats()
+            >>> stats["edges"], stats["accounts"], stats["now"]
+            (3, 3, 30)
+        """
         stream = self._fitted()
         return {**stream.engine.stats(), "rates": stream.clock.rates()}
 
@@ -273,8 +475,18 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         The file replaces an older one atomically, once it is on the disk.
 
+        Args:
+            path: the file.
+
         Raises:
             OSError: the file cannot be written; an older one is unchanged.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> GraphFeatures(patterns=["fan"], window=60).fit(rows).save("fans")
+            >>> GraphFeatures.load("fans").stats()["edges"]
+            3
         """
         write_state(path, self)
 
@@ -282,12 +494,25 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | os.PathLike[str]) -> GraphFeatures:
         """Load a transformer that continues after the rows of the saved one.
 
+        Args:
+            path: a file that :meth:`save` wrote.
+
+        Returns:
+            The transformer, with its parameters and its graph.
+
         Raises:
             OSError: the file cannot be read.
             farrow.exceptions.DamagedFile: the file is of another kind or was changed: every
                 changed, missing or added byte is detected.  A ``ValueError``.  Files of version 1
                 have no checksum; they are read with a warning.
             farrow.InvalidArgument: the file is of a later version.  Also a ``ValueError``.
+
+        Examples:
+            >>> from farrow.graph import GraphFeatures
+            >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+            >>> GraphFeatures(patterns=["fan"], window=60, bins=[2]).fit(rows[:2]).save("fans")
+            >>> GraphFeatures.load("fans").transform(rows[2:]).shape
+            (1, 6)
         """
         return read_state(cls, path)
 

@@ -165,6 +165,12 @@ def transactions(
 
     Raises:
         ValueError: an argument is out of its range; the message names it.
+
+    Examples:
+        >>> from farrow.graph import generate
+        >>> table = generate.transactions(1_000, seed=7)
+        >>> table.num_rows, table.column_names[0], table.column_names[-1]
+        (1000, 'timestamp', 'is laundering')
     """
     accounts = max(16, rows // _ROWS_PER_ACCOUNT) if accounts is None else accounts
     for name, value, least in (("rows", rows, 0), ("accounts", accounts, 16), ("days", days, 1)):
@@ -230,7 +236,11 @@ def write(
         path: the file: ``.csv`` (with a header, times as ``2022/09/01 00:20`` like the IBM
             files), ``.csv.gz``, ``.parquet``, or ``.arrow`` (an Arrow IPC file).
         rows: number of rows, 0 or more.
-        seed, accounts, days, rings, ring_columns: of ``transactions``.
+        seed: as in ``transactions``.
+        accounts: as in ``transactions``.
+        days: as in ``transactions``.
+        rings: as in ``transactions``.
+        ring_columns: as in ``transactions``.
         progress: called with the numbers of written rows and of all rows.
 
     Returns:
@@ -239,6 +249,11 @@ def write(
     Raises:
         ValueError: the extension is unknown, or an argument is out of its range.
         OSError: the file cannot be written.
+
+    Examples:
+        >>> from farrow.graph import generate
+        >>> generate.write("stream.csv", 1_000).name
+        'stream.csv'
     """
     target = Path(path)
     name = target.name.lower()

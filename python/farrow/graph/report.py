@@ -32,8 +32,19 @@ _STATS = {
 
 
 def block_of(name: str) -> tuple[str, str]:
-    """Block and label of a feature: ``fan_in[2]`` is ``2`` of ``fan_in``; ``source_out_fan`` is
-    ``fan`` of ``source_out``."""
+    """Block and label of a feature.
+
+    Args:
+        name: a name of ``GraphFeatures.get_feature_names_out``.
+
+    Returns:
+        ``fan_in[2]`` is ``2`` of ``fan_in``; ``source_out_fan`` is ``fan`` of ``source_out``.
+
+    Examples:
+        >>> from farrow.graph import report
+        >>> report.block_of("fan_in[2]")
+        ('fan_in', '2')
+    """
     block, bracket, label = name.partition("[")
     if bracket:
         return block, label.rstrip("]")
@@ -42,7 +53,15 @@ def block_of(name: str) -> tuple[str, str]:
 
 
 class Distributions:
-    """Counts over a stream, by block: rows with each feature, and its sum and maximum."""
+    """Counts over a stream, by block: rows with each feature, and its sum and maximum.
+
+    Examples:
+        >>> from farrow.graph import report
+        >>> found = report.Distributions(["fan_in[2]", "fan_out[2]"])
+        >>> found.add(np.array([[1.0, 0.0], [2.0, 0.0]]))
+        >>> found.nonzero.tolist(), found.largest.tolist()
+        ([2, 0], [2.0, 0.0])
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -52,7 +71,21 @@ class Distributions:
         self.sums = np.zeros(len(self.names))
 
     def add(self, values: npt.NDArray[np.float64]) -> None:
-        """Count rows; ``values`` is float64 of shape (rows, features)."""
+        """Count rows.
+
+        Args:
+            values: features, float64 of shape (rows, features).
+
+        Raises:
+            ValueError: there are more or fewer columns than names.
+
+        Examples:
+            >>> from farrow.graph import report
+            >>> found = report.Distributions(["fan_in[2]"])
+            >>> found.add(np.array([[1.0], [0.0]]))
+            >>> found.rows
+            2
+        """
         if values.shape[1] != len(self.names):
             raise ValueError(f"{values.shape[1]} columns where {len(self.names)} belong")
         if not len(values):
@@ -63,7 +96,16 @@ class Distributions:
         self.sums += values.sum(axis=0)
 
     def blocks(self) -> dict[str, list[int]]:
-        """Indices of the features by block (``block_of``)."""
+        """The features of each block.
+
+        Returns:
+            Indices of the features by block (``block_of``).
+
+        Examples:
+            >>> from farrow.graph import report
+            >>> report.Distributions(["fan_in[2]", "fan_in[3]", "fan_out[2]"]).blocks()
+            {'fan_in': [0, 1], 'fan_out': [2]}
+        """
         found: dict[str, list[int]] = {}
         for place, name in enumerate(self.names):
             found.setdefault(block_of(name)[0], []).append(place)
@@ -95,7 +137,22 @@ class Run:
 
 
 def page(run: Run) -> str:
-    """The page as HTML text."""
+    """The page of a run.
+
+    Args:
+        run: its results.
+
+    Returns:
+        The page as HTML text.
+
+    Examples:
+        >>> from farrow.graph import report
+        >>> found = report.Distributions(["fan_in[2]"])
+        >>> found.add(np.array([[1.0], [0.0]]))
+        >>> run = report.Run("Payments", {"window": "24h"}, found, [(2, 0.5)], {"edges": 2})
+        >>> report.page(run).startswith("<!doctype html>")
+        True
+    """
     rows = run.distributions.rows
     seconds = sum(time for _, time in run.rates)
     covered = run.rates[-1][0] if run.rates else rows

@@ -56,6 +56,16 @@ class ClusterGraph:
             raising :class:`DaysLost`; applies to workers too.
         ray: workers are actors of a Ray cluster (``pip install 'farrow[ray]'``): that of this
             process, else the one that ``ray.init(address="auto")`` finds.
+
+    Examples:
+        >>> from farrow.graph import GraphFeatures
+        >>> from farrow.graph.cluster import ClusterGraph, attach
+        >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+        >>> graph = ClusterGraph("payments", address=client.address, segment=60)
+        >>> features = GraphFeatures(patterns=["fan"], window=60, bins=[2], cluster=graph)
+        >>> features.transform(rows).shape
+        (3, 6)
+        >>> features.close()
     """
 
     name: str
@@ -69,7 +79,16 @@ class ClusterGraph:
     ray: bool = False
 
     def addresses(self) -> tuple[str | None, ...]:
-        """The address of each worker's node."""
+        """The address of each worker's node.
+
+        Returns:
+            An address for each worker; None is the node that ``farrow.connect()`` finds.
+
+        Examples:
+            >>> from farrow.graph.cluster import ClusterGraph
+            >>> ClusterGraph("payments", workers=2).addresses()
+            (None, None)
+        """
         if isinstance(self.workers, int):
             return (self.address,) * self.workers
         return tuple(self.workers)
@@ -98,11 +117,26 @@ def attach(name: str, address: str | None = None, *, without_lost: bool = False)
         address: address of the node to connect to, as for ``farrow.connect``.
         without_lost: continue without spans that cannot be reached, instead of raising.
 
+    Returns:
+        A reader: features, previews and rows of the graph, on any node.
+
     Raises:
         farrow.NotFound: the graph does not exist.
         DaysLost: segments are on nodes that cannot be reached.
         farrow.NodeLost: the node of the manifest (the ``keeper``, or the writer's) cannot be
             reached.
+
+    Examples:
+        >>> from farrow.graph import GraphFeatures
+        >>> from farrow.graph.cluster import ClusterGraph, attach
+        >>> rows = np.array([[0, 1, 2, 10], [1, 2, 3, 20], [2, 3, 1, 30]], dtype=float)
+        >>> graph = ClusterGraph("transfers", address=client.address, segment=60)
+        >>> features = GraphFeatures(patterns=["temp-cycle"], window=60, bins=[3], cluster=graph)
+        >>> features = features.fit(rows[:2])
+        >>> reader = attach("transfers", client.address)
+        >>> reader.preview(rows[2:])[:, 4:].tolist()
+        [[1.0]]
+        >>> features.close()
     """
     from farrow.graph.cluster._reader import GraphReader
 
