@@ -85,7 +85,7 @@ struct Sending {
 
 /// The tree of one object.
 #[derive(Debug, Default)]
-struct Tree {
+struct BroadcastTree {
     /// Members with complete replicas.
     complete: BTreeMap<MemberLife, ReplicaKey>,
     /// Transfers under way.
@@ -96,7 +96,7 @@ struct Tree {
 /// The trees of a home's objects, by the low halves of their ids. Time is an argument.
 #[derive(Debug, Default)]
 pub(crate) struct Broadcasts {
-    trees: BTreeMap<u64, Tree>,
+    trees: BTreeMap<u64, BroadcastTree>,
 }
 
 /// A reader's request for a sender.
@@ -187,13 +187,13 @@ impl Broadcasts {
     }
 
     fn drop_if_empty(&mut self, object: u64) {
-        if self.trees.get(&object).is_some_and(Tree::is_empty) {
+        if self.trees.get(&object).is_some_and(BroadcastTree::is_empty) {
             self.trees.remove(&object);
         }
     }
 }
 
-impl Tree {
+impl BroadcastTree {
     fn is_empty(&self) -> bool {
         self.complete.is_empty() && self.sends.is_empty() && self.waiting.is_empty()
     }

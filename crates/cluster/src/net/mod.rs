@@ -85,7 +85,7 @@ struct Ending {
 }
 
 /// The threads for one node.
-struct NodePools {
+struct PeerWorkers {
     opens: WorkerPool<NetJob>,
     loads: WorkerPool<NetJob>,
     /// A reader is stopped until its pages have come.
@@ -139,7 +139,7 @@ pub(crate) struct Net {
     /// Peers by name, with their addresses.
     peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
-    pools: BTreeMap<String, NodePools>,
+    pools: BTreeMap<String, PeerWorkers>,
     files: LazyFiles,
     /// `None`: the fabric ends.
     endings: Option<WorkerPool<Ending>>,
@@ -386,7 +386,7 @@ impl Net {
                 let shared = Arc::clone(&self.shared);
                 WorkerPool::new(&self.group, threads, move |job| work(&shared, job))
             };
-            NodePools {
+            PeerWorkers {
                 opens: pool(OPENING_THREADS),
                 loads: pool(LOADING_THREADS),
                 pages: pool(PAGES_THREADS),

@@ -37,7 +37,7 @@ struct ServedConnection {
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     connections: HashMap<u64, ServedConnection>,
     next: u64,
     is_closed: bool,
@@ -46,18 +46,18 @@ struct State {
 
 /// All connections of a server.
 pub(super) struct Registry {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<RegistryState>, Condvar)>,
     connections_max: usize,
     per_member_max: usize,
 }
 
 /// A registered connection; dropping the entry at the end of the thread removes it.
 pub(super) struct RegistryEntry {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<RegistryState>, Condvar)>,
     number: u64,
 }
 
-fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
+fn lock(state: &(Mutex<RegistryState>, Condvar)) -> MutexGuard<'_, RegistryState> {
     state.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -180,7 +180,7 @@ impl Home {
         let Some(sealed) = self.sealed_in(slot)? else {
             return Ok(None);
         };
-        let SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
+        let EvictableObject { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
         let mut used_at = stamp_of(slot)?;
         if let Some(before) = before {
             used_at = used_at.max(stamp_of(before)?);
@@ -202,7 +202,7 @@ impl Home {
     }
 
     /// The sealed object in a slot.
-    fn sealed_in(&self, slot: Slot) -> Result<Option<SealedObject>, StoreError> {
+    fn sealed_in(&self, slot: Slot) -> Result<Option<EvictableObject>, StoreError> {
         if let Some(number) = self.layout().client_entry(slot) {
             let known = self.locals.known.get(&slot.0).copied();
             let Some(known) = known.filter(|_| !self.retiring.contains(slot.0)) else {
@@ -210,7 +210,7 @@ impl Home {
             };
             let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
             let namespace = self.locals.area.namespace_of(number);
-            return Ok(known.run.map(|run| SealedObject {
+            return Ok(known.run.map(|run| EvictableObject {
                 id,
                 namespace,
                 is_replica: false,
@@ -225,12 +225,12 @@ impl Home {
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
         let Entry { id, namespace, is_replica, sealed_at_ns, name, .. } = entry;
-        Ok(Some(SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name }))
+        Ok(Some(EvictableObject { id, namespace, is_replica, sealed_at_ns, runs, name }))
     }
 }
 
 /// The properties of a sealed object that eviction needs.
-struct SealedObject {
+struct EvictableObject {
     id: ObjectId,
     namespace: NamespaceId,
     is_replica: bool,

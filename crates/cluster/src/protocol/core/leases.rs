@@ -16,7 +16,7 @@ use crate::protocol::convert::limit;
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
-struct Lease {
+struct LeaseEntry {
     /// `None`: the client has ended the lease, or itself.
     owner: Option<ClientSlot>,
     ms: u64,
@@ -25,7 +25,7 @@ struct Lease {
 /// The objects with a lease.
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Leases {
-    all: BTreeMap<ObjectId, Lease>,
+    all: BTreeMap<ObjectId, LeaseEntry>,
     /// Deadlines of the leases that have no owner.
     due: BTreeSet<(u64, ObjectId)>,
 }
@@ -74,7 +74,7 @@ impl Leases {
     }
 
     fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
-        let lease = Lease { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
+        let lease = LeaseEntry { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
         self.all.insert(id, lease);
     }
 
@@ -104,7 +104,7 @@ impl Leases {
 
     /// Starts the clocks of all leases of a client.
     pub(in crate::protocol) fn end_all(&mut self, owner: ClientSlot, now_ms: u64) {
-        let is_its = |lease: &Lease| lease.owner == Some(owner);
+        let is_its = |lease: &LeaseEntry| lease.owner == Some(owner);
         let ids = self.all.iter().filter(|(_, lease)| is_its(lease)).map(|(id, _)| *id);
         for id in ids.collect::<Vec<_>>() {
             self.end(id, owner, now_ms);
