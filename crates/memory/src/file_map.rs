@@ -139,8 +139,8 @@ impl FileMap {
             let start = self.mapping.pointer(pages.offset.0 + at).cast();
             let count = (length / page_bytes()) as usize;
             // SAFETY: whole pages of our own mapping, and one byte of output for each page.
-            let told = unsafe { libc::mincore(start, length as usize, is_there.as_mut_ptr()) };
-            told != 0 || is_there.iter().take(count).all(|byte| byte & 1 == 1)
+            let status = unsafe { libc::mincore(start, length as usize, is_there.as_mut_ptr()) };
+            status != 0 || is_there.iter().take(count).all(|byte| byte & 1 == 1)
         })
     }
 

@@ -43,7 +43,7 @@ use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
 
 use crate::endpoint;
-use events::Teller;
+use events::EventSender;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
 use lazy::LazyFiles;
@@ -97,7 +97,7 @@ struct NetShared {
     memory: ReplicaMemory,
     server: DataServer,
     source: Arc<RegionSource>,
-    teller: Teller,
+    event_sender: EventSender,
     /// `"net"` or `"net+TLS"`.
     kind: &'static str,
     packing: PackingOptions,
@@ -159,12 +159,12 @@ impl Net {
     /// Serves a region.
     pub(crate) fn start(region: &Arc<Region>, options: NetOptions) -> Result<Self, String> {
         let NetOptions { listen, credentials, rules, packing, .. } = options;
-        let (wake, told) = UnixStream::pair().map_err(words)?;
+        let (wake, wake_writer) = UnixStream::pair().map_err(words)?;
         wake.set_nonblocking(true).map_err(words)?;
-        told.set_nonblocking(true).map_err(words)?;
+        wake_writer.set_nonblocking(true).map_err(words)?;
         let (sender, events) = channel();
-        let teller = Teller::new(sender, told);
-        let source = RegionSource::new(region, rules, teller.clone())?;
+        let event_sender = EventSender::new(sender, wake_writer);
+        let source = RegionSource::new(region, rules, event_sender.clone())?;
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let map = writable_map(region)?;
@@ -181,7 +181,7 @@ impl Net {
             memory: ReplicaMemory::new(Arc::clone(region), map),
             server,
             source,
-            teller,
+            event_sender,
             kind: credentials.as_str(),
             packing,
             #[cfg(feature = "rdma")]
@@ -298,7 +298,7 @@ impl Net {
                 Ok(peer) => self.push(&node, NetJob::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
-                    self.shared.teller.tell(NetEvent::Opened { token, node, result });
+                    self.shared.event_sender.send(NetEvent::Opened { token, node, result });
                 }
             },
             NetAction::Load { origin, node, hold, pieces } => match self.peer(&node) {
@@ -312,7 +312,7 @@ impl Net {
                 }
                 Err(fault) => {
                     let result = Err(fault);
-                    self.shared.teller.tell(NetEvent::Loaded { origin, result });
+                    self.shared.event_sender.send(NetEvent::Loaded { origin, result });
                 }
             },
             NetAction::OpenFile { file, key, blocks } => self.files.open(file, key, &blocks),
@@ -324,7 +324,9 @@ impl Net {
                         self.push(&node, NetJob::Pages { token, peer, hold, object, ranges });
                     }
                     Err(fault) => {
-                        self.shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
+                        self.shared
+                            .event_sender
+                            .send(NetEvent::Pages { token, result: Err(fault) });
                     }
                 }
             }
@@ -363,7 +365,7 @@ impl Net {
         };
         let control = Arc::new(PeerControl {
             node: node.to_owned(),
-            teller: self.shared.teller.clone(),
+            event_sender: self.shared.event_sender.clone(),
             tickets: Arc::clone(&self.tickets),
         });
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
@@ -443,27 +445,27 @@ fn work(shared: &NetShared, job: NetJob) {
         NetJob::Open { token, peer, want, part } => {
             let result = shared.memory.open(&peer, &want, part.as_ref());
             let node = peer.name().to_owned();
-            shared.teller.tell(NetEvent::Opened { token, node, result });
+            shared.event_sender.send(NetEvent::Opened { token, node, result });
         }
         NetJob::Load { origin, peer, hold, pieces } => {
             let result = shared.memory.load(&peer, hold, pieces);
             let result = result.map(|TransferCost { bytes, elapsed_us }| {
                 let (node, way) = (peer.name().to_owned(), shared.way(&peer));
-                shared.teller.tell(NetEvent::Transferred { node, bytes, way, elapsed_us });
+                shared.event_sender.send(NetEvent::Transferred { node, bytes, way, elapsed_us });
             });
-            shared.teller.tell(NetEvent::Loaded { origin, result });
+            shared.event_sender.send(NetEvent::Loaded { origin, result });
         }
         NetJob::Pages { token, peer, hold, object, ranges } => {
             let result = transfer::bring(&peer, &object, hold, &ranges);
             // Before the event: after it the file may be closed.
             drop(object);
-            shared.teller.tell(NetEvent::Pages { token, result });
+            shared.event_sender.send(NetEvent::Pages { token, result });
         }
         NetJob::Resolve { node, address, section } => {
             let found = address.to_socket_addrs().map(|mut all| all.next());
             lock(&shared.resolving).remove(&node);
             match found {
-                Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
+                Ok(Some(at)) => shared.event_sender.send(NetEvent::Resolved { node, at, section }),
                 Ok(None) => tracing::warn!(node, address, "no address of a data server"),
                 Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
             }
@@ -477,13 +479,13 @@ fn fail(shared: &NetShared, job: NetJob, error: &io::Error) {
     match job {
         NetJob::Open { token, peer, .. } => {
             let node = peer.name().to_owned();
-            shared.teller.tell(NetEvent::Opened { token, node, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Opened { token, node, result: Err(fault) });
         }
         NetJob::Load { origin, .. } => {
-            shared.teller.tell(NetEvent::Loaded { origin, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Loaded { origin, result: Err(fault) });
         }
         NetJob::Pages { token, .. } => {
-            shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Pages { token, result: Err(fault) });
         }
         NetJob::Resolve { node, .. } => drop(lock(&shared.resolving).remove(&node)),
     }

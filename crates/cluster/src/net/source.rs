@@ -25,7 +25,7 @@ use farrow_store::{
 };
 
 use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
-use super::events::{NetEvent, Teller};
+use super::events::{EventSender, NetEvent};
 use super::listing;
 use super::query::{Brought, NetQuery};
 use crate::protocol::node_key;
@@ -89,7 +89,7 @@ pub(crate) struct RegionSource {
     holds: Mutex<Option<Arc<HoldTable>>>,
     pub(super) rules: Arc<RwLock<Rules>>,
     pub(super) state: Mutex<ServedState>,
-    teller: Teller,
+    event_sender: EventSender,
     /// Bytes that other nodes read of objects of this node, and of replicas.
     pub(super) served: [AtomicU64; 2],
     /// Pieces that were compressed on their way, from and to this node.
@@ -104,7 +104,7 @@ impl RegionSource {
     pub(super) fn new(
         region: &Arc<Region>,
         rules: Arc<RwLock<Rules>>,
-        teller: Teller,
+        event_sender: EventSender,
     ) -> Result<Arc<Self>, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
         let (file, file_offset) = region.fabric().read_fd(Section::Data);
@@ -119,7 +119,7 @@ impl RegionSource {
             holds: Mutex::default(),
             rules,
             state: Mutex::default(),
-            teller,
+            event_sender,
             served: [const { AtomicU64::new(0) }; 2],
             packed: Arc::default(),
         }))
@@ -234,7 +234,7 @@ impl RegionSource {
             let Some(item) = listing::find(reader, target)? else { continue };
             if item.is_spilled {
                 let (hi, lo) = item.id;
-                self.teller.tell(NetEvent::Restore { id: ObjectId { hi, lo } });
+                self.event_sender.send(NetEvent::Restore { id: ObjectId { hi, lo } });
             }
             items.push(item);
         }
@@ -322,7 +322,7 @@ impl RegionSource {
         state.restoring.retain(|_, since| since.elapsed() < RESTORE_AGAIN);
         if let Entry::Vacant(vacant) = state.restoring.entry(id) {
             vacant.insert(Instant::now());
-            self.teller.tell(NetEvent::Restore { id });
+            self.event_sender.send(NetEvent::Restore { id });
         }
     }
 
@@ -484,7 +484,7 @@ impl Source for RegionSource {
         drop(reading);
     }
 
-    fn gone_seen(&self, member: &MemberLife, object: u64) {
+    fn on_invalidated(&self, member: &MemberLife, object: u64) {
         tracing::debug!(%member, object, "an answer to no notice");
     }
 }

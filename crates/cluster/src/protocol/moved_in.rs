@@ -175,11 +175,11 @@ impl NodeState {
             id: None,
             number: ask.number,
         });
-        let kept = self.keep_settings();
-        if kept.is_err() {
+        let stored = self.keep_settings();
+        if stored.is_err() {
             self.drain.record = before;
         }
-        kept
+        stored
     }
 
     fn forget_incoming(&mut self, origin: ObjectId) {
@@ -246,11 +246,11 @@ impl NodeState {
         let origin = ObjectId { hi, lo };
         if let Ok(Some((hi, lo))) = self.taken_before(origin, &name) {
             let id = ObjectId { hi, lo };
-            if !self.is_gone(id) {
+            if !self.is_removed(id) {
                 let withdrawal = Withdrawal::new(DeleteOrigin::Lease, WireTarget::Id(hi, lo));
                 self.go_on_to_delete(withdrawal, now_ms, out);
             }
-            if !self.is_gone(id) {
+            if !self.is_removed(id) {
                 return Answer::No("the copy is being removed".to_owned());
             }
         }

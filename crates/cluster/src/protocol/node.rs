@@ -209,7 +209,7 @@ impl NodeState {
             return self.greet(FirstRequest { session, seq, peer, now_ms }, body, out);
         }
         // Checked before a name is taken for the request or it has any other effect.
-        let allowed = self.check_granted(session, &body);
+        let allowed = self.check_permitted(session, &body);
         let allowed = allowed.and_then(|()| self.check_not_draining(session, &body));
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),

@@ -145,9 +145,9 @@ impl Worker {
         retained: &[ObjectId],
     ) -> io::Result<Self> {
         let runtime = runtime()?;
-        let (wake, teller) = UnixStream::pair()?;
+        let (wake, event_sender) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        teller.set_nonblocking(true)?;
+        event_sender.set_nonblocking(true)?;
         let ((jobs, mut queue), (sender, done)) = (unbounded_channel::<SpillJob>(), channel());
         let stop = Stop::default();
         let retained = retained.iter().map(ToString::to_string).collect();
@@ -168,7 +168,7 @@ impl Worker {
                     break;
                 }
                 // If the pipe is full, the event loop wakes anyway.
-                let _ = (&teller).write(&[1]);
+                let _ = (&event_sender).write(&[1]);
             }
             runtime.shutdown_background();
         };

@@ -75,7 +75,7 @@ impl Session {
             body = match (error, again) {
                 (LinkError::Unsent { body, .. }, _) => *body,
                 (LinkError::Closed { .. }, Some(body)) => body,
-                (LinkError::Closed { reason, .. }, None) if self.is_other_gone() => {
+                (LinkError::Closed { reason, .. }, None) if self.is_peer_closed() => {
                     let reason = format!("it went away before it answered: {reason}");
                     let error = Error::NodeLost { node: self.node.clone(), reason };
                     let lost = Some(Box::new(LostReply { sent_on, pending: None }));
@@ -110,7 +110,7 @@ impl Session {
 
     /// Whether a lost connection to another node failed at that node: the client's own daemon,
     /// which proxied it, still accepts connections.
-    fn is_other_gone(&self) -> bool {
+    fn is_peer_closed(&self) -> bool {
         self.is_elsewhere() && is_served(&self.socket)
     }
 

@@ -134,7 +134,7 @@ impl Session {
         }
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
-        holds.tell_open_seals(0)?;
+        holds.publish_open_seals(0)?;
         let slot = ClientSlot(welcome.slot);
         let local = LocalEntries::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;

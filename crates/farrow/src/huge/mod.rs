@@ -328,7 +328,7 @@ impl HugeTable {
         }
     }
 
-    fn gone(&self, version: u64) -> Error {
+    fn removed_version(&self, version: u64) -> Error {
         let what = format!("version {version} of huge table {:?}: it was deleted", self.name);
         Error::NotFound { what }
     }

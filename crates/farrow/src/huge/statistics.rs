@@ -165,7 +165,9 @@ impl HugeTable {
             let place = Place::new(&self.client, now.id.region().0, &now.node)?;
             match place.find_one(&name)? {
                 Some(found) => return Ok(found),
-                None if Instant::now() >= deadline => return Err(self.gone(chunk.version)),
+                None if Instant::now() >= deadline => {
+                    return Err(self.removed_version(chunk.version));
+                }
                 // It has moved on.
                 None => {}
             }

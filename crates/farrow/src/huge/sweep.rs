@@ -70,9 +70,9 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
             let Some(root) = labels::root_of(name, &below) else { continue };
             // If the root's node cannot be searched, the root may still be there.
             let home = places.iter().find(|home| home.region() == root.region().0);
-            let is_gone = home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has);
+            let is_removed = home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has);
             // A root that has moved has another id.
-            if is_gone && !is_table(client, name, root)? {
+            if is_removed && !is_table(client, name, root)? {
                 orphans.push(found.id);
             }
         }

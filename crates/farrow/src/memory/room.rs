@@ -46,7 +46,7 @@ pub(crate) fn ask(
 ) -> Result<Granted, Error> {
     let wait = demand.map(|demand| demand.wait).unwrap_or_default();
     let purpose = demand.map(|demand| demand.purpose.clone());
-    let asked = sizes.clone();
+    let requested = sizes.clone();
     let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
     // The node enforces the wait; its answer may take a little longer.
     let deadline = deadline_after(wait.saturating_add(node.timeout()));
@@ -55,11 +55,13 @@ pub(crate) fn ask(
         ReplyBody::Room(granted) => granted.into_iter().map(span).collect(),
         other => return Err(confused(&other).into()),
     };
-    let is_right = |(granted, asked): (&Span, &u64)| {
-        granted.length.0 >= *asked && granted.offset.0.is_multiple_of(page_bytes())
+    let is_right = |(granted, requested): (&Span, &u64)| {
+        granted.length.0 >= *requested && granted.offset.0.is_multiple_of(page_bytes())
     };
-    if granted.len() != asked.len() || !granted.iter().zip(&asked).all(is_right) {
-        return Err(Error::Protocol(format!("{granted:?} granted, {asked:?} B were asked")));
+    if granted.len() != requested.len() || !granted.iter().zip(&requested).all(is_right) {
+        return Err(Error::Protocol(format!(
+            "{granted:?} granted, {requested:?} B were requested"
+        )));
     }
     granted.iter().try_for_each(|span| node.region().check(*span))?;
     Ok(Granted { ranges: granted, connection })

@@ -333,7 +333,7 @@ impl Writer {
         }
         let is_nameless = item.name.is_none();
         let sealing = session.sealing();
-        let ticket = session.pool.extents().asked(memory.pages);
+        let ticket = session.pool.extents().seal_requested(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         let extents = session.pool.extents();

@@ -50,7 +50,7 @@ impl WrittenObject {
 
     /// Records that the node is about to be asked to seal the object.
     pub(crate) fn ask(&mut self, session: &Session) {
-        self.ticket = Some(session.extents.asked(self.primary));
+        self.ticket = Some(session.extents.seal_requested(self.primary));
     }
 
     /// The node is to count the object among the reserved ones.

@@ -70,8 +70,8 @@ pub trait DaemonControl: Send + Sync {
     fn ticket(&self) -> Result<Ticket, String>;
 
     /// Receives the peer's notice that an object was deleted. Must return soon. The daemon answers
-    /// with [`Peer::acknowledge_gone`], from any thread.
-    fn gone(&self, notice: u64, object: u64);
+    /// with [`Peer::acknowledge_invalidation`], from any thread.
+    fn on_invalidate(&self, notice: u64, object: u64);
 }
 
 /// An object that is held at its home.

@@ -200,11 +200,11 @@ impl TlsIdentity {
     pub fn replace(&self, material: &TlsMaterial) -> Result<usize, ConnectionError> {
         let configs = material.configs(ALPN).map_err(tls_error)?;
         let mut state = self.lock();
-        let (kept, ended) = std::mem::take(&mut state.open)
+        let (left, ended) = std::mem::take(&mut state.open)
             .into_iter()
             .filter(|one| one.socket.strong_count() > 0)
             .partition::<Vec<_>, _>(|one| configs.check(&one.peer).is_ok());
-        (state.configs, state.open) = (configs, kept);
+        (state.configs, state.open) = (configs, left);
         for one in &ended {
             if let Some(socket) = one.socket.upgrade() {
                 socket.cut(format!("the certificate of {} is no longer accepted", one.member));

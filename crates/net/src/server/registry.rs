@@ -137,7 +137,7 @@ impl Registry {
         ended.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
     }
 
-    pub(super) fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
+    pub(super) fn send_invalidation(&self, member: &MemberLife, object: u64) -> bool {
         let (number, writers) = {
             let mut state = lock(&self.state);
             state.next += 1;
@@ -151,7 +151,7 @@ impl Registry {
         };
         writers.into_iter().any(|(writer, socket)| {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            let sent = writer.write_bytes(Op::Gone, number, object, &[]);
+            let sent = writer.write_bytes(Op::Invalidate, number, object, &[]);
             if let Err(error) = &sent {
                 socket.cut(format!("a notice was not sent: {error}"));
             }

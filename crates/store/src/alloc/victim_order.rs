@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::format::ids::{ObjectId, Slot};
 
 /// Part of the candidates whose order is kept.
-pub(crate) const KEPT_PART: usize = 8;
+pub(crate) const RETAINED_PART: usize = 8;
 
 /// Candidates whose order is kept at least.
-const KEPT_MIN: usize = 1024;
+const RETAINED_MIN: usize = 1024;
 
 /// The place of a candidate in an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +73,7 @@ impl VictimOrders {
 
 impl VictimOrder {
     pub(crate) fn new(scope: VictimScope, mut places: Vec<VictimPlace>) -> Self {
-        let scanned = (places.len() / KEPT_PART).max(KEPT_MIN).min(places.len());
+        let scanned = (places.len() / RETAINED_PART).max(RETAINED_MIN).min(places.len());
         if scanned < places.len() {
             places.select_nth_unstable(scanned);
         }
@@ -98,7 +98,7 @@ impl VictimOrder {
 
     /// Whether half of it is used up, so that the next order should follow.
     pub(crate) fn is_half_used(&self) -> bool {
-        self.scanned >= KEPT_MIN && self.first.len() <= self.scanned / 2
+        self.scanned >= RETAINED_MIN && self.first.len() <= self.scanned / 2
     }
 
     /// Drops what is not to be kept.

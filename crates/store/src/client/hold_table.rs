@@ -231,7 +231,7 @@ impl HoldTable {
     ///
     /// # Errors
     /// Memory that cannot be written.
-    pub fn tell_open_seals(&self, open: u64) -> Result<(), StoreError> {
+    pub fn publish_open_seals(&self, open: u64) -> Result<(), StoreError> {
         let pool = lock(&self.pool);
         match &pool.first {
             Some(block) if self.is_usable() => store_word(block, OPEN_SEALS_WORD, open << 1 | 1),

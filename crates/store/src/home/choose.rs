@@ -43,7 +43,7 @@ impl Choice {
 #[derive(Debug, Default)]
 pub(super) struct Simulation {
     /// The objects, in order.
-    pub(super) gone: Vec<Choice>,
+    pub(super) evicted: Vec<Choice>,
     /// Bytes of the heap that would become free.
     pub(super) bytes: u64,
     /// Objects that still have a block of which one has gone, by the start of the block.
@@ -76,7 +76,7 @@ impl Simulation {
             home.names.heap_mut().free(name).map_err(wrong)?;
             self.names.push(name);
         }
-        self.gone.push(choice);
+        self.evicted.push(choice);
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Simulation {
         let runs = self.runs.iter().rev().all(|run| home.space.claim(*run));
         let names = self.names.iter().rev().all(|run| home.names.heap_mut().claim(*run));
         if runs && names {
-            Ok(self.gone)
+            Ok(self.evicted)
         } else {
             Err(wrong("what a simulation freed cannot be taken back"))
         }
@@ -156,7 +156,7 @@ impl Home {
                 other => other.map(|_| false),
             };
         }
-        if matches!(found, Ok(false)) && !simulation.gone.is_empty() {
+        if matches!(found, Ok(false)) && !simulation.evicted.is_empty() {
             found = Ok(is_enough(self, &simulation, true));
         }
         let choices = simulation.undo(self)?;

@@ -201,7 +201,7 @@ impl World {
     }
 
     /// Sends the result of a local act to the other processes.
-    fn tell(&self, packet: &Packet) {
+    fn deliver(&self, packet: &Packet) {
         match &self.place {
             PartyProcesses::OneProcess(_) => {}
             PartyProcesses::First { started, .. } => forward(&started.borrow(), packet, None),
@@ -218,8 +218,8 @@ impl World {
                 let mut started = started.borrow_mut();
                 let child = started.get_mut(&party).expect("a party that was started");
                 let packet = child.wire.hear().unwrap_or_else(|error| {
-                    let is_gone = error.kind() == std::io::ErrorKind::UnexpectedEof;
-                    let status = if is_gone { child.wait() } else { None };
+                    let is_closed = error.kind() == std::io::ErrorKind::UnexpectedEof;
+                    let status = if is_closed { child.wait() } else { None };
                     panic!("party {party} says nothing at step {step}: {error}; {status:?}")
                 });
                 forward(&started, &packet, Some(party));
@@ -317,7 +317,7 @@ impl<'w> Participant<'w> {
             Ok(value) => Ok(value.to_bytes()),
             Err(panic) => Err(words_of(&**panic)),
         };
-        self.world.tell(&Packet { step, place, result: said });
+        self.world.deliver(&Packet { step, place, result: said });
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 

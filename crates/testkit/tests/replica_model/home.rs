@@ -171,7 +171,7 @@ impl Protocol {
         Some(())
     }
 
-    /// `tell_member_gone`.
+    /// `invalidate_at_member`.
     fn notify(&self, state: &mut State, id: usize, reader: usize) {
         if !state.readers[reader].is_member {
             state.home.last[id][reader] = Last::None;

@@ -6,7 +6,7 @@ use farrow_store::ClientSlot;
 use super::hint_table::HintFor;
 use super::questions::Question;
 use crate::protocol::identity::PeerIdentity;
-use crate::protocol::replicas::gone_notice::GoneNotice;
+use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 
 /// Subject of a question under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(in crate::protocol) enum PendingQuestion {
         number: u64,
     },
     /// Whether a member has dropped its replica of an object.
-    Gone(GoneNotice),
+    Invalidate(InvalidationNotice),
     /// A delete that another node performs.
     Delete {
         /// The node.

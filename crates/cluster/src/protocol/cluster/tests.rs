@@ -52,7 +52,7 @@ fn options() -> RegionOptions {
 fn fabric(dir: &tempfile::TempDir, number: usize, is_node_local: bool) -> Arc<dyn Fabric> {
     let geometry = Layout::new(&options()).unwrap().geometry;
     if !is_node_local {
-        return Arc::new(ShmFabric::memfd("guests-test", geometry).unwrap());
+        return Arc::new(ShmFabric::memfd("remote-clients-test", geometry).unwrap());
     }
     let path = dir.path().join(number.to_string());
     std::fs::File::create(&path).unwrap().set_len(geometry.total().0).unwrap();
@@ -106,7 +106,7 @@ struct World {
     answers: VecDeque<(usize, u64, Result<Vec<u8>, String>)>,
     /// Questions that get no answer, and when that is known.
     lost: Vec<(u64, usize, u64)>,
-    next_asked: u64,
+    next_request: u64,
     /// Questions of a to b about its clients, with their times.
     log: Vec<(u64, Question)>,
     /// Replies of b to its clients.
@@ -138,7 +138,7 @@ impl World {
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
             lost: Vec::new(),
-            next_asked: 0,
+            next_request: 0,
             log: Vec::new(),
             replies: Vec::new(),
         };
@@ -375,7 +375,7 @@ impl World {
         for (to, incarnation, body) in std::mem::take(&mut self.messages) {
             if !self.is_deaf(to) {
                 let (mut out, from) = (Vec::new(), (NAMES[1 - to], incarnation));
-                self.nodes[to].told(from.into(), &body, self.now_ms, &mut out);
+                self.nodes[to].on_message(from.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
         }
@@ -431,7 +431,7 @@ impl World {
                 _ => continue,
             };
             match action {
-                PeerAction::Tell { incarnation, body, .. } if !self.is_deaf(1 - number) => {
+                PeerAction::Message { incarnation, body, .. } if !self.is_deaf(1 - number) => {
                     self.messages.push_back((1 - number, incarnation, body));
                 }
                 PeerAction::Ask { token, incarnation, body, timeout_ms, .. } => {
@@ -441,14 +441,14 @@ impl World {
                     {
                         self.log.push((self.now_ms, question));
                     }
-                    self.next_asked += 1;
+                    self.next_request += 1;
                     if self.is_deaf(1 - number) {
                         self.lost.push((self.now_ms + timeout_ms, number, token));
                     } else if self.questions == Questions::Refused && number == 0 {
                         self.answers.push_back((number, token, Err("refused".to_owned())));
                     } else {
-                        self.waiting.insert(self.next_asked, (number, token));
-                        self.asked.push_back((self.next_asked, number, incarnation, body));
+                        self.waiting.insert(self.next_request, (number, token));
+                        self.asked.push_back((self.next_request, number, incarnation, body));
                     }
                 }
                 PeerAction::Answer { token, body } => {

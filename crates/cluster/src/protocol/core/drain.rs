@@ -131,7 +131,7 @@ pub(in crate::protocol) struct Drain {
     /// Sessions that began the drain, or go on with it. They write here what moves.
     pub(in crate::protocol) conductors: BTreeSet<SessionId>,
     /// Members that know whether this node drains, by their names, with their incarnations.
-    pub(in crate::protocol) told: BTreeMap<String, u64>,
+    pub(in crate::protocol) notified: BTreeMap<String, u64>,
     /// Why members do not know it, and when they are told again; `None`: they are being told.
     pub(in crate::protocol) untold: BTreeMap<String, (String, Option<u64>)>,
     /// When undone moves are looked at again.

@@ -122,8 +122,8 @@ impl NodeState {
             };
             for node in nodes {
                 let question = Question::Delete { target: full.clone() };
-                let is_asked = self.cluster.ask_delete(&node, question, (number, place), out);
-                forwarded.left += usize::from(is_asked);
+                let is_queried = self.cluster.ask_delete(&node, question, (number, place), out);
+                forwarded.left += usize::from(is_queried);
             }
         }
         self.replicas.forwarded.insert(number, forwarded);
@@ -131,7 +131,7 @@ impl NodeState {
     }
 
     /// Records the result of one part of a delete: another node's answer, or its failure.
-    pub(in crate::protocol) fn delete_answered(
+    pub(in crate::protocol) fn on_delete_response(
         &mut self,
         (number, place): (u64, usize),
         answer: Result<(), WireError>,

@@ -154,7 +154,7 @@ impl NodeState {
         if !is_its(&loading.import) {
             return;
         }
-        loading.is_gone = true;
+        loading.is_invalidated = true;
         // Otherwise it waits for room, or the transfer reports its end.
         if loading.is_brought || !loading.is_on_its_way {
             if loading.is_brought {
@@ -167,7 +167,7 @@ impl NodeState {
     /// Frees what was brought for sessions that have ended.
     pub(super) fn end_imports(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let loading = self.replicas.loading.iter();
-        let over = loading.filter(|(_, one)| one.is_brought && one.is_gone);
+        let over = loading.filter(|(_, one)| one.is_brought && one.is_invalidated);
         for origin in over.map(|(origin, _)| *origin).collect::<Vec<_>>() {
             self.abort_replica(origin);
             self.end_load(origin, Err(WireError::Closing), now_ms, out);
@@ -242,7 +242,7 @@ impl NodeState {
         if let Some(name) = &wanted.name {
             self.waits.sealed(name);
             self.answer_waits(out);
-            self.tell_sealed(name, now_ms, out);
+            self.notify_sealed(name, now_ms, out);
         }
         Ok(id)
     }

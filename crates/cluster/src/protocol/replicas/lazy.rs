@@ -192,16 +192,16 @@ impl NodeState {
     pub(in crate::protocol) fn bring_pages(
         &mut self,
         to: ReplyTo,
-        asked: Range<u64>,
+        wanted: Range<u64>,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let none = || WireError::Invalid("this connection has no object".into());
         let ReplyTo { session, seq } = to;
         let file = *self.replicas.lazy.files.get(&session).ok_or_else(none)?;
         let lazy = self.replicas.lazy.all.get(&file).ok_or_else(none)?;
-        let length = asked.end.saturating_sub(asked.start);
-        let asked = Span::new(Offset(asked.start), Length(length));
-        let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(asked));
+        let length = wanted.end.saturating_sub(wanted.start);
+        let wanted = Span::new(Offset(wanted.start), Length(length));
+        let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(wanted));
         let ranges: Vec<Span> = ranges.filter(|range| !range.is_empty()).collect();
         if ranges.is_empty() {
             return Ok(Some(ReplyBody::Done));

@@ -6,7 +6,7 @@ use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 use farrow_wire::{SealItem, WireError, WireTarget};
 
-use super::gone_notice::LastNotice;
+use super::invalidation_notice::LastNotice;
 use crate::protocol::context::{ReplyTo, RequestContext};
 
 /// A delete that other nodes perform or allow in part.

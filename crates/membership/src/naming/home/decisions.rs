@@ -75,7 +75,7 @@ impl Naming {
         question: u64,
         said: (&[bool], Option<NodeNumber>),
     ) {
-        if let Some((home, names)) = self.authority.undecided.answered(question, from, said) {
+        if let Some((home, names)) = self.authority.undecided.on_response(question, from, said) {
             self.authority.settle(home, &names);
         }
     }

@@ -5,7 +5,7 @@ use farrow_store::ObjectId;
 
 /// A notice to a member that it must drop its replica of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) struct GoneNotice {
+pub(in crate::protocol) struct InvalidationNotice {
     pub(in crate::protocol) member: MemberLife,
     pub(in crate::protocol) id: ObjectId,
     /// Differs for each notice: after the answer to an earlier one, the member may have opened the
