@@ -132,7 +132,7 @@ class Subscription:
         Raises:
             Timeout: there was no event in time.
             InvalidArgument: the subscription was closed.
-            Disconnected: the node is gone, and no successor started.
+            Disconnected: the node has ended, and no successor started.
 
         Examples:
             >>> with client.subscribe("next/") as events:

@@ -154,7 +154,7 @@ fn is_without_daemon(error: &io::Error) -> bool {
 pub(crate) fn confirm(mut predecessor: &UnixStream) {
     if let Err(error) = predecessor.write_all(&[1]) {
         // The old daemon takes nothing back while this connection is open, so it has ended.
-        tracing::info!(%error, "the old daemon is gone already");
+        tracing::info!(%error, "the old daemon has already ended");
     }
 }
 

@@ -177,7 +177,7 @@ impl FileMap {
 
     /// Borrows bytes that have no writer.
     ///
-    /// As with [`crate::Region::sealed`], the caller guarantees that nobody writes to the span: it
+    /// As with [`crate::Region::sealed`], the caller guarantees that nothing writes to the span: it
     /// belongs to a sealed object that the caller holds, or the caller has received the bytes and
     /// has not shared them yet.
     ///
@@ -191,7 +191,7 @@ impl FileMap {
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 
-    /// Where a span begins in memory, for a device that is told to read or write there by itself.
+    /// Where a span begins in memory, for a device that reads or writes there by itself.
     /// The caller keeps the map as long as the device may.
     ///
     /// # Errors

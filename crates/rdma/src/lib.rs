@@ -49,8 +49,8 @@ pub enum RdmaError {
         /// The status of the device.
         status: String,
     },
-    /// No read ended for so long.
-    #[error("{left} of {bytes} B are not read, nothing within {} ms", waited.as_millis())]
+    /// No read ended within the limit.
+    #[error("timed out after {:.1} s waiting for {left} of {bytes} B", waited.as_secs_f64())]
     Stalled {
         /// Bytes that have not arrived.
         left: u64,

@@ -5,7 +5,7 @@
 //! offsets as the old one, so the part can be rebuilt from copies of the listed ranges alone. Which
 //! bytes of strings, views, lists, dense unions and runs the rows use is in buffers, so these stay
 //! whole. [`Decoded::select_step`] leaves out their other bytes too, for readers to which bytes are
-//! dear: it asks for the contents of such buffers, level by level, and writes them anew.
+//! dear: it asks for the contents of such buffers, level by level, and rebuilds them.
 
 mod contents;
 mod nodes;

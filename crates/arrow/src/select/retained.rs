@@ -10,7 +10,7 @@ use crate::layout::{ArrayLayout, VIEW_BYTES};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetainedBuffer {
     pub range: MemoryRange,
-    /// Whether it is written anew, and is not a range of the object.
+    /// Whether it is rebuilt, and is not a range of the object.
     pub is_new: bool,
 }
 

@@ -43,7 +43,7 @@ enum CountWork<'a> {
 }
 
 impl<'a> Counting<'a> {
-    /// Plans the count of the first `columns_max` fields of [`statistics_fields`].
+    /// Plans the count of the first `fields_max` fields of [`statistics_fields`].
     pub fn new(schema: &'a SchemaNode, batches: &'a [BatchData], fields_max: usize) -> Self {
         let fields = statistics_fields(schema);
         let types: Vec<_> =

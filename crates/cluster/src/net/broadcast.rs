@@ -3,7 +3,7 @@
 //! Each node that has the object, the home or a member with a complete replica, sends it to one
 //! reader at a time, and to a second one if that takes long. The others wait in the order of their arrival. So no node is asked by all at
 //! once, and the number of senders multiplies with each finished transfer. A reader asks again
-//! while it waits, so nothing is kept for one that ended.
+//! while it waits, so nothing is retained for one that ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -61,7 +61,7 @@ pub(crate) enum SenderAnswer {
     Home,
     /// All senders are busy: ask again soon.
     Wait,
-    /// A member with a complete replica sends it to whoever has the key.
+    /// A member with a complete replica sends it to any node with the key.
     Member { name: String, key: ReplicaKey },
 }
 
@@ -168,7 +168,7 @@ impl Broadcasts {
         self.drop_if_empty(object);
     }
 
-    /// Forgets the replicas of an object: their members are told to drop them.
+    /// Forgets the replicas of an object: their members are notified to drop them.
     pub(crate) fn recalled(&mut self, object: u64) {
         if let Some(tree) = self.trees.get_mut(&object) {
             tree.complete.clear();

@@ -252,9 +252,9 @@ impl RegionSource {
     fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
         let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
         let holds = self.hold_table()?;
-        let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no object {wish}"));
+        let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no {wish}"));
         let other = |error: farrow_store::StoreError| {
-            SourceRefusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
+            SourceRefusal::new(ErrorCode::Other, format!("{wish}: {error}"))
         };
         let reader = match wish {
             NetQuery::Name(full) => {
@@ -277,7 +277,7 @@ impl RegionSource {
                 Whereabouts::InMemory => {}
                 Whereabouts::Away(id) => self.ask_for(id),
             }
-            let text = format!("object {wish} is being restored");
+            let text = format!("{wish} is being restored");
             return Err(SourceRefusal::passing(text));
         };
         if entry.is_replica {
@@ -287,7 +287,7 @@ impl RegionSource {
         self.check_rights(member, &namespace)?;
         // The record stays even if the open fails: another open of this member may rely on it.
         if !self.note(member, entry.id.lo) {
-            return Err(busy(format!("object {wish} is being deleted")));
+            return Err(busy(format!("{wish} is being deleted")));
         }
         let held = reader.hold(&holds, Target::Id(entry.id));
         if !matches!(held, Ok(Some(_))) {
@@ -296,8 +296,8 @@ impl RegionSource {
         match held {
             Ok(Some(held)) if held.entry().id == entry.id => Ok(held),
             // A different id means that its home has replaced it meanwhile.
-            Ok(_) => Err(SourceRefusal::passing(format!("object {wish} is being moved"))),
-            Err(error) => Err(busy(format!("object {wish} cannot be held: {error}"))),
+            Ok(_) => Err(SourceRefusal::passing(format!("{wish} is being moved"))),
+            Err(error) => Err(busy(format!("{wish} cannot be held: {error}"))),
         }
     }
 

@@ -186,7 +186,7 @@ impl Peers {
         match &self.etcd {
             Some(etcd) => drop(self.runtime.spawn(Arc::clone(etcd).ask(id, request))),
             None => {
-                let reason = "this node was not told of an etcd".to_owned();
+                let reason = "this node has no etcd configured".to_owned();
                 let reply = membership::EtcdReply::Failed { reason };
                 self.events.push(QueuedEvent::Event(PeerEvent::EtcdResponse { id, reply }));
             }

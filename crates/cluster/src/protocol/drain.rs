@@ -30,7 +30,7 @@ use super::state::NodeState;
 /// Pause before a node that did not answer is asked again.
 pub(super) const ASK_AGAIN_MS: u64 = 100;
 
-/// Pause before a node that refuses is told again, or a lost one is looked for: it may be replaced.
+/// Pause before a node that refuses is notified again, or a lost one is looked for: it may be replaced.
 pub(super) const NOTIFY_DRAIN_AGAIN_MS: u64 = 1_000;
 
 /// A client's request to move an object.

@@ -1,4 +1,4 @@
-//! Members are told that this node drains, and note which of them do: no object moves before all
+//! Members are notified that this node drains, and note which of them do: no object moves before all
 //! know. See [`super::drain`].
 
 use farrow_wire::WireError;
@@ -18,7 +18,7 @@ impl NodeState {
         self.drain.untold = all.map(|node| (node, first())).collect();
     }
 
-    /// After a change of the members, those that do not know of the drain are told.
+    /// After a change of the members, those that do not know of the drain are notified.
     pub(super) fn members_changed_in_drain(&mut self, now_ms: u64) {
         let record = &self.drain.record;
         if !record.is_draining && !record.is_cancelled {
@@ -47,7 +47,7 @@ impl NodeState {
         let is_current = record.is_draining == was_draining
             && self.cluster.peer_in_life(node, incarnation).is_some();
         if !is_current {
-            // It is told again, of the present state.
+            // It is notified again, of the present state.
             return self.members_changed_in_drain(now_ms);
         }
         match answer {

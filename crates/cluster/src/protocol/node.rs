@@ -1,11 +1,13 @@
 //! State of one node, as its local clients see it.
 
 use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{
+    Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError, wire_span,
+};
 
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, FirstRequest, ReplyTo, RequestContext};
-use super::convert::{store_error, wire_span};
+use super::convert::store_error;
 use super::core::clients::ClientSession;
 use super::core::counting::CountKind;
 use super::core::quota::ReservationRequest;

@@ -52,7 +52,7 @@ impl Audit {
         }
     }
 
-    /// Notes a request before it is handled: afterwards its object may be gone.
+    /// Notes a request before it is handled: afterwards its object may not exist.
     fn on_request(&mut self, state: &NodeState, from: (SessionId, Option<&str>), ask: &Request) {
         let (session, node) = from;
         let Some((action, items)) = subject(state, &ask.body) else { return };

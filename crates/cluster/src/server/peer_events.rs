@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use farrow_memory::Span;
+use farrow_wire::span;
 
 use super::Server;
 use super::forwarded::FirstMessage;
@@ -12,7 +13,7 @@ use crate::metrics::cluster::{Direction, PeerMessageKind};
 use crate::peer_memory;
 use crate::peers::PeerEvent;
 use crate::protocol::cluster::{Answer, PeerAction};
-use crate::protocol::{Action, SessionId, span};
+use crate::protocol::{Action, SessionId};
 
 impl Server {
     /// Handles a limited number of events from other nodes. Inserts the sessions of remote clients

@@ -312,7 +312,7 @@ impl Scraper {
     }
 }
 
-/// Whether an accept failed because this one scraper has gone, or a signal arrived.
+/// Whether an accept failed because this one scraper has closed, or a signal arrived.
 fn is_of_scraper(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }

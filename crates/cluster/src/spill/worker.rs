@@ -57,7 +57,10 @@ impl Stop {
                     });
                 }
                 Err(_) if Instant::now() >= until => {
-                    return Err(fault(format!("nothing within {} s", STEP_MAX.as_secs())));
+                    return Err(fault(format!(
+                        "timed out after {} s waiting for the disk",
+                        STEP_MAX.as_secs()
+                    )));
                 }
                 Err(_) => {}
             }
@@ -181,7 +184,7 @@ impl Worker {
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()
         {
-            tracing::error!("the spill thread is gone");
+            tracing::error!("the spill thread has ended");
         }
     }
 

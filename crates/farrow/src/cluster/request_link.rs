@@ -149,7 +149,7 @@ impl RequestLink {
                 RequestFailure::Other(self.disconnected(&reason))
             }
             (LinkError::Timeout { waited_ms, .. }, _) => RequestFailure::Other(Error::Timeout {
-                what: format!("node {:?}", self.node),
+                what: format!("an answer of node {:?}", self.node),
                 waited_ms,
             }),
             (error, _) => RequestFailure::Other(error.into()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::{Proximity, Region, Retired, Span, process_id};
 use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader, UseStamps};
 use farrow_wire::link::{Link, Notification};
-use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
@@ -30,7 +30,6 @@ use crate::memory::node::{FIRST_CONNECTION, Node, Unanswered};
 use crate::memory::pool::PoolCore;
 use crate::memory::unused::Inherited;
 use crate::options::{ConnectOptions, SpawnCommand};
-use crate::spans::span;
 
 /// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
 /// it costs a table some 50 us more below this size, and a third less from twice this size on.

@@ -158,7 +158,7 @@ impl HugeTable {
         Ok(newest)
     }
 
-    /// The place of a chunk that is not where it was seen: it has moved, or is gone.
+    /// The place of a chunk that is not where it was seen: it has moved, or is deleted.
     pub(super) fn relocate(&self, chunk: &Partition) -> Result<Partition, Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
@@ -248,7 +248,7 @@ impl HugeTable {
         Ok(true)
     }
 
-    /// As [`Self::discover_members`], of a table whose root may be gone. Returns whether it is
+    /// As [`Self::discover_members`], of a table whose root may be deleted. Returns whether it is
     /// there.
     pub(super) fn last_members(
         &self,

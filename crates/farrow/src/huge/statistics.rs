@@ -1,4 +1,4 @@
-//! Statistics of chunks: counted while a chunk is copied, kept in its metadata.
+//! Statistics of chunks: counted while a chunk is copied, stored in its metadata.
 //!
 //! There they appear and vanish with the chunk in one step, and a reader finds them by loads. The
 //! metadata has room for the first hundred columns or so. `docs/formats/statistics.md` has the

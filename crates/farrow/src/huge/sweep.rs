@@ -34,7 +34,7 @@ impl HugeTable {
                 Err(error) => return Err(error),
             }
         };
-        // Nodes that became members before the root was deleted; later ones see that it is gone.
+        // Nodes that became members before the root was deleted; later ones see that it is deleted.
         self.last_members(&home, &mut state)?;
         let (mut places, mut lost) = (Vec::new(), None);
         for (_, member) in &state.members.nodes {
@@ -60,7 +60,7 @@ pub(super) fn all(places: &[Place<'_>], prefix: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes the remains of tables of this name whose root is gone: a client may have died while it
+/// Deletes the remains of tables of this name whose root is deleted: a client may have died while it
 /// dropped one or appended to it.
 pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
     let places = Place::all(client)?;
@@ -96,7 +96,7 @@ pub(super) fn is_table(client: &Client, name: &str, table: ObjectId) -> Result<b
     }
 }
 
-/// Deletes objects, some of which may already be gone.
+/// Deletes objects, some of which may already be deleted.
 fn delete_all(place: &Place<'_>, ids: &[ObjectId]) -> Result<(), Error> {
     match place.delete(ids) {
         Err(Error::NotFound { .. }) => Ok(()),

@@ -12,7 +12,7 @@ use super::object::PagedObject;
 /// Stack of the thread, which runs nothing of users.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Starts the thread. It ends once `stop` is readable: nobody reads the object then.
+/// Starts the thread. It ends once `stop` is readable: the object has no readers then.
 pub(super) fn start(
     object: Arc<PagedObject>,
     ahead: ReadAhead,

@@ -23,7 +23,7 @@ const PART_BYTES: u64 = 8 << 20;
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// All of these objects, by the addresses of their maps; in a forked child also those of its parent.
-/// Locked without a fork, since nobody would unlock the child's copy.
+/// Locked without a fork, since no thread would unlock the child's copy.
 static OBJECTS: RwLock<BTreeMap<usize, Weak<PagedObject>>> = RwLock::new(BTreeMap::new());
 
 /// A mapped object. Offsets are those of the first file.
@@ -122,7 +122,7 @@ impl PagedObject {
             tracing::debug!(object = %self.id, %error, "pages that were not brought");
             match self.open_again(&current, until) {
                 Ok(()) if Instant::now() < until => {}
-                // A lost node is no member any more, so nobody knows its objects.
+                // A lost node is no member any more, so no node knows its objects.
                 Err(Error::NotFound { .. }) if matches!(error, Error::NodeLost { .. }) => {
                     return Err(error);
                 }
@@ -194,7 +194,7 @@ impl PagedObject {
         Ok(bytes)
     }
 
-    /// Opens the object anew, unless another thread has. An error: it cannot be opened any more.
+    /// Opens the object again, unless another thread has. An error: it cannot be opened any more.
     fn open_again(&self, failed: &CurrentPages, until: Instant) -> Result<(), Error> {
         let ObjectId { hi, lo } = self.id;
         loop {
@@ -213,7 +213,7 @@ impl PagedObject {
                     let text = format!("object {} has other blocks than before", self.id);
                     (Error::InvalidDescriptor(text), false)
                 }
-                Ok(OpenOutcome::Nothing) => (Error::NotFound { what: self.id.to_string() }, false),
+                Ok(OpenOutcome::Nothing) => (Error::no_object(self.id), false),
                 Ok(OpenOutcome::Later) => {
                     let waited_ms = crate::clock::millis(self.requester.timeout);
                     let what = format!("object {} to be opened again", self.id);
@@ -234,7 +234,7 @@ impl PagedObject {
     pub(super) fn give_up(&self, span: Span) {
         for part in self.pages.iter().filter_map(|pages| pages.intersection(span)) {
             if let Err(error) = self.map.give_up(part) {
-                tracing::error!(object = %self.id, %error, "readers of its pages wait for ever");
+                tracing::error!(object = %self.id, %error, "readers of its pages wait without end");
             }
         }
     }

@@ -126,7 +126,7 @@ fn worker() -> Option<&'static SyncSender<BackgroundTask>> {
 fn walk(region: &Weak<Region>, block: Span) {
     let mut done = 0;
     while done < block.length.0 {
-        // The region is held for one piece at a time, so that a dropped client is not kept alive.
+        // The region is held for one piece at a time, so that a dropped client does not stay alive.
         let Some(region) = region.upgrade() else {
             return;
         };

@@ -136,7 +136,7 @@ impl Extents {
                 return Ok(granted.ranges);
             }
             // Another thread has found the next daemon since, and returned the ranges.
-            tracing::debug!(?granted, "granted by a daemon that has gone");
+            tracing::debug!(?granted, "granted by a daemon that has ended");
         }
     }
 

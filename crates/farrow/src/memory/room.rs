@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use farrow_memory::{Span, page_bytes};
 use farrow_wire::link::confused;
-use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX};
+use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX, span};
 
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 use crate::memory::extents::Granted;
 use crate::memory::node::Node;
-use crate::spans::span;
 
 /// The purpose of a request for memory, and how long the node may take.
 #[derive(Debug, Clone, Default)]

@@ -108,7 +108,7 @@ unsafe impl Ioctl for NewByDevice {
     }
 
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: on success the kernel returns a descriptor that belongs to nobody else.
+        // SAFETY: on success the kernel returns a descriptor that has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(out as RawFd) })
     }
 }

@@ -1,6 +1,6 @@
 //! Orders of eviction, which a home keeps from call to call.
 //!
-//! A scan of all objects takes time in their number, and the daemon answers nobody meanwhile. So the
+//! A scan of all objects takes time in their number, and the daemon answers no client meanwhile. So the
 //! home keeps the first part of each order. When half of it is used up, every further choice scans
 //! some of the objects, until the next order is complete. An order has the objects that were used
 //! before its scan began: no object that is missing comes before one of them, except for those that
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::ids::{ObjectId, Slot};
 
-/// Part of the candidates whose order is kept.
+/// Part of the candidates whose order is retained.
 pub(crate) const RETAINED_PART: usize = 8;
 
-/// Candidates whose order is kept at least.
+/// Candidates whose order is retained at least.
 const RETAINED_MIN: usize = 1024;
 
 /// The place of a candidate in an order.
@@ -32,7 +32,7 @@ pub(crate) enum VictimScope {
     Directory,
 }
 
-/// The kept orders, by [`EvictionPolicy::order`] and scope.
+/// The retained orders, by [`EvictionPolicy::order`] and scope.
 #[derive(Debug, Default)]
 pub(crate) struct VictimOrders(BTreeMap<(&'static str, VictimScope), VictimOrder>);
 
@@ -101,7 +101,7 @@ impl VictimOrder {
         self.scanned >= RETAINED_MIN && self.first.len() <= self.scanned / 2
     }
 
-    /// Drops what is not to be kept.
+    /// Drops the rest.
     pub(crate) fn shorten(&mut self) {
         self.later = Vec::new();
         self.first.truncate(self.scanned);

@@ -121,7 +121,7 @@ impl HoldClaim {
 struct HoldPool {
     free: Vec<HoldSlot>,
     blocks: Vec<BlockCounts>,
-    /// The first block, in which the client tells of its open seals.
+    /// The first block, in which the client publishes its open seals.
     first: Option<Arc<Alias>>,
 }
 

@@ -46,17 +46,17 @@ pub(super) struct Simulation {
     pub(super) evicted: Vec<Choice>,
     /// Bytes of the heap that would become free.
     pub(super) bytes: u64,
-    /// Objects that still have a block of which one has gone, by the start of the block.
+    /// Objects that still have a block of which one is freed, by the start of the block.
     sharers: BTreeMap<u64, u32>,
     runs: Vec<Run>,
     names: Vec<Run>,
 }
 
-/// Whether enough objects are gone. The flag says that no more follow.
+/// Whether enough objects are evicted. The flag says that no more follow.
 type IsEnough<'a> = dyn FnMut(&mut Home, &Simulation, bool) -> bool + 'a;
 
 impl Simulation {
-    /// One more object is gone.
+    /// One more object is evicted.
     fn add(&mut self, home: &mut Home, choice: Choice) -> Result<(), StoreError> {
         for run in &choice.runs {
             let all = home.blocks.get(*run).map_or(1, |block| block.sharers());
@@ -80,7 +80,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Takes back what was freed. Returns the objects that were gone.
+    /// Takes back what was freed. Returns the objects that were evicted.
     fn undo(self, home: &mut Home) -> Result<Vec<Choice>, StoreError> {
         let runs = self.runs.iter().rev().all(|run| home.space.claim(*run));
         let names = self.names.iter().rev().all(|run| home.names.heap_mut().claim(*run));
@@ -145,7 +145,7 @@ impl Home {
         let mut simulation = Simulation::default();
         let mut found = Ok(false);
         while matches!(found, Ok(false))
-            && limit.is_none_or(|limit| simulation.gone.len() < limit)
+            && limit.is_none_or(|limit| simulation.evicted.len() < limit)
             && let Some(place) = order.next()
         {
             let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);

@@ -284,7 +284,7 @@ impl Home {
                 let added = simulation.evicted.iter().skip(count);
                 common += added.filter(|one| victims.known.contains(&one.candidate.id)).count();
                 count = simulation.evicted.len();
-                // Victims that are not gone in this simulation have slots too.
+                // Victims that are not evicted in this simulation have slots too.
                 let slots = u64::from(vacant + victims.slots) + (count - common) as u64;
                 if looks.is_next(simulation, is_last) && slots >= room.slots.into() {
                     fit = fit_all(home.names.heap_mut(), &room.names);

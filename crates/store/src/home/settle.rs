@@ -51,7 +51,7 @@ pub(super) struct KeepCandidate {
     /// Whether a client wrote its entry.
     pub(super) is_local: bool,
     /// Whether its creator may go on using memory that became part of it: plain bytes that it wrote in
-    /// place, or blocks of its pool. What was copied into an object is used by nobody without a hold.
+    /// place, or blocks of its pool. What was copied into an object is unused without a hold.
     pub(super) is_in_place: bool,
     pub(super) fate: Fate,
 }

@@ -256,7 +256,7 @@ impl Protocol {
         may_have && !self.is(Mutant::EvictionWithoutRecall)
     }
 
-    /// An eviction: `victims`, `try_leave`, and the last look at the members that are noted.
+    /// An eviction: `victims`, `begin_leave`, and the last look at the members that are noted.
     fn evict(&self, state: &mut State, step: Step) -> Option<()> {
         match (step, state.home.victim) {
             (Step::TakeOver, None) => {

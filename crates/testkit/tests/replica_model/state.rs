@@ -28,7 +28,7 @@ pub const fn bit(number: usize) -> u8 {
 pub enum Object {
     Unsealed,
     Sealed,
-    /// Being evicted: it cannot be held, and may be sealed again (`try_leave`).
+    /// Being evicted: it cannot be held, and may be sealed again (`begin_leave`).
     Leaving,
     Gone,
 }

@@ -12,7 +12,7 @@ use crate::{ReplyBody, RequestBody};
 pub struct NoReply {
     /// The error of the call.
     pub error: LinkError,
-    /// After a timeout: the request is sent, or is sent with the next one, and its reply is kept.
+    /// After a timeout: the request is sent, or is sent with the next one, and its reply is stored.
     pub pending: Option<PendingReply>,
 }
 

@@ -109,7 +109,7 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
-        # Batches begun with ``begin_batch``, and those of them that a worker has and nobody took.
+        # Batches begun with ``begin_batch``, and those of them that a worker has and no call took.
         # The first is a worker's, so that this process computes the next one beside it.
         self._turn, self._flying = 1, 0
         # How often the next segment was built and then could not be reached.

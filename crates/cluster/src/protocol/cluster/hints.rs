@@ -1,4 +1,4 @@
-//! Where names are, as the name authority was told when they were sealed: a hint that saves questions.
+//! Where names are, as reported to the name authority when they were sealed: a hint that saves questions.
 //!
 //! A home reports a name as settled once an object has it, or once it is given up. The authority
 //! remembers the last such homes. A hint may be old or missing: the hinted node is asked first, and

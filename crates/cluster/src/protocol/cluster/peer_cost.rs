@@ -15,7 +15,7 @@ pub(super) struct PeerCost {
     /// When the next question is due, unless one is under way.
     ask_at_ms: u64,
     is_queried: bool,
-    /// When its room was told.
+    /// When its room was reported.
     room_at_ms: u64,
     /// Bytes that it lends.
     capacity: Option<u64>,

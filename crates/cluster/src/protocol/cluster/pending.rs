@@ -37,7 +37,7 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The node that is asked.
         node: String,
     },
-    /// Where a name is, as its authority was told.
+    /// Where a name is, as reported to its authority.
     Where(HintFor),
     /// The address of a node's data server.
     DataAddress {
@@ -75,7 +75,7 @@ pub(in crate::protocol) enum PendingQuestion {
         node: String,
         /// Its incarnation.
         incarnation: u64,
-        /// What it is told.
+        /// The notification.
         is_draining: bool,
     },
     /// Whether a node has taken an object.

@@ -2,14 +2,13 @@
 //! slots remain until their processes have certainly ended.
 
 use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{ReplyBody, WireError, wire_span};
 
 use super::action::PeerAction;
 use super::pending::PendingQuestion;
 use super::questions::Question;
 use super::watched::{AGAIN_MS, Dirty, Watched};
 use crate::protocol::Action;
-use crate::protocol::convert::wire_span;
 use crate::protocol::identity::node_key;
 use crate::protocol::state::NodeState;
 

@@ -15,14 +15,13 @@ use farrow_store::{
 };
 use farrow_wire::{
     Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights, Rule,
-    SealItem, Welcome, WireError, WireSpan, WireTarget,
+    SealItem, Welcome, WireError, WireSpan, WireTarget, span,
 };
 
 use super::watched::AGAIN_MS;
 use super::*;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, answer_peer, node_key,
-    span,
 };
 
 mod cut_off;
@@ -561,7 +560,7 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
     let clean = Question::Clean {
         region_uid: world.nodes[0].home().uid().0,
-        spans: writable.into_iter().map(crate::protocol::convert::wire_span).collect(),
+        spans: writable.into_iter().map(farrow_wire::wire_span).collect(),
     };
     let questions = world.log.iter().filter(|(_, question)| is_clean(question));
     questions.for_each(|(_, question)| assert_eq!(*question, clean));

@@ -17,8 +17,8 @@ use super::residency::SPILL_MS_MAX;
 use super::rooms::{RoomRequest, RoomSource};
 use crate::protocol::action::{Action, answer};
 use crate::protocol::context::{Asker, QueueWait};
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Limit of waiting requests of all clients: a scan of the queue stays within microseconds.
 const WAITING_MAX: usize = 1024;
@@ -206,11 +206,11 @@ impl Admission {
     fn push(&mut self, waiting: WaitingGrant) -> Result<(), WireError> {
         let session = waiting.asker.session;
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
-        limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
-        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        check_limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
+        check_limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
         let names = |waiting: &WaitingGrant| waiting.ask.room.names.len();
         let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
-        limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
+        check_limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
         if self.queue.is_empty() {
             self.passed_bytes = 0;
         }

@@ -2,7 +2,7 @@
 //!
 //! A client that sends a reference seals an object with a lease. The object is pinned, so that no
 //! eviction removes it before the reference arrives. The client ends the lease when its own value is
-//! gone, or dies; some time later the object is deleted. Receivers that hold it keep its memory.
+//! removed, or dies; some time later the object is deleted. Receivers that hold it keep its memory.
 //!
 //! A label of the object has the length of its lease, so that the next daemon resumes it. That
 //! daemon gives the objects of clients that have ended a whole lease again.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_store::{ClientSlot, Home, ObjectId, Target};
 use farrow_wire::{BATCH_ITEMS_MAX, LEASE_LABEL, LEASE_MS_MAX, WireError};
 
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +95,7 @@ impl Leases {
         owner: ClientSlot,
         now_ms: u64,
     ) -> Result<(), WireError> {
-        limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
         for (hi, lo) in ids {
             self.end(ObjectId { hi: *hi, lo: *lo }, owner, now_ms);
         }

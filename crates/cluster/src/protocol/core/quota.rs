@@ -21,7 +21,8 @@ use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
 use super::reservations::{Reservations, WaitingReservation};
 use crate::protocol::action::{Action, answer};
 use crate::protocol::context::{Asker, QueueWait};
-use crate::protocol::convert::{limit, store_error, too_many};
+use crate::protocol::convert::{store_error, too_many};
+use crate::protocol::limits::check_limit;
 
 /// Limits for each client; `None`: no limit but the region's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -215,7 +216,7 @@ impl Quota {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let ReservationRequest { asker, objects, wait_ms } = request;
-        limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
         self.serve(home, now_ms, out);
         match self.check_objects(home, asker.slot, objects) {
             Ok(()) => {

@@ -278,7 +278,10 @@ impl NodeState {
             return self.open_again(origin, now_ms, out);
         }
         if let Err(fault) = result {
-            let error = self.cluster.unreachable_by_net(&loading.node)(fault, &origin.to_string());
+            let error = self.cluster.unreachable_by_net(&loading.node)(
+                fault,
+                &Target::Id(origin).to_string(),
+            );
             self.abort_replica(origin);
             return self.end_load(origin, Err(error), now_ms, out);
         }
@@ -317,7 +320,7 @@ impl NodeState {
         out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
         if import.is_some() {
             // Its client takes it back, or its node has restarted.
-            let reason = "the object was gone before it was brought".to_owned();
+            let reason = "the object was deleted before it was brought".to_owned();
             answer_all(waiters, &Err(WireError::NodeLost { node, reason }), out);
             return self.fetch_again(later, now_ms, out);
         }
@@ -326,7 +329,7 @@ impl NodeState {
     }
 
     fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {
-        let missing = || StoreError::NotFound { what: origin.to_string() };
+        let missing = || StoreError::NotFound { what: Target::Id(origin).to_string() };
         let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
         let mut name = loading.name.as_deref();
         if let Some(full) = name

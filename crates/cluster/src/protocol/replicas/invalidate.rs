@@ -220,7 +220,7 @@ impl NodeState {
         }
         let result = self.delete(std::slice::from_ref(&target));
         self.reopen(&ids);
-        let missing = || WireError::NotFound { what: target.to_string() };
+        let missing = || WireError::NotFound { what: store_target(&target).to_string() };
         let result = result.and_then(|mut all| all.pop().unwrap_or_else(|| Err(missing())));
         match asker {
             DeleteOrigin::Client(number, place) => {

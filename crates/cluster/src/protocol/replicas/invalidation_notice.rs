@@ -1,4 +1,4 @@
-//! Notices to other nodes that an object is gone.
+//! Notices to other nodes that an object is removed.
 
 use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use farrow_memory::{Length, Offset, Span};
-use farrow_store::ClientSlot;
+use farrow_store::{ClientSlot, Target};
 use farrow_wire::{
     Extent, LazyBlock, LazyObject, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
 };
@@ -25,7 +25,7 @@ use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.
@@ -150,7 +150,7 @@ impl NodeState {
             release_lazy(idle, out);
         }
         self.release_idle_lazy(now_ms, out);
-        limit(
+        check_limit(
             "objects of other nodes with pages on demand",
             self.replicas.lazy.all.len() + 1,
             LAZY_OBJECTS_MAX,
@@ -209,7 +209,7 @@ impl NodeState {
         let (node, hold) = (lazy.node.clone(), lazy.hold);
         let waiting = self.replicas.lazy.waiting.values();
         let waiting = waiting.filter(|one| one.session == session).count();
-        limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
+        check_limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
         let token = self.replicas.token();
         self.replicas.lazy.waiting.insert(token, PagesWaiter { session, seq, file });
         out.push(Action::Net(NetAction::Pages { token, file, node, hold, ranges }));
@@ -231,12 +231,12 @@ impl NodeState {
             // The hold may have ended at the home. A later open makes another one.
             lazy.is_current = false;
             let unreachable = self.cluster.unreachable_by_net(&lazy.node);
-            unreachable(fault, &lazy.origin.to_string())
+            unreachable(fault, &Target::Id(lazy.origin).to_string())
         });
         out.push(answer_to(session, seq, body));
     }
 
-    /// Releases the objects that nobody has used for a while.
+    /// Releases the objects that are unused for a while.
     pub(super) fn release_idle_lazy(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         release_lazy(self.replicas.lazy.take_idle(now_ms), out);
     }

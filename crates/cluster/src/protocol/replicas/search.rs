@@ -14,7 +14,7 @@ use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
@@ -56,7 +56,7 @@ impl NodeState {
         if let Some(known) = self.known_by_net(&waiter.key, now_ms) {
             return Ok(Some(fetched(known)));
         }
-        limit(
+        check_limit(
             "clients that wait for objects of other nodes",
             self.replicas.waiting() + 1,
             WAITERS_MAX,
@@ -67,7 +67,7 @@ impl NodeState {
             return Ok(None);
         }
         let under_way = self.replicas.openings.len() + self.replicas.loading.len();
-        limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
+        check_limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
         self.begin_opening(waiter.key.clone(), vec![waiter], now_ms, out);
         Ok(None)
     }

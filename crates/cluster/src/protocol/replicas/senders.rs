@@ -1,7 +1,7 @@
 //! From which node the bytes of an object are fetched: small ones from their home, large ones from
 //! the node that the home names.
 //!
-//! The object stays held at its home, whoever sends it. If a sender fails in any way, or is too
+//! The object stays held at its home, whichever node sends it. If a sender fails in any way, or is too
 //! slow to begin, the home sends the object.
 
 use farrow_memory::{Offset, Span};
@@ -63,7 +63,7 @@ impl NodeState {
         self.ask_home(origin, None, Some(until_ms), out);
     }
 
-    /// Tells the home that a node does not send an object. The home sends it then.
+    /// Notifies the home that a node does not send an object. The home sends it then.
     fn fall_back(&mut self, origin: ObjectId, failed: String, out: &mut Vec<Action>) {
         self.ask_home(origin, Some(failed), None, out);
     }
@@ -246,7 +246,7 @@ impl NodeState {
         is_again
     }
 
-    /// Lets other nodes read a new replica, and tells its home so. The hold at the home ends after
+    /// Lets other nodes read a new replica, and notifies its home. The hold at the home ends after
     /// that.
     pub(super) fn serve_to_others(
         &mut self,

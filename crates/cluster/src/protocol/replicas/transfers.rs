@@ -13,8 +13,8 @@ use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// An object or part that a client wants. Clients with equal keys share one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,9 +26,9 @@ pub(in crate::protocol) struct FetchKey {
 impl FetchKey {
     pub(in crate::protocol) fn new(wish: NetQuery, extent: Extent) -> Result<Self, WireError> {
         let columns = extent.part().and_then(|part| part.columns.as_deref()).unwrap_or_default();
-        limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
+        check_limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
         let bytes = columns.iter().map(String::len).sum();
-        limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
+        check_limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
         Ok(Self { wish, extent })
     }
 
@@ -138,7 +138,7 @@ pub(in crate::protocol) enum FetchSender {
     Opening { token: u64 },
     /// A third node, by its hold.
     Member { node: String, hold: u64 },
-    /// The replica is sealed, and the home is told so.
+    /// The replica is sealed, and the home is notified.
     Done,
 }
 

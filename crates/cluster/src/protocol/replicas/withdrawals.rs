@@ -39,7 +39,7 @@ pub(in crate::protocol) enum DeleteOrigin {
     /// The number of the delete, and the index of the object in it.
     Client(u64, usize),
     Node(u64),
-    /// The end of a lease: nobody waits for an answer.
+    /// The end of a lease: no client waits for an answer.
     Lease,
     /// The object has moved to another node.
     Move,

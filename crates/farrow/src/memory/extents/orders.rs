@@ -81,7 +81,7 @@ struct World {
     welcome: Option<Vec<Span>>,
     threads: [Thread; THREADS],
     late: Vec<LateSeal>,
-    /// Nobody deletes an object before its creator has read the answer to its seal. Otherwise a page
+    /// No client deletes an object before its creator has read the answer to its seal. Otherwise a page
     /// may be granted again with an answer that a kill loses, and the client knows it as sealed.
     is_calm: bool,
     is_broken: bool,
@@ -239,7 +239,7 @@ impl World {
         self.is_alive = true;
         let ours = self.state.reconcile(self.connection, &theirs);
         for span in difference(&theirs, &ours) {
-            let first = number(crate::spans::span(span));
+            let first = number(farrow_wire::span(span));
             (first..first + (span.1 / page_bytes()) as usize).for_each(|n| self.release(page(n)));
         }
     }

@@ -28,8 +28,8 @@ use super::state::{BarrierContext, Barriers};
 use super::table::NAMES_MAX;
 use super::waits::{Outcomes, Waiter};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Pause before a member that is not in this epoch yet is asked again: some round trips.
 const AGAIN_MS: u64 = 20;
@@ -231,7 +231,7 @@ impl Barriers {
         }
         retained.check()?;
         let inherited = self.moves.inherited.len();
-        limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
+        check_limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
         if context.may_hand_over(&from, &name) && !self.received.has(&from, number) {
             let Moves { inherited, inherited_budget, .. } = &mut self.moves;

@@ -10,8 +10,8 @@ use super::waits::{Outcomes, WaitOutcome, Waiter};
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::context::RequestContext;
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 use crate::protocol::rights::namespace_in;
 
 /// Limit of waits of one client.
@@ -37,7 +37,7 @@ impl Barriers {
     ) -> Result<(), WireError> {
         let RequestContext { session, seq, now_ms, .. } = request;
         let waiting = self.waits.values().filter(|wait| wait.session == session).count();
-        limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        check_limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
         let Some(state) = context.clients.session(session) else {
             return Ok(());
         };
