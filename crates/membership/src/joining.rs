@@ -275,7 +275,7 @@ impl Membership {
         }
         let mut random = self.random ^ self.now_ms;
         let cluster = ClusterId(next_random(&mut random));
-        let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
+        let empty = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
         let mut joins: Vec<JoinCandidate> = present.into_iter().map(|(_, c)| c.clone()).collect();
         joins.push(JoinCandidate {
             name: self.options.name.clone(),
@@ -284,7 +284,7 @@ impl Membership {
             info: self.options.info.clone(),
         });
         joins.sort_by(|a, b| a.address.cmp(&b.address));
-        let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
+        let value = empty.next(NodeSet::default(), NodeSet::default(), &joins);
         Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: false })
     }
 }

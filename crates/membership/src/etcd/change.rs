@@ -172,8 +172,8 @@ impl EtcdMembership {
         }
         let joins: Vec<JoinCandidate> = self.present().take(CHANGED_MAX).cloned().collect();
         let cluster = ClusterId(next_random(&mut self.random));
-        let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
-        let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
+        let empty = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
+        let value = empty.next(NodeSet::default(), NodeSet::default(), &joins);
         let about = joins.into_iter().map(|join| join.name).collect();
         (!value.members.is_empty()).then_some(ProposedUpdate { value, about, deletes: Vec::new() })
     }

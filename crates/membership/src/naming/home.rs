@@ -98,7 +98,7 @@ pub struct Naming {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnreadFault {
     /// Unreadable directories count as empty.
-    AsksNobody,
+    AsksNone,
     /// The first answer decides.
     AsksOne,
     /// A name is not in flight for its home while members are queried.

@@ -307,7 +307,7 @@ fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), Connect
         while !rest.is_empty() {
             connection.read_tls(&mut rest)?;
             if let Err(error) = connection.process_new_packets() {
-                // Send the alert, which tells the peer the reason.
+                // Send the alert, with the reason for the peer.
                 let _ = connection.write_tls(&mut to_send);
                 let _ = socket.write_all(&to_send);
                 return Err(tls_error(error));
