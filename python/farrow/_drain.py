@@ -184,7 +184,7 @@ class Drain:
         """
         self._check_targets()
         self._client._drain(True)
-        if untold := self._tell_all():
+        if untold := self._notify_all():
             return self._remaining(_Found(), {}, untold)
         reasons: dict[bytes, str] = {}
         found = self._look()
@@ -210,7 +210,7 @@ class Drain:
                 live = [other for other in others if nodes[other].reach == "live"]
                 raise InvalidArgument(f"--to {name}: the live other nodes are {live}")
 
-    def _tell_all(self) -> list[tuple[str, str]]:
+    def _notify_all(self) -> list[tuple[str, str]]:
         """Wait until all members know of the drain; those that do not at the deadline."""
         while untold := self._client._drain()["untold"]:
             if time.monotonic() >= self._deadline:

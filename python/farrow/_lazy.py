@@ -27,7 +27,7 @@ def fetch(value: Any) -> int:
     Raises:
         NodeLost: the node of the object is lost, so some of its pages cannot be brought.
         NotFound: the object was deleted, and its node has restarted since.
-        Disconnected: this client's own node is gone.
+        Disconnected: this client's own node has ended.
         UnsupportedType: the value has no buffers.
 
     Examples:

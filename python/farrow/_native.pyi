@@ -186,7 +186,7 @@ class Writer:
 
         Raises:
             InvalidArgument: the object was sealed or aborted.
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> writer = client.create(5)
@@ -199,7 +199,7 @@ class Writer:
         aborted.
 
         Raises:
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> writer = client.create(5, "Writer.abort")
@@ -285,7 +285,7 @@ class Client:
         """The name of the node in whose memory this client puts objects; None without a cluster.
 
         Raises:
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> client.node
@@ -324,7 +324,7 @@ class Client:
             until ``forget_node``.
 
         Raises:
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> [(node.name, node.reach) for node in client.nodes()]
@@ -406,7 +406,7 @@ class Client:
             current use.
 
         Raises:
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> client.namespaces()[0]["name"]
@@ -465,7 +465,7 @@ class Client:
             For each rule a dict: namespace, node, and rights as a list of words.
 
         Raises:
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
 
         Examples:
             >>> client.grants()
@@ -546,7 +546,7 @@ class Client:
             NotGranted: the other node does not let clients of this node write in the namespace.
             InvalidArgument: the name is too long or contains a NUL.
             UnsupportedType: this kind of value cannot be put.
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
             NodeLost: the node of the object or of its name cannot be reached; or an object of a
                 lost node may have the name.
             NodeUnreachable: the node is alive, but its memory can neither be mapped nor reached by
@@ -1111,7 +1111,7 @@ class Client:
 
         Raises:
             PermissionDenied: the node belongs to another user.
-            Disconnected: the node is gone.
+            Disconnected: the node has ended.
         """
     def _change_settings(
         self, changes: dict[str, int | str | bool | None], namespace: str | None = None
@@ -1150,7 +1150,7 @@ class Client:
             timeout: seconds after which the object stays here if it could not move.
 
         Raises:
-            NotFound: the object is gone.
+            NotFound: the object is deleted.
             OutOfMemory, QuotaExceeded, NodeLost: the other node does not take it.
             FarrowError: it could not move within the timeout, with the reason.
         """
@@ -1718,7 +1718,7 @@ class HugeTable:
             timeout: seconds after which the part stays here if it could not move.
 
         Raises:
-            NotFound: the part, or the table, is gone.
+            NotFound: the part, or the table, is deleted.
             NodeDraining: the node of the root, if another one than ``node``, has to move it first.
             FarrowError: as ``Client._move_object``.
         """
@@ -1776,7 +1776,7 @@ class DissociatedMessages:
 
 @final
 class SharedReference:
-    """A reference to a value, and the lease on it, which begins to run when this object is gone."""
+    """A reference to a value, and the lease on it, which begins to run when this object ends."""
 
     @property
     def message(self) -> bytes:

@@ -24,7 +24,7 @@ _NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast", "Nested", "Name
 _FUNCTION = re.compile(r"(\w+)\(")
 # A reference by number, in the text of a filter.
 _BY_NUMBER = "FieldPath"
-# Sets of filtered columns whose guarantees are kept; queries of one program name few.
+# Sets of filtered columns whose guarantees are cached; queries of one program name few.
 _INDEXES_MAX = 32
 
 

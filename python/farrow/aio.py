@@ -412,6 +412,6 @@ async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
             token.cancel()
             await asyncio.wait([running])
             if not running.cancelled():
-                # Read, so that the loop does not report it: nobody waits for it any more.
+                # Read, so that the loop does not report it: no task waits for it any more.
                 running.exception()
         raise

@@ -39,7 +39,7 @@ __all__ = ["SharingPlugin", "read_farrow", "to_farrow"]
 
 _CLASSES = (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array, pa.Buffer, np.ndarray)
 
-# So many keep all threads at work until the end, though partitions take different times.
+# This number keeps all threads at work until the end, though partitions take different times.
 _PARTITIONS_PER_THREAD = 4
 
 # The functions that were registered before, by class; None: the class was pickled.

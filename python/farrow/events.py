@@ -87,11 +87,11 @@ _CLASSES: dict[str, type[Sealed | Spilled | Restored]] = {
 }
 
 
-def _event(told: tuple[Any, ...]) -> Event:
-    kind = told[0]
+def _event(item: tuple[Any, ...]) -> Event:
+    kind = item[0]
     if kind == "gap":
-        return Gap(told[1])
-    _, id_, name, nbytes, time_ns = told
+        return Gap(item[1])
+    _, id_, name, nbytes, time_ns = item
     if kind in ("deleted", "evicted"):
         return Deleted(id_, name, nbytes, time_ns, kind)
     return _CLASSES[kind](id_, name, nbytes, time_ns)
@@ -132,7 +132,7 @@ class Subscription:
         Raises:
             Timeout: there was no event in time.
             InvalidArgument: the subscription was closed.
-            Disconnected: the node is gone, and no successor started.
+            Disconnected: the node has ended, and no successor started.
 
         Examples:
             >>> with client.subscribe("next/") as events:
@@ -150,8 +150,8 @@ class Subscription:
     def _next(self, timeout: float | None) -> Event | None:
         if self._is_closed:
             return None
-        told = self._stream.next(timeout)
-        return None if told is None else _event(told)
+        item = self._stream.next(timeout)
+        return None if item is None else _event(item)
 
     def __iter__(self) -> Subscription:
         return self
@@ -171,9 +171,9 @@ class Subscription:
         loop = asyncio.get_running_loop()
         end = None if self._timeout is None else loop.time() + self._timeout
         while not self._is_closed:
-            told = self._stream.take()
-            if told is not None:
-                return _event(told)
+            item = self._stream.take()
+            if item is not None:
+                return _event(item)
             left = self._SLICE_SECONDS
             if end is not None:
                 left = min(left, end - loop.time())

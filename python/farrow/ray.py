@@ -41,7 +41,7 @@ __all__ = ["FarrowDatasink", "aggregate", "read_farrow", "setup_worker"]
 # A task takes this part of the resource: it only says where the task runs.
 _SHARE_OF_NODE = 0.001
 
-# So many keep all cores at work until the end, though tasks take different times.
+# This number keeps all cores at work until the end, though tasks take different times.
 _TASKS_PER_CORE = 4
 
 # How partial results combine: the partial aggregates, and the function that combines them.

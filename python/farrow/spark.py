@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FarrowDataSource"]
 
-# So many keep all cores at work until the end, though tasks take different times.
+# This number keeps all cores at work until the end, though tasks take different times.
 _TASKS_PER_CORE = 4
 # Rows of one record batch for the JVM, which takes a batch whole.
 _BATCH_ROWS = 65_536
@@ -192,7 +192,7 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
             if sum(one.num_rows for one in found):
                 blocks.append(_block(client, found))
         except BaseException:
-            # Spark repeats the task, or gives up: nobody learns of these blocks.
+            # Spark repeats the task, or gives up: these blocks stay unknown.
             _blocks.drop_blocks(client, blocks)
             raise
         context = TaskContext.get()

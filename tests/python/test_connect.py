@@ -264,7 +264,7 @@ except farrow.NotFound as error:
     print(error)
 """
     words = run_python(script, env=alone)
-    assert 'no object "trades": no node served at' in words
+    assert 'no object named "trades": no node served at' in words
     assert '"farrow node"' in words
     check_gone(alone)
 

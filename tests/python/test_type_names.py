@@ -1,7 +1,8 @@
 """One noun, one meaning: no two types of the Rust workspace share a name.
 
-A reader who meets `Registry` in two crates has to find out twice what it is.  What only a test
-compiles is left out, and so are programs.
+A reader who meets `Registry` in two crates has to find out twice what it is, whether or not other
+modules can name it.  What only a test compiles is left out, and so are programs and the associated
+types of a trait.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import rust_structure
 
 ROOT = Path(__file__).resolve().parents[2]
 CRATES = sorted(path.parents[1] for path in (ROOT / "crates").glob("*/src/lib.rs"))
-# Not types that one module keeps to itself.
-TYPE = re.compile(r"\bpub(?:\([^)]*\))?\s+(?:struct|enum|union|trait|type)\s+(\w+)")
+# Of any visibility. An alias stands at the start of a line: an associated type is indented.
+TYPE = re.compile(
+    r"\b(?:struct|enum|union|trait)\s+([A-Z]\w*)|(?m:^)(?:pub(?:\([^)]*\))?\s+)?type\s+(\w+)"
+)
 # Names that are in several places with one meaning, and why.
 SHARED = {
     "CancelToken": "the binding of the client's",
@@ -27,12 +30,12 @@ SHARED = {
 
 
 def names_of(crate: Path) -> set[tuple[str, str]]:
-    """The types of a crate that several of its modules can name, each with its file."""
+    """The types of a crate, each with its file."""
     root = rust_structure.read(crate)
     return {
         (name, f"{crate.name}/src/{module.file}")
         for module in rust_structure.walk(root)
-        for name in TYPE.findall(module.code)
+        for name in map("".join, TYPE.findall(module.code))
     }
 
 
@@ -54,15 +57,22 @@ def test_the_list_of_shared_names_has_no_other() -> None:
 
 
 def test_a_doubled_name_is_found(tmp_path: Path) -> None:
-    """The canary: types in modules and files, of any visibility; no tests and no comments."""
+    """The canary: types in modules and files, of any visibility; no tests, no comments and no
+    associated types.
+    """
     (tmp_path / "src").mkdir()
     (tmp_path / "src/lib.rs").write_text(
-        "mod a; mod b;\npub struct Twice<T>(T);\nstruct Once;\n#[cfg(test)] mod tests;\n"
+        "mod a; mod b;\npub struct Twice<T>(T);\nstruct Once;\ntype Alias = u8;\n"
+        "#[cfg(test)] mod tests;\n"
     )
-    (tmp_path / "src/a.rs").write_text("pub(super) enum Twice { A }\npub trait Single {}\n")
+    (tmp_path / "src/a.rs").write_text(
+        "pub(super) enum Twice { A }\npub trait Single { type Item; }\nstruct Private;\n"
+        "mod nested { pub(super) type Alias = u16; }\n"
+    )
     (tmp_path / "src/b.rs").write_text(
-        "// pub struct Single;\npub(crate) struct Once;\n"
+        "// pub struct Single;\npub(crate) union Private { a: u8 }\n"
+        "impl Iterator for Other {\n    type Item = u8;\n}\ntype Item = u8;\ntype Alias = u32;\n"
         "#[cfg(test)]\nmod tests { pub struct Single; }\n"
     )
     (tmp_path / "src/tests.rs").write_text("pub struct Single;\n")
-    assert list(doubled(names_of(tmp_path))) == ["Twice"]
+    assert list(doubled(names_of(tmp_path))) == ["Alias", "Private", "Twice"]

@@ -239,5 +239,5 @@ impl DaemonControl for Channel {
         Ok(Ticket::from_bytes(bytes))
     }
 
-    fn gone(&self, _: u64, _: u64) {}
+    fn on_invalidate(&self, _: u64, _: u64) {}
 }

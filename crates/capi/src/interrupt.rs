@@ -12,14 +12,14 @@ pub type InterruptCheck = unsafe extern "C" fn(data: *mut c_void) -> c_int;
 
 /// The setting of a thread.
 #[derive(Clone, Copy)]
-struct Setting {
+struct ThreadInterrupt {
     check: Option<InterruptCheck>,
     data: *mut c_void,
     ends_on_signal: bool,
 }
 
 thread_local! {
-    static SETTING: Cell<Option<Setting>> = const { Cell::new(None) };
+    static SETTING: Cell<Option<ThreadInterrupt>> = const { Cell::new(None) };
 }
 
 /// See `farrow.h`.
@@ -36,14 +36,14 @@ pub unsafe extern "C" fn farrow_set_interrupt(
     guard(|| {
         let ends_on_signal = on_signal != 0;
         let is_set = check.is_some() || ends_on_signal;
-        SETTING.set(is_set.then_some(Setting { check, data, ends_on_signal }));
+        SETTING.set(is_set.then_some(ThreadInterrupt { check, data, ends_on_signal }));
         Ok(())
     })
 }
 
 /// Runs a call with the interrupt of its thread.
 pub(crate) fn interruptible<T>(body: impl FnOnce() -> T) -> T {
-    let Some(Setting { check, data, ends_on_signal }) = SETTING.get() else {
+    let Some(ThreadInterrupt { check, data, ends_on_signal }) = SETTING.get() else {
         return body();
     };
     let ask = move || match check {

@@ -425,7 +425,7 @@ fn supervise(given: &[OsString], options: NodeOptions) -> Result<i32, NodeError>
     if let Some(code) = supervisor::supervise(given, &options, say)? {
         return Ok(code);
     }
-    say("farrow node: the program has other arguments than the node: nobody supervises it");
+    say("farrow node: the program has other arguments than the node: it has no supervisor");
     serve(options, false).map(|()| 0)
 }
 

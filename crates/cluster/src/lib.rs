@@ -2,7 +2,8 @@
 //!
 //! Decisions are made in [`protocol`], which uses neither clock nor sockets. [`node`] serves them
 //! on a Unix socket over one region. The crate `farrow-wire` contains the parts that clients need.
-//! This crate does not depend on Arrow, and trusts nothing that a client sends or writes.
+//! Only the network fabric reads Arrow, to select columns and rows for a transfer. Nothing that a
+//! client sends or writes is trusted.
 
 #![forbid(unsafe_code)]
 

@@ -148,7 +148,7 @@ pub(crate) fn describe(memory: &MappablePeer, welcome: &mut Welcome) {
 
 /// Whether the memory disappeared with the last process of its node: it had no name, and no process
 /// lends it. Then it never returns.
-pub(crate) fn is_gone(memory: &MappablePeer) -> bool {
+pub(crate) fn has_ended(memory: &MappablePeer) -> bool {
     farrow_memory::is_lent(memory.fabric.read_fd(Section::Control).0) == Some(false)
 }
 

@@ -57,7 +57,7 @@ pub(crate) enum TakenOver {
     /// Everything was handed over.
     All(Box<UpgradeState>),
     /// No node serves. Memory of a node that ended meanwhile may be left.
-    Nobody(Option<HeldMemory>),
+    NoDaemon(Option<HeldMemory>),
 }
 
 /// Why one attempt failed.
@@ -75,7 +75,7 @@ pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<Take
     loop {
         match try_take_over(options, region_name, &mut held) {
             Ok(Some(inherited)) => return Ok(TakenOver::All(Box::new(inherited))),
-            Ok(None) => return Ok(TakenOver::Nobody(held)),
+            Ok(None) => return Ok(TakenOver::NoDaemon(held)),
             Err(UpgradeFailure::Ending(error)) if Instant::now() < until => {
                 tracing::info!(%error, "asked again");
                 std::thread::sleep(ENDING_PAUSE);
@@ -105,7 +105,7 @@ fn try_take_over(
                 return Err(refused(format!("it belongs to user {theirs}")));
             }
         }
-        Err(error) if is_nobody(&error) => return Ok(None),
+        Err(error) if is_without_daemon(&error) => return Ok(None),
         Err(error) => return Err(refused(error.to_string())),
     }
     // The holder of memory without a name may just have been killed.
@@ -146,7 +146,7 @@ fn try_take_over(
     }))
 }
 
-fn is_nobody(error: &io::Error) -> bool {
+fn is_without_daemon(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
@@ -154,7 +154,7 @@ fn is_nobody(error: &io::Error) -> bool {
 pub(crate) fn confirm(mut predecessor: &UnixStream) {
     if let Err(error) = predecessor.write_all(&[1]) {
         // The old daemon takes nothing back while this connection is open, so it has ended.
-        tracing::info!(%error, "the old daemon is gone already");
+        tracing::info!(%error, "the old daemon has already ended");
     }
 }
 
@@ -165,14 +165,14 @@ pub(crate) fn await_successor(mut successor: UnixStream, wake: &UnixStream) -> S
         let left = until.saturating_duration_since(Instant::now());
         let mut both = [PollFd::new(&successor, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
         let waited = poll(&mut both, Timespec::try_from(left).ok().as_ref());
-        let is_asked = !both.get(1).is_none_or(|wake| wake.revents().is_empty());
+        let is_queried = !both.get(1).is_none_or(|wake| wake.revents().is_empty());
         match waited {
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => {
                 tracing::error!(%error, "the next daemon cannot be watched");
                 return Succession::Over;
             }
-            Ok(_) if is_asked => return Succession::Over,
+            Ok(_) if is_queried => return Succession::Over,
             Ok(0) => {
                 tracing::error!("the next daemon neither serves nor ends; leaving it the region");
                 return Succession::Over;

@@ -126,7 +126,7 @@ impl Node {
         self.ask(client, RequestBody::ReserveObjects { objects, wait_ms })
     }
 
-    fn promised(&mut self, client: u64, seq: u64) {
+    fn expect_reserved(&mut self, client: u64, seq: u64) {
         assert_eq!(self.answer(client, seq), Some(Ok(ReplyBody::Done)));
     }
 
@@ -456,7 +456,7 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     let (start, _) = node.granted(0, seq);
     let sealed = node.seal(0, (start, 128), false).unwrap();
     let seq = node.reservation(0, 2, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
     // One sealed and two reserved objects are three; impossible requests do not wait.
     for (objects, wait_ms) in [(1, 0), (4, 60_000)] {
         let seq = node.reservation(0, objects, wait_ms);
@@ -481,7 +481,7 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     node.seal(0, (start + 384, 128), true).unwrap();
     // The other client has its own.
     let seq = node.reservation(1, 3, 0);
-    node.promised(1, seq);
+    node.expect_reserved(1, seq);
 }
 
 #[test]
@@ -490,7 +490,7 @@ fn a_failed_seal_leaves_its_reservation() {
     let seq = node.grant(0, 4 * KIB, 0);
     let (start, _) = node.granted(0, seq);
     let seq = node.reservation(0, 1, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
     assert!(node.seal(0, (start + 64, 128), true).is_err());
     assert!(node.seal(0, (start, 128), false).is_err());
     node.seal(0, (start, 128), true).unwrap();
@@ -528,17 +528,17 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     assert!(told.to_string().ends_with("in use, 1 request waits before, after waiting 500 ms"));
     assert_eq!(node.answer(2, late), Some(Err(told)));
     node.delete(0, sealed[1]);
-    node.promised(1, two);
+    node.expect_reserved(1, two);
     assert!(node.is_waiting(3, last));
     // When a client ends, its reservations and its position in the queue are freed.
     let gone = node.reservation(1, 3, 60_000);
     node.state.closed(SessionId(1), false, node.now_ms);
     assert_eq!(node.state.next_deadline_ms(), Some(0), "the queue is looked at at once");
     node.turn();
-    node.promised(3, last);
+    node.expect_reserved(3, last);
     assert!(node.is_waiting(1, gone));
     let seq = node.reservation(0, 1, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
 }
 
 #[test]
@@ -546,13 +546,13 @@ fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
     let mut node = limited_namespace(3, 10);
     node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
     let seq = node.reservation(0, 2, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
     let waiting = node.reservation(0, 1, 60_000);
     assert!(node.is_waiting(0, waiting));
     let seq = node.reservation(1, 2, 0);
-    node.promised(1, seq);
+    node.expect_reserved(1, seq);
     node.ask(0, RequestBody::UnreserveObjects { objects: 1 });
-    node.promised(0, waiting);
+    node.expect_reserved(0, waiting);
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
     let mut node = limited_namespace(2, 10);
     node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(50) });
     let seq = node.reservation(0, 8, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
     // The client's own limit has no room now, that of its namespace never has.
     let seq = node.reservation(0, 50, 60_000);
     let refused = node.answer(0, seq);
@@ -569,7 +569,7 @@ fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
         "{refused:?}"
     );
     let seq = node.reservation(1, 2, 0);
-    node.promised(1, seq);
+    node.expect_reserved(1, seq);
 }
 
 #[test]
@@ -579,7 +579,7 @@ fn whoever_waits_for_objects_no_more_keeps_nobody_else_waiting() {
         node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(8) });
         // One waits for its own limit, the other for that of the namespace.
         let seq = node.reservation(0, 8, 0);
-        node.promised(0, seq);
+        node.expect_reserved(0, seq);
         let own = node.reservation(0, 1, 60_000);
         let common = node.reservation(1, 3, 60_000);
         assert!(node.is_waiting(0, own) && node.is_waiting(1, common));
@@ -604,22 +604,22 @@ fn whoever_waits_for_objects_no_more_keeps_nobody_else_waiting() {
 fn reservations_outlive_a_daemon_that_is_followed_in_good_order() {
     let mut node = limited_namespace(2, 4);
     let seq = node.reservation(0, 3, 0);
-    node.promised(0, seq);
-    assert_eq!(node.state.inheritance().unwrap().promised, [(0, 3)]);
+    node.expect_reserved(0, seq);
+    assert_eq!(node.state.inheritance().unwrap().reserved_objects, [(0, 3)]);
     // The client reports its reservations after it reconnects.
     node.ask(0, RequestBody::ReservedObjects { objects: 1 });
     let seq = node.reservation(1, 3, 0);
-    node.promised(1, seq);
+    node.expect_reserved(1, seq);
     // Reservations that others took meanwhile are lost.
     node.ask(0, RequestBody::ReservedObjects { objects: 3 });
-    assert_eq!(node.state.inheritance().unwrap().promised, [(0, 1), (1, 3)]);
+    assert_eq!(node.state.inheritance().unwrap().reserved_objects, [(0, 1), (1, 3)]);
 }
 
 #[test]
 fn the_queue_for_objects_has_limits_and_an_end() {
     let mut node = limited_namespace(20, 1);
     let seq = node.reservation(0, 1, 0);
-    node.promised(0, seq);
+    node.expect_reserved(0, seq);
     let mut refused = 0;
     for client in 1..20 {
         for count in 1..=65 {

@@ -196,7 +196,7 @@ fn errors_tell_the_names_that_the_client_knows() {
     let targets = vec![WireTarget::Name("y".to_owned())];
     match node.ask(team, RequestBody::Delete { targets }).unwrap() {
         ReplyBody::Deleted(results) => {
-            assert_eq!(results[0].as_ref().unwrap_err().to_string(), "no object name \"y\"");
+            assert_eq!(results[0].as_ref().unwrap_err().to_string(), "no object named \"y\"");
         }
         other => panic!("{other:?}"),
     }

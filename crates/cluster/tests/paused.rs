@@ -106,7 +106,7 @@ impl Node {
                 Action::Peer(PeerAction::AskEtcd { id, request }) => {
                     let reply = self.etcd.answer(request);
                     let mut out = Vec::new();
-                    self.state.etcd_answered(id, reply, self.now_ms, &mut out);
+                    self.state.on_etcd_response(id, reply, self.now_ms, &mut out);
                     actions.extend(out);
                 }
                 Action::Send { reply, .. } => replies.push(reply.body),

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use farrow_arrow::{DescribeError, InvalidDescriptor, SelectError};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
-use farrow_store::{FormatError, StoreError};
+use farrow_store::{FormatError, StoreError, Target};
 use farrow_wire::link::LinkError;
-use farrow_wire::{WireError, after, before};
+use farrow_wire::{WireError, after, before, timed_out};
 
 /// Why an operation failed, grouped by possible reactions of the caller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No sealed object has this id or name.
-    #[error("no object {what}")]
+    #[error("no {what}")]
     NotFound {
-        /// Id or name.
+        /// The kind of thing, and its id or name: `object named "trades"`.
         what: String,
     },
     /// Another object has the name.
@@ -171,7 +171,7 @@ pub enum Error {
         max: u64,
     },
     /// A timeout expired.
-    #[error("{what}: nothing within {waited_ms} ms")]
+    #[error("{} waiting for {what}", timed_out(*waited_ms))]
     Timeout {
         /// The awaited event.
         what: String,
@@ -216,7 +216,7 @@ pub enum Error {
     /// The descriptor of an object is damaged or invalid.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
-    /// The node is gone or was never there.
+    /// The node has ended or never existed.
     #[error("no node at {}: {reason}", socket.display())]
     Disconnected {
         /// Where it was expected.
@@ -234,7 +234,7 @@ pub enum Error {
     },
     /// The node was killed with its memory, and another one serves the socket.
     #[error(
-        "the node was replaced: its memory {old:#018x} is gone, and the node at {socket} serves \
+        "the node was replaced: its memory {old:#018x} no longer exists, and the node at {socket} serves \
          {new:#018x} now; connect again"
     )]
     NodeReplaced {
@@ -315,6 +315,13 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
+}
+
+impl Error {
+    /// No sealed object has this id or name.
+    pub(crate) fn no_object<'a>(target: impl Into<Target<'a>>) -> Self {
+        Self::NotFound { what: target.into().to_string() }
+    }
 }
 
 impl From<LinkError> for Error {
@@ -453,5 +460,39 @@ pub(crate) fn named(error: StoreError) -> Error {
     match error {
         StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
         error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::ObjectId;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_object_is_named_in_one_form() {
+        let id = ObjectId { hi: 1, lo: 2 };
+        let texts = [
+            (Target::Id(id), format!("no object {id}")),
+            (Target::Name("trades"), r#"no object named "trades""#.to_owned()),
+        ];
+        for (target, text) in texts {
+            let what = target.to_string();
+            assert_eq!(Error::no_object(target).to_string(), text);
+            assert_eq!(WireError::NotFound { what: what.clone() }.to_string(), text);
+            assert_eq!(Error::from(WireError::NotFound { what: what.clone() }).to_string(), text);
+            assert_eq!(StoreError::NotFound { what }.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_timeout_says_how_long_and_for_what() {
+        let text =
+            |waited_ms| Error::Timeout { what: "an answer".to_owned(), waited_ms }.to_string();
+        assert_eq!(text(0), "timed out waiting for an answer");
+        assert_eq!(text(99), "timed out after 99 ms waiting for an answer");
+        assert_eq!(text(1002), "timed out after 1.0 s waiting for an answer");
+        assert_eq!(text(1450), "timed out after 1.5 s waiting for an answer");
+        assert!(text(u64::MAX).starts_with("timed out after "));
     }
 }

@@ -16,6 +16,29 @@
 //! assert_eq!(&object.view()?[..], b"hello");
 //! # Ok::<(), farrow::Error>(())
 //! ```
+//!
+//! # Types by task
+//!
+//! | task | types and methods |
+//! | --- | --- |
+//! | connect to a node, or start a private one | [`Client::connect`], [`ConnectOptions`], [`SpawnCommand`] |
+//! | put and get a value | [`Client::put`], [`Client::put_with`], [`Client::put_many`], [`Client::get`], [`Client::get_many`], [`Client::get_batch`]; [`Value`], [`ObjectKey`], [`ObjectOptions`], [`Metadata`], [`Object`], [`ObjectBytes`], [`BatchItem`] |
+//! | get a part of a value, or its pages on demand | [`Client::get_part`], [`PartSpec`], [`Client::get_lazy`], [`LazyValue`], [`fetch`] |
+//! | wait for objects, flags and other processes | [`Client::wait`], [`Client::wait_flags`], [`Client::set_flags`], [`Client::barrier`] |
+//! | list, pin, evict and delete objects | [`Client::list`], [`ListedObject`], [`Client::pin`], [`Client::evict`], [`Client::delete`] |
+//! | write an object in place | [`Client::create`], [`Writer`], [`WriterMemory`] |
+//! | allocate buffers that need no copy | [`Client::pool`], [`Pool`], [`PoolStats`] |
+//! | pass a value to another process by a short message | [`share()`](fn@share), [`SharedValue`], [`Client::open_shared`], [`OpenedValue`] |
+//! | append to a table of many parts, and read it | [`Client::huge_table`], [`HugeTable`], [`TableOptions`], [`AppendOptions`], [`Snapshot`], [`Partition`], [`WaitFor`] |
+//! | use other nodes, and place objects there | [`Client::members`], [`Members`], [`MemberInfo`], [`Client::at`], [`Client::put_on`], [`Client::create_on`], [`Client::move_object`], [`Client::locate`] |
+//! | drain a node, and change its settings | [`Client::begin_drain`], [`DrainReport`], [`Client::change_settings`], [`Setting`], [`NodeSettings`] |
+//! | divide a node among users | [`Client::create_namespace`], [`NamespaceSpec`], [`Client::namespaces`], [`NamespaceReport`], [`Client::grant`], [`Rule`], [`Rights`] |
+//! | follow what happens to objects | [`Client::subscribe`], [`SubscribeOptions`], [`Subscription`], [`Next`], [`Seen`], [`Event`] |
+//! | interrupt a call | [`CancelToken`], the module [`interrupt`] |
+//! | measure | [`Client::stats`], [`Stats`], [`NodeStats`], [`FabricStats`] |
+//! | handle a failure | [`Error`], by what the caller can do |
+//!
+//! The module [`arrow`] describes Arrow values and rebuilds them over mapped memory.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +56,6 @@ mod memory;
 mod objects;
 mod options;
 mod share;
-mod spans;
 mod value;
 
 pub use api::{Client, FabricStats, LazyValue, ListedObject, Pool, Stats};

@@ -188,16 +188,16 @@ impl Membership {
         };
         if theirs == view.cluster {
             if epoch < view.epoch {
-                self.tell(from);
+                self.send_view(from);
             } else if epoch > view.epoch && is_question && view.named(&from.name).is_some() {
                 self.send(&from.address, Body::Probe { is_answer: false });
             }
             return;
         }
-        if self.mark_gone(from, cluster) {
+        if self.mark_life_ended(from, cluster) {
             return;
         }
-        self.tell(from);
+        self.send_view(from);
         if is_question {
             self.send(&from.address, Body::Probe { is_answer: true });
         }
@@ -205,7 +205,7 @@ impl Membership {
 
     /// Notes whether the life of this name in the view is over. If the view can then decide
     /// nothing, it ends the own life and returns true.
-    pub(super) fn mark_gone(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
+    pub(super) fn mark_life_ended(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
         let Some(view) = &self.retained.view else { return false };
         let Some(member) = view.named(&from.name) else { return false };
         let mut peers = self.peers.values();
@@ -218,14 +218,14 @@ impl Membership {
             return false;
         }
         let is_elsewhere = cluster.is_some() && cluster != Some(view.cluster);
-        let is_gone = member.incarnation < from.incarnation
+        let has_ended = member.incarnation < from.incarnation
             || member.incarnation == from.incarnation && is_elsewhere;
         let electorate = view.numbers();
         if let Some(peer) = self.peers.get_mut(&member.number) {
-            peer.is_gone |= is_gone;
+            peer.has_ended |= has_ended;
         }
-        let gone = self.peers.iter().filter(|(_, peer)| peer.is_gone).map(|(n, _)| *n).collect();
-        if is_gone && !electorate.is_quorum(electorate.without(gone)) {
+        let ended = self.peers.iter().filter(|(_, peer)| peer.has_ended).map(|(n, _)| *n).collect();
+        if has_ended && !electorate.is_quorum(electorate.without(ended)) {
             self.end(None);
             return true;
         }
@@ -245,12 +245,12 @@ impl Membership {
                 for member in &view.members {
                     self.joining.hint(&member.address, &self.options.address);
                 }
-                self.joining.told_ms = Some(self.now_ms);
+                self.joining.wait_at_ms = Some(self.now_ms);
             }
             return;
         };
         if own.cluster != view.cluster {
-            self.told_of_another(from, &view, is_live);
+            self.on_other_view(from, &view, is_live);
         } else if view.epoch > own.epoch {
             if self.is_known(from) {
                 self.install(view);
@@ -276,16 +276,16 @@ impl Membership {
     /// applies to a founder that lost its state. The configuration is the same if the node would
     /// ask a member of the other cluster for admission, or if it has no seeds and was a member
     /// there.
-    fn told_of_another(&mut self, from: &Sender, theirs: &View, is_live: bool) {
-        if self.mark_gone(from, Some(theirs.cluster)) {
+    fn on_other_view(&mut self, from: &Sender, theirs: &View, is_live: bool) {
+        if self.mark_life_ended(from, Some(theirs.cluster)) {
             return;
         }
         let Some(own) = &self.retained.view else { return };
         let weight = |view: &View| (view.members.len(), std::cmp::Reverse(view.cluster.0));
-        let asked = self.joining.others(&self.options.address);
-        let is_one_of_them = match asked.is_empty() {
+        let others = self.joining.others(&self.options.address);
+        let is_one_of_them = match others.is_empty() {
             true => theirs.last_life(&self.options.name).is_some(),
-            false => theirs.members.iter().any(|member| asked.contains(&member.address)),
+            false => theirs.members.iter().any(|member| others.contains(&member.address)),
         };
         if is_one_of_them && is_live && weight(theirs) > weight(own) {
             self.end(Some(theirs));

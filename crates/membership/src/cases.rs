@@ -304,7 +304,7 @@ fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: b
         let lease_ms = process.lease_left_ms(now_ms);
         let peer = |peer: &PeerState| {
             let heard_ms = if is_life_old { peer.heard_ms } else { 0 };
-            (heard_ms, peer.spared_until_ms, peer.has_left, peer.is_gone)
+            (heard_ms, peer.spared_until_ms, peer.has_left, peer.has_ended)
         };
         let peers: Vec<_> = process.peers.values().map(peer).collect();
         let proposal = format!("{:?} {}", process.proposal, process.round_seen);

@@ -87,7 +87,7 @@ impl Membership {
             return self.voter(from).is_some();
         }
         if *epoch < own {
-            self.tell(from);
+            self.send_view(from);
         }
         false
     }
@@ -109,7 +109,7 @@ impl Membership {
             return;
         }
         self.retained.promised = Some(ballot.clone());
-        self.is_unkept = true;
+        self.must_be_stored = true;
         let accepted = self.retained.accepted.clone();
         self.send(&from.address, Body::Promise { ballot, accepted });
     }
@@ -132,7 +132,7 @@ impl Membership {
         }
         self.retained.promised = Some(ballot.clone());
         self.retained.accepted = Some((ballot.clone(), value));
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.send(&from.address, Body::Accepted { ballot });
     }
 
@@ -293,7 +293,7 @@ impl Membership {
             return;
         }
         self.retained.accepted = Some((ballot.clone(), value.clone()));
-        self.is_unkept = true;
+        self.must_be_stored = true;
         let electorate = self.retained.electorate;
         for address in self.voter_addresses() {
             let (ballot, value) = (ballot.clone(), value.clone());

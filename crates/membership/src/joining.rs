@@ -33,7 +33,7 @@ pub(super) struct Joining {
     pub(super) next_ask_ms: u64,
     since_ms: u64,
     /// Time when a cluster without this node was last reported.
-    pub(super) told_ms: Option<u64>,
+    pub(super) wait_at_ms: Option<u64>,
     nonce: u64,
 }
 
@@ -50,7 +50,7 @@ impl Joining {
             echoes: Vec::new(),
             next_ask_ms: now_ms,
             since_ms: now_ms,
-            told_ms: None,
+            wait_at_ms: None,
             nonce,
         }
     }
@@ -120,11 +120,11 @@ impl Membership {
         self.send(address, Body::Ask { info, echo });
     }
 
-    pub(super) fn told_to_wait(&mut self, from: &Sender, echo: u64) {
+    pub(super) fn on_wait(&mut self, from: &Sender, echo: u64) {
         let address = &from.address;
-        let mut asked = self.joining.electorate.iter().chain(&self.joining.hints);
+        let mut candidates = self.joining.electorate.iter().chain(&self.joining.hints);
         let is_news = self.retained.view.is_none()
-            && asked.any(|known| known == address)
+            && candidates.any(|known| known == address)
             && self.joining.echo_of(address) != echo;
         if is_news {
             self.joining.echoes.retain(|(known, _)| known != address);
@@ -148,7 +148,7 @@ impl Membership {
                     known.0.checked_add(1).filter(|_| known >= self.retained.incarnation)
                 {
                     self.retained.incarnation.0 = next;
-                    self.is_unkept = true;
+                    self.must_be_stored = true;
                     self.ask(&from.address);
                 }
             }
@@ -166,13 +166,13 @@ impl Membership {
     }
 
     /// Handles a request for admission.
-    pub(super) fn asked(&mut self, from: Sender, info: Vec<u8>, echo: u64) {
+    pub(super) fn on_join_request(&mut self, from: Sender, info: Vec<u8>, echo: u64) {
         let Some(view) = &self.retained.view else {
             self.note_candidate(from, info);
             return;
         };
         if view.number_of_sender(&from).is_some() {
-            self.tell(&from);
+            self.send_view(&from);
             return;
         }
         if let Some(known) = view.last_life(&from.name).filter(|last| *last >= from.incarnation) {
@@ -180,7 +180,7 @@ impl Membership {
             return;
         }
         let is_full = view.members.len() >= MEMBERS_MAX && view.named(&from.name).is_none();
-        if self.mark_gone(&from, None) {
+        if self.mark_life_ended(&from, None) {
             return;
         }
         if is_full {
@@ -259,10 +259,10 @@ impl Membership {
         let own = self.joining.place_of(&self.options.address)?;
         let present = self.present();
         let places: NodeSet = present.iter().map(|(place, _)| *place).chain([own]).collect();
-        let is_told = self
+        let is_waiting = self
             .joining
-            .told_ms
-            .is_some_and(|told_ms| self.now_ms - told_ms < PATIENCE_LEASES * lease_ms);
+            .wait_at_ms
+            .is_some_and(|wait_at_ms| self.now_ms - wait_at_ms < PATIENCE_LEASES * lease_ms);
         let is_alone = self.joining.electorate.len() == 1;
         let patience_ms = match (is_alone, self.joining.hints.is_empty()) {
             (true, true) => 0,
@@ -270,12 +270,12 @@ impl Membership {
             (false, _) => lease_ms / 2,
         };
         let is_early = self.now_ms - self.joining.since_ms < patience_ms;
-        if is_told || is_early || !self.joining.places().is_majority(places) {
+        if is_waiting || is_early || !self.joining.places().is_majority(places) {
             return None;
         }
         let mut random = self.random ^ self.now_ms;
         let cluster = ClusterId(next_random(&mut random));
-        let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
+        let empty = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
         let mut joins: Vec<JoinCandidate> = present.into_iter().map(|(_, c)| c.clone()).collect();
         joins.push(JoinCandidate {
             name: self.options.name.clone(),
@@ -284,7 +284,7 @@ impl Membership {
             info: self.options.info.clone(),
         });
         joins.sort_by(|a, b| a.address.cmp(&b.address));
-        let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
+        let value = empty.next(NodeSet::default(), NodeSet::default(), &joins);
         Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: false })
     }
 }

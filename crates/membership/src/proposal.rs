@@ -137,7 +137,7 @@ impl Membership {
         let ballot = Ballot { round, name: self.options.name.clone() };
         self.round_seen = round;
         self.retained.promised = Some(ballot.clone());
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.proposal = Some(Proposal {
             ballot: ballot.clone(),
             value: wish.value,

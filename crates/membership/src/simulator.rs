@@ -291,7 +291,7 @@ impl World {
         let keep = out.iter().position(|output| matches!(output, Output::Keep(_)));
         let sent = out.iter().position(|output| matches!(output, Output::Send { .. }));
         if keep.is_some_and(|keep| sent.is_some_and(|sent| sent < keep)) {
-            return Err("a letter goes out before what it says is kept".to_owned());
+            return Err("a message goes out before what it says is kept".to_owned());
         }
         self.calls += 1;
         let is_looked_at = self.calls.is_multiple_of(LOOKED_AT) && sent.is_some();
@@ -302,7 +302,7 @@ impl World {
         let place = &self.nodes[node];
         let is_same_life = place.process.as_ref().is_some_and(|process| process.is_retained());
         if is_same_life && retained.is_some() && retained != place.retained {
-            return Err("a letter went out and what it says is not kept".to_owned());
+            return Err("a message went out and what it says is not kept".to_owned());
         }
         self.set_timer(node);
         Ok(())
@@ -350,7 +350,7 @@ impl World {
             let bytes = postcard::to_stdvec(&message).map_err(|error| error.to_string())?;
             self.bytes_max = self.bytes_max.max(bytes.len());
             if bytes.len() > MESSAGE_BYTES_MAX {
-                return Err(format!("a letter of {} B", bytes.len()));
+                return Err(format!("a message of {} B", bytes.len()));
             }
         }
         self.remember(from, &message);

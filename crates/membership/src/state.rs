@@ -12,7 +12,7 @@ use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
 use super::view::{JoinCandidate, View};
 
 /// Most names informed of a view within a quarter of a lease; further ones wait.
-const TOLD_MAX: usize = 256;
+const NOTIFIED_MAX: usize = 256;
 
 /// State of another member, as this node knows it.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub(super) struct PeerState {
     pub(super) reach: Reachability,
     pub(super) has_left: bool,
     /// Its life is over, although it is still in the view.
-    pub(super) is_gone: bool,
+    pub(super) has_ended: bool,
 }
 
 /// Faults that the tests inject and must detect.
@@ -55,14 +55,14 @@ pub struct Membership {
     pub(super) options: Options,
     pub(super) retained: PersistentState,
     /// `retained` differs from the last output.
-    pub(super) is_unkept: bool,
+    pub(super) must_be_stored: bool,
     pub(super) now_ms: u64,
     /// Time of the last detected pause of this node: silence before it does not count.
     pub(super) woke_ms: u64,
     pub(super) installed_ms: u64,
     pub(super) random: u64,
     pub(super) peers: BTreeMap<NodeNumber, PeerState>,
-    pub(super) told_ms: BTreeMap<NodeName, u64>,
+    pub(super) view_sent_ms: BTreeMap<NodeName, u64>,
     pub(super) joining: Joining,
     pub(super) candidates: BTreeMap<NodeName, (JoinCandidate, u64)>,
     /// Beats sent in this view, with their times.
@@ -119,17 +119,17 @@ impl Membership {
             accepted: None,
         };
         let resumed = old.filter(|retained| is_usable(retained, &options, joining.electorate_hash));
-        let is_unkept = resumed.is_none();
+        let must_be_stored = resumed.is_none();
         let mut membership = Self {
             options,
             retained: resumed.unwrap_or(blank),
-            is_unkept,
+            must_be_stored,
             now_ms,
             woke_ms: now_ms,
             installed_ms: now_ms,
             random,
             peers: BTreeMap::new(),
-            told_ms: BTreeMap::new(),
+            view_sent_ms: BTreeMap::new(),
             joining,
             candidates: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -170,7 +170,7 @@ impl Membership {
         self.retained.is_over = false;
         let least = self.retained.incarnation.0.saturating_add(1);
         self.retained.incarnation = Incarnation(incarnation.0.max(least));
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.joining.begin(self.now_ms);
     }
 
@@ -203,7 +203,7 @@ impl Membership {
         self.enter(now_ms);
         if !self.is_over {
             self.retained.is_leaving = true;
-            self.is_unkept = true;
+            self.must_be_stored = true;
             self.next_beat_ms = self.now_ms;
             if self.peers.is_empty() {
                 self.end(None);
@@ -220,7 +220,7 @@ impl Membership {
         if self.is_over {
             return u64::MAX;
         }
-        if self.is_unkept || !self.out.is_empty() {
+        if self.must_be_stored || !self.out.is_empty() {
             return self.now_ms;
         }
         let mut next_ms = match self.retained.view {
@@ -309,7 +309,7 @@ impl Membership {
             out.push(Output::LeaseLost);
             self.had_lease = false;
         }
-        if std::mem::take(&mut self.is_unkept) {
+        if std::mem::take(&mut self.must_be_stored) {
             out.push(Output::Keep(self.retained.clone()));
         }
         out.append(&mut self.out);
@@ -335,8 +335,8 @@ impl Membership {
             self.heard(peer);
         }
         match body {
-            Body::Ask { info, echo } => self.asked(from, info, echo),
-            Body::Wait { echo } => self.told_to_wait(&from, echo),
+            Body::Ask { info, echo } => self.on_join_request(from, info, echo),
+            Body::Wait { echo } => self.on_wait(&from, echo),
             Body::Refused(reason) => self.refused(from, reason),
             Body::Forward(candidate) => self.forwarded(&from, epoch, candidate),
             Body::Beat(beat) => self.beaten(&from, cluster, epoch, beat),
@@ -366,7 +366,7 @@ impl Membership {
         self.retained.electorate = view.cluster.0;
         self.retained.promised = None;
         self.retained.accepted = None;
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.out.push(Output::View(view.clone()));
         self.meet_peers(&view);
         self.retained.view = Some(view);
@@ -395,7 +395,7 @@ impl Membership {
                 spared_until_ms: 0,
                 reach: Reachability::Live,
                 has_left: false,
-                is_gone: false,
+                has_ended: false,
             };
             let peer = PeerState { vouched: None, acked_ms: None, ..known.unwrap_or(fresh) };
             self.peers.insert(member.number, peer);
@@ -432,7 +432,7 @@ impl Membership {
         self.retained.electorate = self.joining.electorate_hash;
         self.retained.promised = None;
         self.retained.accepted = None;
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.is_over = true;
         self.retained.is_over = true;
         for number in std::mem::take(&mut self.peers).into_keys() {
@@ -472,20 +472,24 @@ impl Membership {
     }
 
     /// Sends the current view to a node, at most four times in a lease.
-    pub(super) fn tell(&mut self, to: &Sender) {
+    pub(super) fn send_view(&mut self, to: &Sender) {
         let Some(view) = self.retained.view.clone() else { return };
         let quarter_ms = self.options.lease_ms / 4;
         let now_ms = self.now_ms;
-        if self.told_ms.get(&to.name).is_some_and(|told_ms| now_ms - told_ms < quarter_ms) {
+        if self
+            .view_sent_ms
+            .get(&to.name)
+            .is_some_and(|view_sent_ms| now_ms - view_sent_ms < quarter_ms)
+        {
             return;
         }
-        if self.told_ms.len() >= TOLD_MAX {
-            self.told_ms.retain(|_, told_ms| now_ms - *told_ms < quarter_ms);
-            if self.told_ms.len() >= TOLD_MAX {
+        if self.view_sent_ms.len() >= NOTIFIED_MAX {
+            self.view_sent_ms.retain(|_, view_sent_ms| now_ms - *view_sent_ms < quarter_ms);
+            if self.view_sent_ms.len() >= NOTIFIED_MAX {
                 return;
             }
         }
-        self.told_ms.insert(to.name.clone(), now_ms);
+        self.view_sent_ms.insert(to.name.clone(), now_ms);
         let is_live = self.has_lease(now_ms);
         self.send(&to.address, Body::Decided { view, is_live });
     }
@@ -508,7 +512,7 @@ impl Membership {
 impl Membership {
     /// Whether the retained state equals the last output.
     pub(super) fn is_retained(&self) -> bool {
-        !self.is_unkept
+        !self.must_be_stored
     }
 
     pub(super) fn is_mutant(&self, mutant: Mutant) -> bool {

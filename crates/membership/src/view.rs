@@ -127,14 +127,14 @@ impl View {
             members.clone().all(|m| is_address(&m.address) && m.info.len() <= INFO_BYTES_MAX);
         let is_sorted = members.clone().is_sorted_by(|a, b| a.number < b.number)
             && self.former.iter().is_sorted_by(|a, b| a.number < b.number);
-        let gone: NodeSet = self.former.iter().map(|former| former.number).collect();
+        let former: NodeSet = self.former.iter().map(|former| former.number).collect();
         let former_names = self.former.iter().map(|former| &former.name);
         let names: BTreeSet<_> = members.map(|m| &m.name).chain(former_names).collect();
         sizes
             && is_sorted
             && !self.members.is_empty()
             && self.epoch > Epoch(0)
-            && self.numbers().and(gone).is_empty()
+            && self.numbers().and(former).is_empty()
             && names.len() == self.members.len() + self.former.len()
             && self.former.iter().all(|former| is_address(&former.address))
     }

@@ -139,8 +139,8 @@ impl FileMap {
             let start = self.mapping.pointer(pages.offset.0 + at).cast();
             let count = (length / page_bytes()) as usize;
             // SAFETY: whole pages of our own mapping, and one byte of output for each page.
-            let told = unsafe { libc::mincore(start, length as usize, is_there.as_mut_ptr()) };
-            told != 0 || is_there.iter().take(count).all(|byte| byte & 1 == 1)
+            let status = unsafe { libc::mincore(start, length as usize, is_there.as_mut_ptr()) };
+            status != 0 || is_there.iter().take(count).all(|byte| byte & 1 == 1)
         })
     }
 
@@ -177,7 +177,7 @@ impl FileMap {
 
     /// Borrows bytes that have no writer.
     ///
-    /// As with [`crate::Region::sealed`], the caller guarantees that nobody writes to the span: it
+    /// As with [`crate::Region::sealed`], the caller guarantees that nothing writes to the span: it
     /// belongs to a sealed object that the caller holds, or the caller has received the bytes and
     /// has not shared them yet.
     ///
@@ -191,7 +191,7 @@ impl FileMap {
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 
-    /// Where a span begins in memory, for a device that is told to read or write there by itself.
+    /// Where a span begins in memory, for a device that reads or writes there by itself.
     /// The caller keeps the map as long as the device may.
     ///
     /// # Errors

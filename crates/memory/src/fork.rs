@@ -10,7 +10,7 @@
 //! holds a lock on the byte with that number (`crate::locks`). The parent unmaps the page after the
 //! fork. The lock is called the *witness* of the fork: it exists exactly as long as some process
 //! still has the inherited page. A view created after fork `since` and released after fork `until`
-//! can only have been inherited by children of the forks in between. [`is_inherited`] tells whether
+//! can only have been inherited by children of the forks in between. [`is_inherited`] returns whether
 //! any of these children is still alive.
 //!
 //! # Why two numbers, read without a lock, are enough
@@ -19,7 +19,7 @@
 //! ([`completed_forks`]). The creator of a view reads the second one first: the copies of all forks up
 //! to it were complete before the view existed. A thread that releases a view reads the first one
 //! last, when no other thread can reach the view any more. If it still reads the old number, the
-//! fork that increments it copies memory in which nobody can reach the view. The kernel copies no
+//! fork that increments it copies memory in which no thread can reach the view. The kernel copies no
 //! page table before every core has drained its stores. A view that is created while another thread
 //! forks counts as inherited.
 //!
@@ -321,7 +321,7 @@ unsafe extern "C" fn in_child() {
 /// there and read wrong bytes through an old pointer.
 fn protect(address: usize, bytes: usize) {
     let start = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the window is this process's copy of its parent's, and nobody writes through it:
+    // SAFETY: the window is this process's copy of its parent's, and nothing writes through it:
     // writing needs a session, and the parent's session cannot be used here.
     let protected = unsafe { rustix::mm::mprotect(start, bytes, MprotectFlags::READ) };
     if protected.is_ok() {

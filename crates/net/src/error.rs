@@ -54,7 +54,7 @@ pub enum FrameError {
     },
     /// Data was not requested, was received twice, or has another length than requested.
     #[error("data {found} for request {id}, expected {}", show_expected(*expected))]
-    NotAsked {
+    Unrequested {
         /// The request that the frame names.
         id: u64,
         /// The range that the frame carries.
@@ -375,7 +375,7 @@ pub enum CacheError {
     },
     /// The object was deleted.
     #[error("object {object} was deleted")]
-    Gone {
+    Removed {
         /// Key of the object.
         object: u64,
     },

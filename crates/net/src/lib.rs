@@ -25,9 +25,9 @@
 //! [`peer::Peer::read`] copies ranges to memory of the caller instead. No thread writes there after
 //! the call returns.
 //!
-//! **Delete.** The home calls [`server::DataServer::notify_gone`]. The reader's daemon receives
+//! **Delete.** The home calls [`server::DataServer::send_invalidation`]. The reader's daemon receives
 //! [`peer::DaemonControl::gone`], removes the object from its tables and from the mirror
-//! ([`cache::Mirror::remove`]), and calls [`peer::Peer::acknowledge_gone`].
+//! ([`cache::Mirror::remove`]), and calls [`peer::Peer::acknowledge_invalidation`].
 //!
 //! **Loss of a member.** A home calls [`server::DataServer::cut`], which returns when no thread
 //! reads or writes for that member. Its holds and grants can then be released. A reader calls

@@ -28,7 +28,7 @@ impl DaemonControl for AnyTicket {
         Ok(Ticket::from_bytes([1; 32]))
     }
 
-    fn gone(&self, _: u64, _: u64) {}
+    fn on_invalidate(&self, _: u64, _: u64) {}
 }
 
 /// Regression test: a peer restarts and accepts a connection, and does not answer yet. The event
@@ -155,8 +155,8 @@ impl Source for SpillingSource {
         self.table.release(member, hold);
     }
 
-    fn gone_seen(&self, member: &MemberLife, object: u64) {
-        self.table.gone_seen(member, object);
+    fn on_invalidated(&self, member: &MemberLife, object: u64) {
+        self.table.on_invalidated(member, object);
     }
 }
 

@@ -49,8 +49,8 @@ pub enum RdmaError {
         /// The status of the device.
         status: String,
     },
-    /// No read ended for so long.
-    #[error("{left} of {bytes} B are not read, nothing within {} ms", waited.as_millis())]
+    /// No read ended within the limit.
+    #[error("timed out after {:.1} s waiting for {left} of {bytes} B", waited.as_secs_f64())]
     Stalled {
         /// Bytes that have not arrived.
         left: u64,
@@ -117,14 +117,14 @@ impl EndpointAddress {
 }
 
 /// The device's objects, which registrations need too.
-struct Opened(NonNull<RawEndpoint>);
+struct OpenDevice(NonNull<RawEndpoint>);
 
 // SAFETY: libibverbs allows calls on its objects from any thread, several at once.
-unsafe impl Send for Opened {}
+unsafe impl Send for OpenDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for OpenDevice {}
 
-impl Drop for Opened {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
         // SAFETY: each registration holds a reference to this, so all of them have ended.
         unsafe { ffi::farrow_rdma_close(self.0.as_ptr()) }
@@ -133,7 +133,7 @@ impl Drop for Opened {
 
 /// One end of a connection between two network cards.
 pub struct Endpoint {
-    opened: Arc<Opened>,
+    opened: Arc<OpenDevice>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -156,7 +156,7 @@ impl Endpoint {
         let result = unsafe { ffi::farrow_rdma_open(name.as_ptr(), first_packet, &raw mut opened) };
         check("open the device", result)?;
         let opened = NonNull::new(opened).ok_or_else(|| RdmaError::Name(device.to_owned()))?;
-        Ok(Self { opened: Arc::new(Opened(opened)) })
+        Ok(Self { opened: Arc::new(OpenDevice(opened)) })
     }
 
     fn raw(&self) -> *mut RawEndpoint {
@@ -374,7 +374,7 @@ pub struct MemoryRegistration {
     registered: NonNull<RawRegistration>,
     key: u32,
     /// Its device, which has to be there at its end.
-    _opened: Arc<Opened>,
+    _opened: Arc<OpenDevice>,
     _map: Arc<FileMap>,
 }
 

@@ -223,9 +223,9 @@ pub enum StoreError {
         max: usize,
     },
     /// There is no such object.
-    #[error("not found: {what}")]
+    #[error("no {what}")]
     NotFound {
-        /// The id or name.
+        /// The kind of thing, and its id or name.
         what: String,
     },
     /// There is no such client, or its slot belongs to another client now.

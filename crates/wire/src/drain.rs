@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A step of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainStep {
-    /// The node takes no new objects from now on, and tells the other members so.
+    /// The node takes no new objects from now on, and notifies the other members.
     Begin,
     /// The node takes new objects again. What has moved stays where it is.
     Cancel,

@@ -37,10 +37,10 @@ pub enum WireError {
         /// The name.
         name: String,
     },
-    /// No such object.
-    #[error("no object {what}")]
+    /// No such object, or no such rule.
+    #[error("no {what}")]
     NotFound {
-        /// Id or name.
+        /// The kind of thing, and its id or name.
         what: String,
     },
     /// The request is not valid.
@@ -302,4 +302,17 @@ pub fn before(waiting: u64) -> String {
 /// The part of an error message about the time waited.
 pub fn after(waited_ms: u64) -> String {
     if waited_ms == 0 { String::new() } else { format!(", after waiting {waited_ms} ms") }
+}
+
+/// The start of the message of an expired timeout. 0: the limit is not one of time.
+pub fn timed_out(waited_ms: u64) -> String {
+    match waited_ms {
+        0 => "timed out".to_owned(),
+        1..100 => format!("timed out after {waited_ms} ms"),
+        // Rounded, in integers.
+        _ => {
+            let tenths = waited_ms.saturating_add(50) / 100;
+            format!("timed out after {}.{} s", tenths / 10, tenths % 10)
+        }
+    }
 }

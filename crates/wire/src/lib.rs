@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+use farrow_memory::{Length, Offset, Span};
+
 mod drain;
 mod error;
 pub mod interrupt;
@@ -89,6 +91,16 @@ pub const ALREADY_SERVING_CODE: i32 = 3;
 
 /// (offset, length) in bytes from the start of the region.
 pub type WireSpan = (u64, u64);
+
+/// A range of the region, as messages write it.
+pub fn wire_span(span: Span) -> WireSpan {
+    (span.offset.0, span.length.0)
+}
+
+/// The range that a message writes. It is not checked against the region.
+pub fn span((offset, length): WireSpan) -> Span {
+    Span { offset: Offset(offset), length: Length(length) }
+}
 
 /// Why bytes cannot be encoded or decoded as a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -79,7 +79,7 @@ impl Drop for Link {
 }
 
 /// One call.
-struct Call<'a> {
+struct PendingCall<'a> {
     seq: u64,
     undo: Undo,
     started: Instant,
@@ -118,7 +118,7 @@ impl Link {
         let undo = Undo::of(&body);
         lock(&self.receiving).waiting.insert(seq);
         match self.send(seq, body, deadline) {
-            Ok(true) => self.receive(Call { seq, undo, started, deadline, interrupt }),
+            Ok(true) => self.receive(PendingCall { seq, undo, started, deadline, interrupt }),
             Ok(false) => {
                 lock(&self.receiving).abandon(seq, undo);
                 Err(self.timeout(started))
@@ -220,8 +220,8 @@ impl Link {
         })
     }
 
-    fn receive(&self, call: Call<'_>) -> Result<ReplyBody, LinkError> {
-        let Call { seq, started, deadline, interrupt, .. } = call;
+    fn receive(&self, call: PendingCall<'_>) -> Result<ReplyBody, LinkError> {
+        let PendingCall { seq, started, deadline, interrupt, .. } = call;
         let ends_on_signal = interrupt.is_some_and(Interrupt::ends_on_signal);
         let mut pace = Pace::new();
         let mut state = lock(&self.receiving);
@@ -313,14 +313,14 @@ impl Link {
     }
 
     /// Withdraws a request, and waits briefly for its reply.
-    fn cancel(&self, call: Call<'_>) -> LinkError {
-        let Call { seq, started, ref undo, .. } = call;
+    fn cancel(&self, call: PendingCall<'_>) -> LinkError {
+        let PendingCall { seq, started, ref undo, .. } = call;
         self.notify(Notification::Cancel(seq));
         let undo = undo.clone();
         let deadline = Instant::now() + CANCEL_PATIENCE;
         // Without a reply in this time the request is abandoned, and its reply is undone on
         // arrival.
-        if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call })
+        if let Ok(reply) = self.receive(PendingCall { deadline, interrupt: None, ..call })
             && let Some(notification) = undo.after(reply)
         {
             self.notify(notification);

@@ -74,7 +74,7 @@ pub struct Listener {
     input: Vec<u8>,
     next_seq: u64,
     /// The request that has no reply yet.
-    asked: Option<u64>,
+    pending_seq: Option<u64>,
     process: u64,
 }
 
@@ -103,7 +103,7 @@ impl Listener {
         stream.set_nonblocking(true).map_err(|error| closed(socket, &error))?;
         let socket = socket.to_owned();
         let (input, process) = (Vec::new(), process_number());
-        let mut listener = Self { socket, stream, input, next_seq: 0, asked: None, process };
+        let mut listener = Self { socket, stream, input, next_seq: 0, pending_seq: None, process };
         listener.send(RequestBody::Listen(listen))?;
         loop {
             match listener.receive()? {
@@ -131,7 +131,7 @@ impl Listener {
 
     /// True while a request has no reply.
     pub fn is_watching(&self) -> bool {
-        self.asked.is_some()
+        self.pending_seq.is_some()
     }
 
     /// Requests a notification; [`Self::answer`] returns the reply. Only one request at a time.
@@ -140,7 +140,7 @@ impl Listener {
     ///
     /// The connection to the daemon is closed.
     pub fn watch(&mut self, watch: Watch) -> Result<(), LinkError> {
-        if self.asked.is_none() {
+        if self.pending_seq.is_none() {
             self.send(RequestBody::Watch(watch))?;
         }
         Ok(())
@@ -183,7 +183,7 @@ impl Listener {
         crate::encode(&Request { seq, body }, &mut bytes)?;
         self.stream.write_all(&bytes).map_err(|error| closed(&self.socket, &error))?;
         self.next_seq += 1;
-        self.asked = Some(seq);
+        self.pending_seq = Some(seq);
         Ok(())
     }
 
@@ -191,8 +191,8 @@ impl Listener {
         loop {
             if let Some((reply, used)) = crate::decode::<Reply>(&self.input)? {
                 self.input.drain(..used);
-                if self.asked == Some(reply.seq) {
-                    self.asked = None;
+                if self.pending_seq == Some(reply.seq) {
+                    self.pending_seq = None;
                     return Ok(Some(reply.body?));
                 }
                 continue;

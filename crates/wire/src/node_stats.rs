@@ -128,7 +128,7 @@ macro_rules! node_stats {
             }),*];
 
             /// The values that are numbers.
-            fn numbers(&self) -> [Option<f64>; Self::FIELDS.len()] {
+            fn values(&self) -> [Option<f64>; Self::FIELDS.len()] {
                 [$(self.$name.number()),*]
             }
         }
@@ -245,7 +245,7 @@ node_stats! {
 impl NodeStats {
     /// The metrics with their descriptions and values.
     pub fn metrics(&self) -> impl Iterator<Item = (Metric, &'static str, f64)> {
-        Self::FIELDS.iter().zip(self.numbers()).filter_map(|(field, number)| {
+        Self::FIELDS.iter().zip(self.values()).filter_map(|(field, number)| {
             let value = match field.unit {
                 Unit::Milliseconds => number? / 1e3,
                 _ => number?,
@@ -346,7 +346,7 @@ moved_bytes_total counter farrow_moved_bytes_total
             Unit::Text | Unit::Structure => None,
             _ => Some(f64::from(number)),
         });
-        assert!(stats.numbers().into_iter().eq(expected), "{stats:?}");
+        assert!(stats.values().into_iter().eq(expected), "{stats:?}");
         assert_eq!(
             [stats.fabric, stats.coherence, stats.memory, stats.eviction],
             ["f", "c", "m", "e"]

@@ -172,7 +172,7 @@ pub struct Inheritance {
     /// Objects that their creators do not hold yet: slot, and the two halves of the id.
     pub retained: Vec<(u32, u64, u64)>,
     /// Number of reserved objects, by the slot of the client.
-    pub promised: Vec<(u32, u32)>,
+    pub reserved_objects: Vec<(u32, u32)>,
     /// The node's incarnation in its cluster, to which its flags belong; 0 without a cluster.
     pub incarnation: u64,
     /// Flags by their full names.

@@ -26,14 +26,14 @@ pub enum Setting {
     IsEvicting(bool),
     /// The filter of the log, as in `FARROW_LOG`, at most [`LOG_FILTER_BYTES_MAX`] bytes.
     Log(String),
-    /// Most bytes of a namespace; `None`: no limit. Kept with the namespace.
+    /// Most bytes of a namespace; `None`: no limit. Stored with the namespace.
     NamespaceBytes {
         /// Its name.
         name: String,
         /// The limit.
         max: Option<u64>,
     },
-    /// Most objects of a namespace; `None`: no limit. Kept with the namespace.
+    /// Most objects of a namespace; `None`: no limit. Stored with the namespace.
     NamespaceObjects {
         /// Its name.
         name: String,

@@ -17,7 +17,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// of a connection answers in a tenth of it.
 const FOREIGN_US: u64 = 500;
 
-/// First time for which nobody polls after that. It doubles each time the cores are still busy. One
+/// First time without polling after that. It doubles each time the cores are still busy. One
 /// that the machine lost for another reason costs little.
 const REST_US_MIN: u64 = 5_000;
 /// Longest such time.
@@ -33,7 +33,7 @@ pub struct Spin {
 /// When polling is worth it, as this process found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Crowd {
-    /// Nobody polls until then, in microseconds.
+    /// No thread polls until then, in microseconds.
     until_us: u64,
     /// The length of that time.
     rest_us: u64,

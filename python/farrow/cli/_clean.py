@@ -47,8 +47,8 @@ def run(folders: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
 def _sum_up(
     found: list[dict[str, object]], failed: list[dict[str, object]], *, dry_run: bool
 ) -> None:
-    gone = [one for one in found if one not in failed]
-    nbytes = sum(int(str(one["bytes"])) for one in gone)
+    removed = [one for one in found if one not in failed]
+    nbytes = sum(int(str(one["bytes"])) for one in removed)
     if not found:
         print("Nothing was left behind.")
     elif dry_run:

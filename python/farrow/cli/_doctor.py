@@ -44,8 +44,8 @@ def run(*, as_json: bool) -> int:
     found = [*findings(survey), *_leftover_findings()]
     profile = _native.lab_profile()
     if as_json:
-        told = [dataclasses.asdict(one) for one in found]
-        print_json({"survey": survey, "profile": profile, "findings": told})
+        rows = [dataclasses.asdict(one) for one in found]
+        print_json({"survey": survey, "profile": profile, "findings": rows})
     else:
         _print(survey, profile, found)
     return int(any(one.level == "error" for one in found))
@@ -270,8 +270,8 @@ def _print_profile(out: Any, profile: dict[str, Any]) -> None:
     origin = f"From {profile['origin']}"
     if profile["path"]:
         origin += f", kept in {profile['path']}"
-    told = f"{_all_caches(profile['all_caches'])}\n{origin}. farrow lab coherence tells more.\n"
-    out.print(told, markup=False, soft_wrap=True)
+    text = f"{_all_caches(profile['all_caches'])}\n{origin}. farrow lab coherence measures more.\n"
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def _all_caches(found: dict[str, Any]) -> str:

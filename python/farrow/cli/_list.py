@@ -21,7 +21,7 @@ def ls(options: argparse.Namespace) -> int:
     client = connect(options)
     if options.all:
         listed = _list_all(client, options.prefix)
-        _tell_missing(client)
+        _report_missing(client)
     else:
         listed = client.list(options.prefix, node=options.node)
     rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
@@ -64,10 +64,10 @@ def _list_all(client: Any, prefix: str) -> pa.Table:
         return pa.concat_tables(parts)
 
 
-def _tell_missing(client: Any) -> None:
+def _report_missing(client: Any) -> None:
     """Print the nodes whose objects are not listed, on standard error."""
-    gone = ("left", "not joined")
-    away = [row for row in client.nodes() if row.reach not in gone]
+    unreachable = ("left", "not joined")
+    away = [row for row in client.nodes() if row.reach not in unreachable]
     lost = [row.name for row in away if row.reach == "lost" or not row.fabric]
     if lost:
         names = visible(", ".join(lost))

@@ -69,7 +69,7 @@ _PICKLED = b"farrow-pickle-5"
 # The label with the time of ``create``, in seconds since 1970.
 _CREATED_AT = "plasma-created-at"
 _SOCKET_WAIT_SECONDS = 0.1
-_NOBODY_WAITS = -1
+_WITHOUT_TIMEOUT = -1
 # A message of the notification socket: its length, then the id and the sizes.
 _LENGTH = struct.Struct("=L" if struct.calcsize("L") == 4 else "=Q")
 # Notifications that wait to be read.
@@ -292,7 +292,7 @@ class PlasmaClient:
         return [None if parts is None else parts.metadata for parts in found]
 
     def _parts(self, object_ids: Iterable[ObjectID], timeout_ms: int) -> list[_Parts | None]:
-        end = None if timeout_ms == _NOBODY_WAITS else time.monotonic() + timeout_ms / 1e3
+        end = None if timeout_ms == _WITHOUT_TIMEOUT else time.monotonic() + timeout_ms / 1e3
         return [self._part(object_id, end) for object_id in object_ids]
 
     def _part(self, object_id: ObjectID, end: float | None) -> _Parts | None:

@@ -114,7 +114,7 @@ class Samples:
             # The last values stay, with the reason why there are no newer ones.
             self._set("state", {"error": _text(str(error)), "at": time.time()})
             if isinstance(error, farrow.Disconnected):
-                # The node is gone, or started again without its memory.
+                # The node has ended, or started again without its memory.
                 self._client = None
         self._taken_at = time.monotonic()
 

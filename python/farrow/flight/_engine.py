@@ -79,7 +79,7 @@ class TableSource:
         with self._lock:
             client = self._client = self._client or self._connect()
         try:
-            # Mapped memory alone may answer a question, also that of a node that is gone.
+            # Mapped memory alone may answer a question, also that of a node that has ended.
             client.stats()
             return question(client)
         except Disconnected:

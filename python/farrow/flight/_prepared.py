@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IDLE_SECONDS", "Prepared", "PreparedStatements", "parameters"]
 
-# A statement that is not used for so long is closed: its program has ended.
+# A statement that is unused for this time is closed: its program has ended.
 IDLE_SECONDS = 600.0
 _STATEMENTS_MAX = 1024
 _HANDLE_BYTES = 16

@@ -23,7 +23,7 @@ __all__ = ["Call", "Queries", "Query"]
 
 # How often running queries are looked at.
 _INTERVAL_SECONDS = 0.1
-# A query waits so long for a slot, among so many others at most.
+# Limits of a query's wait for a slot: seconds, and waiting queries.
 _WAIT_SECONDS = 30.0
 _WAITING_MAX = 64
 
@@ -45,7 +45,7 @@ class Call(flight.ServerMiddleware):  # type: ignore[misc]
     @property
     def is_abandoned(self) -> bool:
         """Whether the call was cancelled, has passed the client's deadline, or has ended."""
-        # The context is gone as soon as the call is completed.
+        # The context ends as soon as the call is completed.
         with self._lock:
             return self._is_over or (self._context is not None and self._context.is_cancelled())
 

@@ -40,7 +40,7 @@ def each(
             yield next_result()
             began = perf_counter()
     finally:
-        # Workers have more results, which nobody takes.
+        # Workers have more results, which are not taken.
         for _, awaited in ahead:
             with contextlib.suppress(Exception):
                 awaited()

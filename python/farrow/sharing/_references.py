@@ -19,7 +19,7 @@ __all__ = ["LEASE_SECONDS", "LEASE_SECONDS_MAX", "MIN_BYTES", "Settings", "reduc
 
 # A message and its envelope take some microseconds either way; below this a copy is as quick.
 MIN_BYTES = 65536
-# Engines retry within seconds; a queue that nobody reads for longer is a defect of the program.
+# Engines retry within seconds; a queue without a reader for longer is a defect of the program.
 LEASE_SECONDS = 60.0
 # That of the node.
 LEASE_SECONDS_MAX = 3600.0

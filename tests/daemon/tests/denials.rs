@@ -310,7 +310,7 @@ fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
             asked.state.on_request(9, from.into(), noise, asked.now_ms, &mut out);
             assert_eq!(out.len(), 1, "{out:?}");
             out.clear();
-            asked.state.told(from.into(), noise, asked.now_ms, &mut out);
+            asked.state.on_message(from.into(), noise, asked.now_ms, &mut out);
             assert_eq!(out, [], "{from:?}");
         }
         // An answer to what was never asked.

@@ -39,13 +39,13 @@ const ELSEWHERE: [&str; 12] = [
 ];
 
 /// A client that says on standard output what is sealed, once it is, and what is to go, before.
-struct Teller<'a> {
+struct EventSender<'a> {
     socket: &'a Path,
     round: u64,
     count: u64,
 }
 
-impl Teller<'_> {
+impl EventSender<'_> {
     fn put(
         &mut self,
         client: &Client,
@@ -163,8 +163,8 @@ fn story() {
         return;
     };
     let round = std::env::var(STORY_ROUND).unwrap().parse().unwrap();
-    let mut teller = Teller { socket: Path::new(&socket), round, count: 0 };
-    if teller.do_all().is_ok() {
+    let mut event_sender = EventSender { socket: Path::new(&socket), round, count: 0 };
+    if event_sender.do_all().is_ok() {
         println!("\nend");
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use check::BeforeRead;
 pub(crate) use check::check_contents;
-pub(crate) use parse::{ArrayNode, Range, Validity};
+pub(crate) use parse::{ArrayNode, MemoryRange, Validity};
 pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 
 /// Maps (region offset, length) to a buffer of exactly that length; `None` if the range exceeds
@@ -50,7 +50,7 @@ pub struct Decoded {
 
 #[derive(Debug)]
 pub(crate) enum Content {
-    NdArray { shape: NdArray, data: Range },
+    NdArray { shape: NdArray, data: MemoryRange },
     Arrow(Tree),
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Content {
 pub(crate) struct Tree {
     pub schema: Arc<SchemaNode>,
     pub nodes: Vec<ArrayNode>,
-    pub ranges: Vec<Range>,
+    pub ranges: Vec<MemoryRange>,
     /// Rows of each batch.
     pub batches: Vec<u64>,
     /// First node of each dictionary, by the number that references use.
@@ -124,7 +124,7 @@ impl Decoded {
     /// Every range of bytes (region offset, length) that the object refers to: unchecked,
     /// unsorted, with repetitions.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        let (nodes, ranges, data): (&[ArrayNode], &[Range], _) = match &self.content {
+        let (nodes, ranges, data): (&[ArrayNode], &[MemoryRange], _) = match &self.content {
             Content::Arrow(tree) => (&tree.nodes, &tree.ranges, None),
             Content::NdArray { data, .. } => (&[], &[], Some(*data)),
         };

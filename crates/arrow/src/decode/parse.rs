@@ -19,7 +19,7 @@ const AXES_MAX: usize = 64;
 
 /// A range of bytes in the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct MemoryRange {
     pub offset: u64,
     pub length: u64,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Validity {
     /// `None`: the rebuild counts the nulls.
     pub null_count: Option<u64>,
     pub bit_offset: u64,
-    pub range: Range,
+    pub range: MemoryRange,
 }
 
 /// One array node.
@@ -79,16 +79,16 @@ pub(super) fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDes
     }
 }
 
-fn range(reader: &mut DescriptorReader<'_>, base: u64) -> Result<Range, InvalidDescriptor> {
+fn range(reader: &mut DescriptorReader<'_>, base: u64) -> Result<MemoryRange, InvalidDescriptor> {
     let length = reader.number()?;
     if length == 0 {
-        return Ok(Range { offset: 0, length: 0 });
+        return Ok(MemoryRange { offset: 0, length: 0 });
     }
     let place = reader.number()?;
     let (origin, offset) = (if place & 1 == 0 { base } else { 0 }, place >> 1);
     let offset = origin.checked_add(offset).filter(|offset| offset.checked_add(length).is_some());
     let offset = offset.ok_or(InvalidDescriptor::OutOfBounds { offset: place >> 1, length })?;
-    Ok(Range { offset, length })
+    Ok(MemoryRange { offset, length })
 }
 
 fn ndarray(reader: &mut DescriptorReader<'_>, base: u64) -> Result<Content, InvalidDescriptor> {
@@ -185,7 +185,7 @@ struct ParsedDictionary {
 struct NodeParser {
     base: u64,
     nodes: Vec<ArrayNode>,
-    ranges: Vec<Range>,
+    ranges: Vec<MemoryRange>,
     dictionaries: Vec<ParsedDictionary>,
     expanded: u64,
     nodes_max: u64,

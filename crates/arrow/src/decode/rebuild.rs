@@ -2,7 +2,7 @@
 //! view exists.
 
 use super::check::{BeforeRead, Checked, inconsistent, unreadable};
-use super::{ArrayNode, Range, Resolve, Tree};
+use super::{ArrayNode, MemoryRange, Resolve, Tree};
 use crate::BatchData;
 use crate::error::InvalidDescriptor;
 use crate::foreign;
@@ -55,7 +55,7 @@ pub(crate) fn rebuild_columns<'a>(
 
 /// The bytes of a range.
 pub(crate) fn resolve_range(
-    range: Range,
+    range: MemoryRange,
     resolve: Resolve<'_>,
 ) -> Result<Buffer, InvalidDescriptor> {
     if range.length == 0 {

@@ -5,7 +5,7 @@ use super::Messages;
 use super::message::{batch_of, open};
 use crate::BatchData;
 use crate::decode::{
-    ArrayNode, ArrowObject, Range, Resolve, Tree, Validity, check_contents, rebuild_columns,
+    ArrayNode, ArrowObject, MemoryRange, Resolve, Tree, Validity, check_contents, rebuild_columns,
 };
 use crate::error::InvalidDescriptor;
 use crate::kind::Kind;
@@ -271,16 +271,16 @@ struct BatchReader<'a> {
     buffers_left: std::vec::IntoIter<ipc::Buffer>,
     counts_left: std::vec::IntoIter<i64>,
     nodes: Vec<ArrayNode>,
-    ranges: Vec<Range>,
+    ranges: Vec<MemoryRange>,
 }
 
 impl BatchReader<'_> {
-    fn range(&mut self) -> Result<Range, InvalidDescriptor> {
+    fn range(&mut self) -> Result<MemoryRange, InvalidDescriptor> {
         let buffer = self.buffers_left.next().ok_or_else(|| bad("it has too few buffers"))?;
         let offset = u64::try_from(buffer.offset());
         let length = u64::try_from(buffer.length());
         match (offset, length) {
-            (Ok(offset), Ok(length)) => Ok(Range { offset, length }),
+            (Ok(offset), Ok(length)) => Ok(MemoryRange { offset, length }),
             _ => Err(bad("a buffer lies before the region")),
         }
     }

@@ -1,4 +1,4 @@
-//! The contents that a selection has read, and the buffers that it writes anew.
+//! The contents that a selection has read, and the buffers that it writes again.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::COPY_ALIGNMENT;
 /// carries in a round trip of 50 to 500 us, which is the price of reading the node's offsets first.
 const SAVED_BYTES_MIN: u64 = 64 << 10;
 
-/// Limit on the bytes that one selection reads, and on those that it writes anew: the offsets of
+/// Limit on the bytes that one selection reads, and on those that it rebuilds: the offsets of
 /// eight million strings. Daemons hold them in their own memory.
 const READ_BYTES_MAX: u64 = 32 << 20;
 

@@ -5,7 +5,7 @@
 //! offsets as the old one, so the part can be rebuilt from copies of the listed ranges alone. Which
 //! bytes of strings, views, lists, dense unions and runs the rows use is in buffers, so these stay
 //! whole. [`Decoded::select_step`] leaves out their other bytes too, for readers to which bytes are
-//! dear: it asks for the contents of such buffers, level by level, and writes them anew.
+//! dear: it asks for the contents of such buffers, level by level, and rebuilds them.
 
 mod contents;
 mod nodes;
@@ -13,7 +13,7 @@ mod retained;
 mod values;
 mod windows;
 
-use std::ops::Range as Span;
+use std::ops::Range;
 
 use arrow_schema::DataType;
 
@@ -39,7 +39,7 @@ pub struct RowSlice {
 
 impl RowSlice {
     /// The slice as a range of row numbers of an object of `rows` rows.
-    pub fn of(self, rows: u64) -> Span<u64> {
+    pub fn of(self, rows: u64) -> Range<u64> {
         let bound = |bound: i64| match u64::try_from(bound) {
             Ok(bound) => bound.min(rows),
             Err(_) => rows.saturating_sub(bound.unsigned_abs()),
@@ -174,7 +174,7 @@ struct OutputPart<'a> {
     all: &'a [SchemaNode],
     /// Numbers of the columns.
     chosen: Vec<usize>,
-    rows: Span<u64>,
+    rows: Range<u64>,
     contents: Option<&'a PartContents>,
 }
 
@@ -223,7 +223,7 @@ impl OutputPart<'_> {
     }
 
     /// The batches with selected rows, and the range of rows in each.
-    fn batches(&self) -> Vec<(usize, Span<u64>)> {
+    fn batches(&self) -> Vec<(usize, Range<u64>)> {
         let mut first = 0;
         let mut found = Vec::new();
         let must_be_one = matches!(self.kind, Kind::Array | Kind::RecordBatch);

@@ -1,14 +1,14 @@
 //! The nodes of a part: which of them are written, and their bytes in the descriptor.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Range as Span;
+use std::ops::Range;
 
 use arrow_schema::DataType;
 
 use super::contents::{NewBuffers, PartContents};
 use super::retained::{ChildCut, NodeCut, RetainedBuffer, RetainedNode};
 use super::{behind, children_of, layout_of, node_at};
-use crate::decode::{Range, Tree, Validity};
+use crate::decode::{MemoryRange, Tree, Validity};
 use crate::describe::{DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NULL_COUNT_UNKNOWN};
 use crate::error::InvalidDescriptor;
 use crate::layout::{ArrayLayout, child_type};
@@ -65,7 +65,7 @@ impl<'a> SelectedNodes<'a> {
         &mut self,
         index: usize,
         data_type: &DataType,
-        rows: Option<&Span<u64>>,
+        rows: Option<&Range<u64>>,
     ) -> Result<usize, InvalidDescriptor> {
         let node = node_at(self.tree, index)?;
         let layout = layout_of(data_type)?;
@@ -174,7 +174,7 @@ impl<'a> SelectedNodes<'a> {
 
     /// Writes a buffer, whose offset counts from the start of the region.
     fn buffer(&mut self, RetainedBuffer { range, is_new }: RetainedBuffer) {
-        let Range { offset, length } = range;
+        let MemoryRange { offset, length } = range;
         self.writer.number(length);
         if length > 0 {
             self.writer.number(offset << 1 | 1);

@@ -1,21 +1,21 @@
 //! A node and the buffers of it that are retained.
 
-use std::ops::Range as Span;
+use std::ops::Range;
 
-use crate::decode::{ArrayNode, Range, Tree, Validity};
+use crate::decode::{ArrayNode, MemoryRange, Tree, Validity};
 use crate::error::InvalidDescriptor;
 use crate::layout::{ArrayLayout, VIEW_BYTES};
 
 /// A buffer of a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetainedBuffer {
-    pub range: Range,
-    /// Whether it is written anew, and is not a range of the object.
+    pub range: MemoryRange,
+    /// Whether it is rebuilt, and is not a range of the object.
     pub is_new: bool,
 }
 
-impl From<Range> for RetainedBuffer {
-    fn from(range: Range) -> Self {
+impl From<MemoryRange> for RetainedBuffer {
+    fn from(range: MemoryRange) -> Self {
         Self { range, is_new: false }
     }
 }
@@ -33,7 +33,7 @@ pub(super) struct RetainedNode {
 #[derive(Debug, Clone)]
 pub(super) enum ChildCut {
     /// Some of its elements.
-    Rows(Span<u64>),
+    Rows(Range<u64>),
     /// This node, without children, in its place.
     New(RetainedNode),
 }
@@ -55,7 +55,7 @@ impl RetainedNode {
     }
 
     pub fn empty(buffers: usize) -> Self {
-        let none = Range { offset: 0, length: 0 };
+        let none = MemoryRange { offset: 0, length: 0 };
         Self { length: 0, offset: 0, validity: None, buffers: vec![none.into(); buffers] }
     }
 
@@ -64,7 +64,7 @@ impl RetainedNode {
     pub fn cut(
         self,
         layout: ArrayLayout,
-        rows: &Span<u64>,
+        rows: &Range<u64>,
         children: usize,
     ) -> Result<NodeCut, InvalidDescriptor> {
         let Self { offset, validity, buffers, .. } = self;
@@ -153,7 +153,7 @@ fn bits(offset: u64, length: u64) -> Option<u64> {
 }
 
 /// Part of a range; `None` if it exceeds the range.
-pub(super) fn part_of(range: Range, start: u64, length: u64) -> Option<Range> {
+pub(super) fn part_of(range: MemoryRange, start: u64, length: u64) -> Option<MemoryRange> {
     let end = start.checked_add(length)?;
-    (end <= range.length).then_some(Range { offset: range.offset + start, length })
+    (end <= range.length).then_some(MemoryRange { offset: range.offset + start, length })
 }

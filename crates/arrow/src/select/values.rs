@@ -1,6 +1,6 @@
 //! The values of a node of which only some rows are retained: children, bytes and runs.
 
-use std::ops::Range as Span;
+use std::ops::Range;
 
 use arrow_schema::DataType;
 
@@ -9,7 +9,7 @@ use super::nodes::SelectedNodes;
 use super::retained::{ChildCut, NodeCut, RetainedBuffer, RetainedNode, part_of};
 use super::windows::{self, ElementWindow};
 use super::{behind, children_of, layout_of, node_at};
-use crate::decode::{Range, Tree};
+use crate::decode::{MemoryRange, Tree};
 use crate::error::InvalidDescriptor;
 use crate::layout::ArrayLayout;
 
@@ -29,7 +29,7 @@ impl<'a> SelectedNodes<'a> {
         &mut self,
         index: usize,
         data_type: &DataType,
-        rows: &Span<u64>,
+        rows: &Range<u64>,
     ) -> Result<Option<NodeCut>, InvalidDescriptor> {
         let (node, layout) = (node_at(self.tree, index)?, layout_of(data_type)?);
         if rows.end > node.length {
@@ -62,7 +62,7 @@ impl<'a> SelectedNodes<'a> {
     ) -> Result<NodeContents<'a>, InvalidDescriptor> {
         let Some(contents) = self.contents else { return Ok(NodeContents::Unwanted) };
         let buffers = node.buffers.iter().map(|buffer| buffer.range);
-        let ranges: Vec<Range> = match layout_of(data_type)? {
+        let ranges: Vec<MemoryRange> = match layout_of(data_type)? {
             ArrayLayout::Binary(_) | ArrayLayout::List(_) => buffers.take(1).collect(),
             ArrayLayout::ListView(_) | ArrayLayout::DenseUnion => buffers.take(2).collect(),
             ArrayLayout::View => {
@@ -166,7 +166,7 @@ impl<'a> SelectedNodes<'a> {
         (views, validity): (&[u8], &[u8]),
         node: &mut RetainedNode,
     ) -> Result<(), InvalidDescriptor> {
-        let ranges: Vec<Range> = node.buffers.iter().skip(1).map(|it| it.range).collect();
+        let ranges: Vec<MemoryRange> = node.buffers.iter().skip(1).map(|it| it.range).collect();
         let lengths: Vec<u64> = ranges.iter().map(|range| range.length).collect();
         let (offset, bits_at) = (node.offset, node.validity.map(|validity| validity.bit_offset));
         let is_valid = |element: usize| {
@@ -190,14 +190,14 @@ impl<'a> SelectedNodes<'a> {
         let base = self.contents.map_or(0, PartContents::base);
         let offset = base.saturating_add(self.new.append(bytes));
         if let Some(buffer) = node.buffers.get_mut(number) {
-            let range = Range { offset, length: bytes.len() as u64 };
+            let range = MemoryRange { offset, length: bytes.len() as u64 };
             *buffer = RetainedBuffer { range, is_new: true };
         }
     }
 }
 
 /// The range of the run ends, if their node can be cut.
-fn run_ends(ends: &crate::decode::ArrayNode, tree: &Tree, bytes: usize) -> Option<Range> {
+fn run_ends(ends: &crate::decode::ArrayNode, tree: &Tree, bytes: usize) -> Option<MemoryRange> {
     let range = tree.ranges.get(ends.first_range as usize).filter(|_| ends.range_count == 1)?;
     let (start, length) = (ends.offset.checked_mul(bytes as u64)?, ends.length);
     let is_plain = ends.validity.is_none() && ends.dictionary.is_none();

@@ -3,7 +3,7 @@
 //!
 //! The bytes are those of another node: every value is checked before it is used.
 
-use std::ops::Range as Span;
+use std::ops::Range;
 
 use arrow_schema::DataType;
 
@@ -19,7 +19,7 @@ const GAP_BYTES: u64 = 4096;
 const VIEW_BUFFERS_MAX: usize = 256;
 
 /// The values of no element.
-const UNUSED: Span<u64> = Span { start: u64::MAX, end: 0 };
+const UNUSED: Range<u64> = Range { start: u64::MAX, end: 0 };
 
 /// The elements of a node that are retained.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ impl ElementWindow<'_> {
         InvalidDescriptor::Data { reason: format!("{}: {what}", self.data_type) }
     }
 
-    fn elements(&self) -> Span<usize> {
+    fn elements(&self) -> Range<usize> {
         self.lead..self.lead.saturating_add(self.length)
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn by_offsets(
     width: OffsetWidth,
     offsets: &[u8],
     values: u64,
-) -> Result<(Span<u64>, Vec<u8>), InvalidDescriptor> {
+) -> Result<(Range<u64>, Vec<u8>), InvalidDescriptor> {
     let read = |index: usize| {
         let negative = || window.error(format_args!("offset {index} is missing or negative"));
         width.read(offsets, index).ok_or_else(negative)
@@ -83,7 +83,7 @@ pub(super) fn by_list_views(
     width: OffsetWidth,
     (offsets, sizes): (&[u8], &[u8]),
     items: u64,
-) -> Result<(Span<u64>, [Vec<u8>; 2]), InvalidDescriptor> {
+) -> Result<(Range<u64>, [Vec<u8>; 2]), InvalidDescriptor> {
     let mut span = UNUSED;
     for index in window.elements() {
         let negative = || window.error(format_args!("list view {index} is missing or negative"));
@@ -114,7 +114,7 @@ pub(super) fn by_union_offsets(
     window: ElementWindow<'_>,
     (codes, offsets): (&[u8], &[u8]),
     children: &[u64],
-) -> Result<(Vec<Span<u64>>, Vec<u8>), InvalidDescriptor> {
+) -> Result<(Vec<Range<u64>>, Vec<u8>), InvalidDescriptor> {
     let child_of = child_of_code(window.data_type);
     let child = |index: usize| {
         let code = codes.get(index).copied().unwrap_or(u8::MAX);
@@ -154,7 +154,7 @@ pub(super) fn by_run_ends(
     bytes: usize,
     ends: &[u8],
     first: u64,
-) -> Result<(Span<u64>, Vec<u8>), InvalidDescriptor> {
+) -> Result<(Range<u64>, Vec<u8>), InvalidDescriptor> {
     let behind = first.saturating_add(window.length as u64);
     let (mut from, mut to, mut end) = (None, None, 0);
     for (run, raw) in ends.chunks_exact(bytes.max(1)).enumerate() {
@@ -185,7 +185,7 @@ pub(super) fn by_run_ends(
 }
 
 /// A range of a data buffer that views refer to: number of the buffer, first byte and end.
-pub(super) type DataRange = (u32, Span<u64>);
+pub(super) type DataRange = (u32, Range<u64>);
 
 /// Ranges of the data buffers that the valid views of a window refer to, each of which becomes a
 /// data buffer, and the views for them. `buffers` has the lengths of the data buffers; `is_valid`

@@ -23,27 +23,27 @@ const TASK_ROWS: usize = 1 << 18;
 pub struct Counting<'a> {
     rows: u64,
     types: Vec<&'a DataType>,
-    tasks: Vec<Task<'a>>,
+    tasks: Vec<CountTask<'a>>,
     next: Mutex<Range<usize>>,
 }
 
 #[derive(Debug)]
-struct Task<'a> {
+struct CountTask<'a> {
     /// Its number among the fields that have statistics.
     field: usize,
-    work: Work<'a>,
+    work: CountWork<'a>,
     done: OnceLock<RangeStatistics<'a>>,
 }
 
 #[derive(Debug)]
-enum Work<'a> {
+enum CountWork<'a> {
     Count(Part<'a>),
     /// Nothing but the nulls is known.
     Opaque(RangeStatistics<'a>),
 }
 
 impl<'a> Counting<'a> {
-    /// Plans the count of the first `columns_max` fields of [`statistics_fields`].
+    /// Plans the count of the first `fields_max` fields of [`statistics_fields`].
     pub fn new(schema: &'a SchemaNode, batches: &'a [BatchData], fields_max: usize) -> Self {
         let fields = statistics_fields(schema);
         let types: Vec<_> =
@@ -73,7 +73,7 @@ impl<'a> Counting<'a> {
         }
     }
 
-    fn next_task(&self) -> Option<&Task<'a>> {
+    fn next_task(&self) -> Option<&CountTask<'a>> {
         let number = self.next.lock().unwrap_or_else(PoisonError::into_inner).next()?;
         self.tasks.get(number)
     }
@@ -93,17 +93,17 @@ impl<'a> Counting<'a> {
     }
 }
 
-impl<'a> Work<'a> {
+impl<'a> CountWork<'a> {
     fn count(&self) -> RangeStatistics<'a> {
         match self {
-            Work::Count(part) => part.count(),
-            Work::Opaque(piece) => *piece,
+            CountWork::Count(part) => part.count(),
+            CountWork::Opaque(piece) => *piece,
         }
     }
 }
 
 struct Planned<'a> {
-    tasks: Vec<Task<'a>>,
+    tasks: Vec<CountTask<'a>>,
     fields_max: usize,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Planned<'a> {
         });
         match &elements {
             Some((data, rows, nulls)) => self.count(field, data, rows, nulls.as_ref()),
-            None => self.push(field, Work::Opaque(RangeStatistics::opaque(1, None))),
+            None => self.push(field, CountWork::Opaque(RangeStatistics::opaque(1, None))),
         }
         let mut next = field + 1;
         if !super::has_counted_children(node.data_type()) || depth >= DEPTH_MAX {
@@ -154,17 +154,17 @@ impl<'a> Planned<'a> {
         if !is_logical && *data.data_type() != DataType::Null {
             // Null is decided by the values of unions and run-end encoded arrays.
             return self
-                .push(field, Work::Opaque(RangeStatistics::opaque(rows.len() as u64, None)));
+                .push(field, CountWork::Opaque(RangeStatistics::opaque(rows.len() as u64, None)));
         }
         for start in rows.clone().step_by(TASK_ROWS) {
             let rows_here = start..rows.end.min(start.saturating_add(TASK_ROWS));
             let nulls = nulls.map(|nulls| nulls.slice(start - rows.start, rows_here.len()));
-            self.push(field, Work::Count(Part { data, rows: rows_here, nulls }));
+            self.push(field, CountWork::Count(Part { data, rows: rows_here, nulls }));
         }
     }
 
-    fn push(&mut self, field: usize, work: Work<'a>) {
-        self.tasks.push(Task { field, work, done: OnceLock::new() });
+    fn push(&mut self, field: usize, work: CountWork<'a>) {
+        self.tasks.push(CountTask { field, work, done: OnceLock::new() });
     }
 }
 

@@ -178,7 +178,7 @@ numbers! {
 }
 
 /// The running state of [`numbers`].
-struct Seen<T> {
+struct NumberScan<T> {
     min: T,
     max: T,
     last: T,
@@ -192,7 +192,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Ra
     let Some(first) = cells.first().map(|cell| T::read(*cell)) else {
         return RangeStatistics::empty();
     };
-    let mut seen = Seen {
+    let mut seen = NumberScan {
         min: T::HIGHEST,
         max: T::LOWEST,
         last: first,
@@ -203,7 +203,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Ra
     for block in cells.chunks(BLOCK_VALUES) {
         seen.add(block);
     }
-    let Seen { min, max, last, is_ascending, is_descending, nans } = seen;
+    let NumberScan { min, max, last, is_ascending, is_descending, nans } = seen;
     let order = (is_ascending || is_descending).then(|| OrderedValues {
         first: first.key(),
         last: last.key(),
@@ -217,7 +217,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Ra
     RangeStatistics { length: cells.len() as u64, nulls: Some(0), has_nan: nans > 0, bounds, order }
 }
 
-impl<T> Seen<T> {
+impl<T> NumberScan<T> {
     fn add<const N: usize>(&mut self, block: &[[u8; N]])
     where
         T: Number<N>,

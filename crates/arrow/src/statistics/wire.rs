@@ -107,7 +107,7 @@ impl TableStatistics {
     /// Reads bytes that anybody may have written, of a table of this schema and this many rows.
     /// `None` for another version or schema, and for bytes that are damaged.
     pub fn decode(bytes: &[u8], schema: &SchemaNode, rows: u64) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = StatisticsReader(bytes);
         let is_known = reader.take(1)? == [STATISTICS_VERSION]
             && reader.array().map(u32::from_le_bytes)? == schema_checksum(schema)
             && reader.array().map(u64::from_le_bytes)? == rows;
@@ -155,9 +155,9 @@ impl ColumnStatistics {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct StatisticsReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> StatisticsReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;

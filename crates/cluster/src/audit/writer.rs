@@ -13,15 +13,15 @@ const RECORDS_PER_WRITE: usize = 256;
 
 /// Writes records until the event loop drops its side.
 pub(super) fn run(queue: &Receiver<AuditRecord>, sink: &mut dyn LineSink, counts: &AuditCounts) {
-    let mut told = 0;
+    let mut reported = 0;
     let mut is_failing = false;
     let mut out = Vec::new();
     while let Ok(first) = queue.recv() {
         out.clear();
         let dropped = counts.dropped.load(Ordering::Relaxed);
-        let has_note = dropped > told;
+        let has_note = dropped > reported;
         if has_note {
-            line::append(&mut out, &note_of(dropped - told));
+            line::append(&mut out, &note_of(dropped - reported));
         }
         let mut lines = 0;
         for record in std::iter::once(first).chain(queue.try_iter().take(RECORDS_PER_WRITE - 1)) {
@@ -33,7 +33,7 @@ pub(super) fn run(queue: &Receiver<AuditRecord>, sink: &mut dyn LineSink, counts
             Ok(()) => {
                 counts.written.fetch_add(lines, Ordering::Relaxed);
                 if has_note {
-                    told = dropped;
+                    reported = dropped;
                 }
                 if std::mem::take(&mut is_failing) {
                     tracing::warn!("the audit log is written again");

@@ -100,7 +100,7 @@ fn write_list(
     let validity = validity.map_err(|error| CertsError::Make(error.to_string()))?;
     let signed = CertificateRevocationListParams {
         this_update: now - CLOCKS_DIFFER,
-        // Nodes do not enforce it: a list that nobody renews must not stop a cluster.
+        // Nodes do not enforce it: a list that expires must not stop a cluster.
         next_update: now + validity,
         // Later lists have larger numbers.
         crl_number: SerialNumber::from(now.unix_timestamp().unsigned_abs()),

@@ -88,8 +88,8 @@ impl Traffic {
 }
 
 /// Writes all metrics of the cluster in the text format.
-pub(crate) fn write(out: &mut String, numbers: &ClusterStats, traffic: &Traffic) {
-    let ClusterStats { members, lease_left_ms, lines, fetched, served, packed } = numbers;
+pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
+    let ClusterStats { members, lease_left_ms, lines, fetched, served, packed } = stats;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -208,14 +208,14 @@ mod tests {
         let lines = vec![("b".to_owned(), [3, 4])];
         let (fetched, served) = ([5, 600], [7, 800]);
         let packed = [[90, 30], [80, 20]];
-        let numbers = ClusterStats { members, lease_left_ms: 1500, lines, fetched, served, packed };
+        let stats = ClusterStats { members, lease_left_ms: 1500, lines, fetched, served, packed };
         let mut traffic = Traffic::default();
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);
         traffic.add("stranger", PeerMessageKind::Message, Direction::In, 5);
         traffic.fail("b");
         let mut text = String::new();
-        write(&mut text, &numbers, &traffic);
+        write(&mut text, &stats, &traffic);
         for sample in [
             "farrow_cluster_view 7",
             "farrow_cluster_has_lease 1",

@@ -49,7 +49,7 @@ pub(crate) fn read(input: &[u8]) -> HttpRequest {
 }
 
 /// The response with the metrics.
-pub(crate) fn numbers(body: &str) -> Vec<u8> {
+pub(crate) fn metrics(body: &str) -> Vec<u8> {
     answer(200, "OK", CONTENT_TYPE, body)
 }
 

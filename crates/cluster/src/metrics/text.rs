@@ -62,8 +62,8 @@ pub(crate) fn write(measured: Measured<'_>) -> String {
         line(&mut out, "farrow_request_seconds_sum", &labels, histogram.sum_seconds());
         line(&mut out, "farrow_request_seconds_count", &labels, count);
     }
-    if let Some((numbers, traffic)) = of_cluster {
-        cluster::write(&mut out, numbers, traffic);
+    if let Some((stats, traffic)) = of_cluster {
+        cluster::write(&mut out, stats, traffic);
     }
     if let Some(status) = credentials {
         credentials::write(&mut out, status);

@@ -3,7 +3,7 @@
 //! Each node that has the object, the home or a member with a complete replica, sends it to one
 //! reader at a time, and to a second one if that takes long. The others wait in the order of their arrival. So no node is asked by all at
 //! once, and the number of senders multiplies with each finished transfer. A reader asks again
-//! while it waits, so nothing is kept for one that ended.
+//! while it waits, so nothing is retained for one that ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -61,7 +61,7 @@ pub(crate) enum SenderAnswer {
     Home,
     /// All senders are busy: ask again soon.
     Wait,
-    /// A member with a complete replica sends it to whoever has the key.
+    /// A member with a complete replica sends it to any node with the key.
     Member { name: String, key: ReplicaKey },
 }
 
@@ -85,7 +85,7 @@ struct Sending {
 
 /// The tree of one object.
 #[derive(Debug, Default)]
-struct Tree {
+struct BroadcastTree {
     /// Members with complete replicas.
     complete: BTreeMap<MemberLife, ReplicaKey>,
     /// Transfers under way.
@@ -96,7 +96,7 @@ struct Tree {
 /// The trees of a home's objects, by the low halves of their ids. Time is an argument.
 #[derive(Debug, Default)]
 pub(crate) struct Broadcasts {
-    trees: BTreeMap<u64, Tree>,
+    trees: BTreeMap<u64, BroadcastTree>,
 }
 
 /// A reader's request for a sender.
@@ -168,7 +168,7 @@ impl Broadcasts {
         self.drop_if_empty(object);
     }
 
-    /// Forgets the replicas of an object: their members are told to drop them.
+    /// Forgets the replicas of an object: their members are notified to drop them.
     pub(crate) fn recalled(&mut self, object: u64) {
         if let Some(tree) = self.trees.get_mut(&object) {
             tree.complete.clear();
@@ -187,13 +187,13 @@ impl Broadcasts {
     }
 
     fn drop_if_empty(&mut self, object: u64) {
-        if self.trees.get(&object).is_some_and(Tree::is_empty) {
+        if self.trees.get(&object).is_some_and(BroadcastTree::is_empty) {
             self.trees.remove(&object);
         }
     }
 }
 
-impl Tree {
+impl BroadcastTree {
     fn is_empty(&self) -> bool {
         self.complete.is_empty() && self.sends.is_empty() && self.waiting.is_empty()
     }

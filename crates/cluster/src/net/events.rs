@@ -14,18 +14,18 @@ use farrow_wire::PartSpec;
 
 /// Queue through which threads send events to the event loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Teller {
+pub(crate) struct EventSender {
     sender: Sender<NetEvent>,
     wake: Arc<UnixStream>,
 }
 
-impl Teller {
+impl EventSender {
     /// Sends events by `sender`, and wakes who reads the other end of `wake`.
     pub(super) fn new(sender: Sender<NetEvent>, wake: UnixStream) -> Self {
         Self { sender, wake: Arc::new(wake) }
     }
 
-    pub(super) fn tell(&self, event: NetEvent) {
+    pub(super) fn send(&self, event: NetEvent) {
         if self.sender.send(event).is_ok() {
             // If the pipe is full, the event loop wakes anyway.
             let _ = (&*self.wake).write(&[1]);

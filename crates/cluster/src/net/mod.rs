@@ -46,7 +46,7 @@ use farrow_wire::PartSpec;
 
 use crate::endpoint;
 use crate::protocol::SessionId;
-use events::Teller;
+use events::EventSender;
 pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
 use lazy::{LazyFiles, LazySource};
@@ -88,7 +88,7 @@ struct Ending {
 }
 
 /// The threads for one node.
-struct NodePools {
+struct PeerWorkers {
     opens: WorkerPool<NetJob>,
     loads: WorkerPool<NetJob>,
     /// A reader is stopped until its pages have come.
@@ -100,7 +100,7 @@ struct NetShared {
     memory: ReplicaMemory,
     server: DataServer,
     source: Arc<RegionSource>,
-    teller: Teller,
+    event_sender: EventSender,
     /// `"net"` or `"net+TLS"`.
     kind: &'static str,
     packing: PackingOptions,
@@ -142,7 +142,7 @@ pub(crate) struct Net {
     /// Peers by name, with their addresses.
     peers: BTreeMap<String, (String, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
-    pools: BTreeMap<String, NodePools>,
+    pools: BTreeMap<String, PeerWorkers>,
     files: LazyFiles,
     /// What ends the threads that serve page faults, by the connections of their clients.
     faults: BTreeMap<SessionId, Arc<OwnedFd>>,
@@ -166,12 +166,12 @@ impl Net {
     /// Serves a region.
     pub(crate) fn start(region: &Arc<Region>, options: NetOptions) -> Result<Self, String> {
         let NetOptions { listen, credentials, rules, packing, .. } = options;
-        let (wake, told) = UnixStream::pair().map_err(words)?;
+        let (wake, wake_writer) = UnixStream::pair().map_err(words)?;
         wake.set_nonblocking(true).map_err(words)?;
-        told.set_nonblocking(true).map_err(words)?;
+        wake_writer.set_nonblocking(true).map_err(words)?;
         let (sender, events) = channel();
-        let teller = Teller::new(sender, told);
-        let source = RegionSource::new(region, rules, teller.clone())?;
+        let event_sender = EventSender::new(sender, wake_writer);
+        let source = RegionSource::new(region, rules, event_sender.clone())?;
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let map = writable_map(region)?;
@@ -188,7 +188,7 @@ impl Net {
             memory: ReplicaMemory::new(Arc::clone(region), map),
             server,
             source,
-            teller,
+            event_sender,
             kind: credentials.as_str(),
             packing,
             #[cfg(feature = "rdma")]
@@ -307,7 +307,7 @@ impl Net {
                 Ok(peer) => self.push(&node, NetJob::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
-                    self.shared.teller.tell(NetEvent::Opened { token, node, result });
+                    self.shared.event_sender.send(NetEvent::Opened { token, node, result });
                 }
             },
             NetAction::Load { origin, node, hold, pieces } => match self.peer(&node) {
@@ -321,7 +321,7 @@ impl Net {
                 }
                 Err(fault) => {
                     let result = Err(fault);
-                    self.shared.teller.tell(NetEvent::Loaded { origin, result });
+                    self.shared.event_sender.send(NetEvent::Loaded { origin, result });
                 }
             },
             NetAction::OpenFile { file, key, node, hold, blocks } => {
@@ -335,7 +335,9 @@ impl Net {
                         self.push(&node, NetJob::Pages { token, peer, hold, object, ranges });
                     }
                     Err(fault) => {
-                        self.shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
+                        self.shared
+                            .event_sender
+                            .send(NetEvent::Pages { token, result: Err(fault) });
                     }
                 }
             }
@@ -374,7 +376,7 @@ impl Net {
         };
         let control = Arc::new(PeerControl {
             node: node.to_owned(),
-            teller: self.shared.teller.clone(),
+            event_sender: self.shared.event_sender.clone(),
             tickets: Arc::clone(&self.tickets),
         });
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
@@ -397,7 +399,7 @@ impl Net {
                 let shared = Arc::clone(&self.shared);
                 WorkerPool::new(&self.group, threads, move |job| work(&shared, job))
             };
-            NodePools {
+            PeerWorkers {
                 opens: pool(OPENING_THREADS),
                 loads: pool(LOADING_THREADS),
                 pages: pool(PAGES_THREADS),
@@ -455,27 +457,27 @@ fn work(shared: &NetShared, job: NetJob) {
         NetJob::Open { token, peer, want, part } => {
             let result = shared.memory.open(&peer, &want, part.as_ref());
             let node = peer.name().to_owned();
-            shared.teller.tell(NetEvent::Opened { token, node, result });
+            shared.event_sender.send(NetEvent::Opened { token, node, result });
         }
         NetJob::Load { origin, peer, hold, pieces } => {
             let result = shared.memory.load(&peer, hold, pieces);
             let result = result.map(|TransferCost { bytes, elapsed_us }| {
                 let (node, way) = (peer.name().to_owned(), shared.way(&peer));
-                shared.teller.tell(NetEvent::Transferred { node, bytes, way, elapsed_us });
+                shared.event_sender.send(NetEvent::Transferred { node, bytes, way, elapsed_us });
             });
-            shared.teller.tell(NetEvent::Loaded { origin, result });
+            shared.event_sender.send(NetEvent::Loaded { origin, result });
         }
         NetJob::Pages { token, peer, hold, object, ranges } => {
             let result = transfer::bring(&peer, &object, hold, &ranges);
             // Before the event: after it the file may be closed.
             drop(object);
-            shared.teller.tell(NetEvent::Pages { token, result });
+            shared.event_sender.send(NetEvent::Pages { token, result });
         }
         NetJob::Resolve { node, address, section } => {
             let found = address.to_socket_addrs().map(|mut all| all.next());
             lock(&shared.resolving).remove(&node);
             match found {
-                Ok(Some(at)) => shared.teller.tell(NetEvent::Resolved { node, at, section }),
+                Ok(Some(at)) => shared.event_sender.send(NetEvent::Resolved { node, at, section }),
                 Ok(None) => tracing::warn!(node, address, "no address of a data server"),
                 Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
             }
@@ -489,13 +491,13 @@ fn fail(shared: &NetShared, job: NetJob, error: &io::Error) {
     match job {
         NetJob::Open { token, peer, .. } => {
             let node = peer.name().to_owned();
-            shared.teller.tell(NetEvent::Opened { token, node, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Opened { token, node, result: Err(fault) });
         }
         NetJob::Load { origin, .. } => {
-            shared.teller.tell(NetEvent::Loaded { origin, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Loaded { origin, result: Err(fault) });
         }
         NetJob::Pages { token, .. } => {
-            shared.teller.tell(NetEvent::Pages { token, result: Err(fault) });
+            shared.event_sender.send(NetEvent::Pages { token, result: Err(fault) });
         }
         NetJob::Resolve { node, .. } => drop(lock(&shared.resolving).remove(&node)),
     }

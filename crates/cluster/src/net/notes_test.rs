@@ -10,7 +10,7 @@ use farrow_store::{Home, Layout, RegionOptions, SealRequest, Target};
 
 use super::interests::Interests;
 use super::source::RegionSource;
-use super::{NetEvent, Teller};
+use super::{EventSender, NetEvent};
 
 /// Regression test: a thread found an object, and noted its member after a delete had taken the notes
 /// and ended. The hold failed, and the note stayed until the member left.
@@ -23,8 +23,8 @@ fn a_note_of_an_object_that_has_ended_goes() {
     let mut home = Home::create(Arc::clone(&region), &options, 0).unwrap();
     let (sender, _events) = mpsc::channel::<NetEvent>();
     let (wake, _woken) = UnixStream::pair().unwrap();
-    let teller = Teller::new(sender, wake);
-    let source = RegionSource::new(&region, Arc::default(), teller).unwrap();
+    let event_sender = EventSender::new(sender, wake);
+    let source = RegionSource::new(&region, Arc::default(), event_sender).unwrap();
     let slot = home.client_join(1, 1, 0).unwrap().client;
     let block = home.grant(slot, Length(4096), Length(4096)).unwrap();
     let id = home.seal(slot, &SealRequest::bytes(block, block.length, Some("t")), 1).unwrap();

@@ -47,21 +47,21 @@ impl Drop for WaitGuard {
     }
 }
 
-struct State<J> {
+struct WorkerPoolState<J> {
     jobs: VecDeque<J>,
     threads: usize,
     idle: usize,
     is_closed: bool,
 }
 
-struct Shared<J> {
-    state: Mutex<State<J>>,
+struct WorkerPoolShared<J> {
+    state: Mutex<WorkerPoolState<J>>,
     changed: Condvar,
     work: Box<dyn Fn(J) + Send + Sync>,
 }
 
-impl<J> Shared<J> {
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
+impl<J> WorkerPoolShared<J> {
+    fn lock(&self) -> MutexGuard<'_, WorkerPoolState<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl<J> Shared<J> {
 /// A queue, and the threads that work on it. They start when there is a job for them. A dropped
 /// pool completes its jobs, without anyone waiting for it: see [`WaitGroup::wait`].
 pub(super) struct WorkerPool<J: Send + 'static> {
-    shared: Arc<Shared<J>>,
+    shared: Arc<WorkerPoolShared<J>>,
     group: Arc<WaitGroup>,
     threads_max: usize,
 }
@@ -103,9 +103,10 @@ impl<J: Send + 'static> WorkerPool<J> {
         threads_max: usize,
         work: impl Fn(J) + Send + Sync + 'static,
     ) -> Self {
-        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0, is_closed: false };
+        let state =
+            WorkerPoolState { jobs: VecDeque::new(), threads: 0, idle: 0, is_closed: false };
         let (state, work) = (Mutex::new(state), Box::new(work));
-        let shared = Arc::new(Shared { state, changed: Condvar::new(), work });
+        let shared = Arc::new(WorkerPoolShared { state, changed: Condvar::new(), work });
         Self { shared, group: Arc::clone(group), threads_max }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use farrow_membership::NODE_NAME_CHARS_MAX;
-use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, SpillHead};
+use farrow_store::{METADATA_BYTES_MAX, NAME_BYTES_MAX, ObjectId, SpillHead, Target};
 use farrow_wire::WireTarget;
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +50,8 @@ pub(crate) enum NetQuery {
 impl fmt::Display for NetQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name(full) => write!(f, "{:?}", farrow_store::own_name(full)),
-            Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
+            Self::Name(full) => write!(f, "{}", Target::Name(full)),
+            Self::Id(hi, lo) => write!(f, "{}", Target::Id(ObjectId { hi: *hi, lo: *lo })),
             Self::List { prefix, .. } => write!(f, "{prefix:?}*"),
             Self::Find { targets, .. } => write!(f, "{} objects", targets.len()),
             Self::Sender { hold, .. } => write!(f, "a sender for hold {hold}"),

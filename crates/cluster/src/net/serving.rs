@@ -1,7 +1,7 @@
 //! Large objects that many nodes want: which node sends one, and the replicas that this node sends.
 //!
-//! A reader holds the object at its home, whoever sends it. So a delete, and the rights of the
-//! reader, are those of the home. The sender needs no rules of that home: it serves whoever has the
+//! A reader holds the object at its home, whichever node sends it. So a delete, and the rights of the
+//! reader, are those of the home. The sender needs no rules of that home: it serves any node with the
 //! key of its replica, and only the home has passed it on. The reader takes descriptor and checksums
 //! from the home, and from the sender only the bytes of the blocks.
 
@@ -64,7 +64,7 @@ impl RegionSource {
         let object = state.readings.get(reader).map(|reading| reading.held.entry().id.lo);
         let object = object.ok_or_else(|| not_held(reader))?;
         let (member, _) = reader;
-        // Without a record it was told to drop the replica.
+        // Without a record it was notified to drop the replica.
         if state.interests.get(&object).is_some_and(|members| members.contains(member)) {
             state.broadcasts.completed(object, member, key);
         }

@@ -25,7 +25,7 @@ use farrow_store::{
 };
 
 use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
-use super::events::{NetEvent, Teller};
+use super::events::{EventSender, NetEvent};
 use super::listing;
 use super::query::{Brought, NetQuery};
 use crate::protocol::node_key;
@@ -89,7 +89,7 @@ pub(crate) struct RegionSource {
     holds: Mutex<Option<Arc<HoldTable>>>,
     pub(super) rules: Arc<RwLock<Rules>>,
     pub(super) state: Mutex<ServedState>,
-    teller: Teller,
+    event_sender: EventSender,
     /// Bytes that other nodes read of objects of this node, and of replicas.
     pub(super) served: [AtomicU64; 2],
     /// Pieces that were compressed on their way, from and to this node.
@@ -104,7 +104,7 @@ impl RegionSource {
     pub(super) fn new(
         region: &Arc<Region>,
         rules: Arc<RwLock<Rules>>,
-        teller: Teller,
+        event_sender: EventSender,
     ) -> Result<Arc<Self>, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
         let (file, file_offset) = region.fabric().read_fd(Section::Data);
@@ -119,7 +119,7 @@ impl RegionSource {
             holds: Mutex::default(),
             rules,
             state: Mutex::default(),
-            teller,
+            event_sender,
             served: [const { AtomicU64::new(0) }; 2],
             packed: Arc::default(),
         }))
@@ -234,7 +234,7 @@ impl RegionSource {
             let Some(item) = listing::find(reader, target)? else { continue };
             if item.is_spilled {
                 let (hi, lo) = item.id;
-                self.teller.tell(NetEvent::Restore { id: ObjectId { hi, lo } });
+                self.event_sender.send(NetEvent::Restore { id: ObjectId { hi, lo } });
             }
             items.push(item);
         }
@@ -252,9 +252,9 @@ impl RegionSource {
     fn hold(&self, member: &MemberLife, wish: &NetQuery) -> Result<Held, SourceRefusal> {
         let busy = |text: String| SourceRefusal::new(ErrorCode::Busy, text);
         let holds = self.hold_table()?;
-        let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no object {wish}"));
+        let missing = || SourceRefusal::new(ErrorCode::NotFound, format!("no {wish}"));
         let other = |error: farrow_store::StoreError| {
-            SourceRefusal::new(ErrorCode::Other, format!("object {wish}: {error}"))
+            SourceRefusal::new(ErrorCode::Other, format!("{wish}: {error}"))
         };
         let reader = match wish {
             NetQuery::Name(full) => {
@@ -277,7 +277,7 @@ impl RegionSource {
                 Whereabouts::InMemory => {}
                 Whereabouts::Away(id) => self.ask_for(id),
             }
-            let text = format!("object {wish} is being restored");
+            let text = format!("{wish} is being restored");
             return Err(SourceRefusal::passing(text));
         };
         if entry.is_replica {
@@ -287,7 +287,7 @@ impl RegionSource {
         self.check_rights(member, &namespace)?;
         // The record stays even if the open fails: another open of this member may rely on it.
         if !self.note(member, entry.id.lo) {
-            return Err(busy(format!("object {wish} is being deleted")));
+            return Err(busy(format!("{wish} is being deleted")));
         }
         let held = reader.hold(&holds, Target::Id(entry.id));
         if !matches!(held, Ok(Some(_))) {
@@ -296,8 +296,8 @@ impl RegionSource {
         match held {
             Ok(Some(held)) if held.entry().id == entry.id => Ok(held),
             // A different id means that its home has replaced it meanwhile.
-            Ok(_) => Err(SourceRefusal::passing(format!("object {wish} is being moved"))),
-            Err(error) => Err(busy(format!("object {wish} cannot be held: {error}"))),
+            Ok(_) => Err(SourceRefusal::passing(format!("{wish} is being moved"))),
+            Err(error) => Err(busy(format!("{wish} cannot be held: {error}"))),
         }
     }
 
@@ -322,7 +322,7 @@ impl RegionSource {
         state.restoring.retain(|_, since| since.elapsed() < RESTORE_AGAIN);
         if let Entry::Vacant(vacant) = state.restoring.entry(id) {
             vacant.insert(Instant::now());
-            self.teller.tell(NetEvent::Restore { id });
+            self.event_sender.send(NetEvent::Restore { id });
         }
     }
 
@@ -484,7 +484,7 @@ impl Source for RegionSource {
         drop(reading);
     }
 
-    fn gone_seen(&self, member: &MemberLife, object: u64) {
+    fn on_invalidated(&self, member: &MemberLife, object: u64) {
         tracing::debug!(%member, object, "an answer to no notice");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farrow_net::peer::DaemonControl;
 use farrow_net::ticket::Ticket;
 
-use super::events::{NetEvent, Teller};
+use super::events::{EventSender, NetEvent};
 use super::source::lock;
 
 /// Time limit for a ticket, which the peer issues on request.
@@ -17,7 +17,7 @@ const TICKET_MAX: Duration = Duration::from_secs(3);
 /// Requests that the threads of a peer make to the daemon.
 pub(super) struct PeerControl {
     pub(super) node: String,
-    pub(super) teller: Teller,
+    pub(super) event_sender: EventSender,
     pub(super) tickets: Arc<TicketWaits>,
 }
 
@@ -50,14 +50,14 @@ impl DaemonControl for PeerControl {
             next.1.insert(number, sender);
             number
         };
-        self.teller.tell(NetEvent::TicketWanted { node: self.node.clone(), number });
+        self.event_sender.send(NetEvent::TicketWanted { node: self.node.clone(), number });
         let ticket = receiver.recv_timeout(TICKET_MAX);
         let mut next = lock(&self.tickets.next);
         next.1.remove(&number);
         ticket.unwrap_or_else(|_| Err(format!("no ticket within {} ms", TICKET_MAX.as_millis())))
     }
 
-    fn gone(&self, notice: u64, object: u64) {
+    fn on_invalidate(&self, notice: u64, object: u64) {
         // Daemons send such notices over their control channel instead.
         tracing::debug!(node = self.node, notice, object, "a notice that no daemon sends");
     }

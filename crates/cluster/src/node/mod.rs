@@ -131,7 +131,7 @@ impl Node {
                     let beginning = Beginning { options, switch, custody, started, is_successor };
                     return Self::follow(beginning, *inherited);
                 }
-                TakenOver::Nobody(left) => memory = memory.or(left),
+                TakenOver::NoDaemon(left) => memory = memory.or(left),
             }
         }
         let lock = match lock {
@@ -332,7 +332,7 @@ impl Node {
                 return Self::make_way(beginning, (lock, listener, held), *handover);
             }
             LoopEnd::Deserted => tracing::info!("the last client left"),
-            LoopEnd::Asked => {}
+            LoopEnd::Requested => {}
         }
         let _ = fs::remove_file(&options.socket);
         if let Some(path) = options.metrics.as_ref().and_then(|it| it.path(&options.socket)) {

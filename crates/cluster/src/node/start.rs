@@ -211,7 +211,7 @@ pub(super) fn start_spill(
             Err(error) if is_restart => {
                 tracing::warn!(%error, "the marker of the spill files: they may be left");
             }
-            told => told.map_err(failed(open()))?,
+            other => other.map_err(failed(open()))?,
         }
     }
     let retained = home.spilled_ids()?;

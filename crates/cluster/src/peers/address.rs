@@ -80,7 +80,7 @@ impl RemoteSessionId {
 
 /// A request of another node, which waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct AskedToken(pub(super) u64);
+pub(crate) struct RequestToken(pub(super) u64);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use prost::bytes::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::address::{AskedToken, RemoteSessionId};
+use super::address::{RemoteSessionId, RequestToken};
 use super::event::PeerEvent;
 use super::limits::Permit;
 use super::outbox::RemoteSessionOutbox;
@@ -20,9 +20,9 @@ use super::outbox::RemoteSessionOutbox;
 pub(super) enum QueuedEvent {
     Event(PeerEvent),
     /// A request, and the channel for its answer.
-    Asked(PeerEvent, AskedToken, oneshot::Sender<Bytes>),
+    Request(PeerEvent, RequestToken, oneshot::Sender<Bytes>),
     /// The caller no longer waits for the answer.
-    AskGone(AskedToken),
+    RequestCancelled(RequestToken),
     /// Another node opened a remote session here.
     Opened(PeerEvent, RemoteSessionId, Arc<RemoteSessionOutbox>),
 }
@@ -121,7 +121,7 @@ impl Backlog {
 
     fn lane_of(&mut self, event: &QueuedEvent) -> &mut QueueLane {
         match event {
-            QueuedEvent::Asked(..) | QueuedEvent::AskGone(_) => &mut self.questions,
+            QueuedEvent::Request(..) | QueuedEvent::RequestCancelled(_) => &mut self.questions,
             QueuedEvent::Opened(_, remote_session, _) => {
                 self.remote_sessions.entry(*remote_session).or_default()
             }
@@ -235,7 +235,7 @@ mod tests {
             let reason = String::new();
             queue.push(QueuedEvent::Event(PeerEvent::RemoteSessionEnded {
                 remote_session,
-                is_process_gone: None,
+                has_process_ended: None,
                 reason,
             }));
         }

@@ -48,7 +48,12 @@ impl PeerClient {
         self.incarnation.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn tell(self: Arc<Self>, link: Arc<PeerLink>, body: Bytes, _place: Permit) {
+    pub(super) async fn send_message(
+        self: Arc<Self>,
+        link: Arc<PeerLink>,
+        body: Bytes,
+        _place: Permit,
+    ) {
         let mut used = None;
         let call = async {
             let live = link.connection(&self, Lane::Messages).await?;
@@ -58,12 +63,12 @@ impl PeerClient {
             live.client().tell(message).await?;
             Ok::<(), PeerError>(())
         };
-        let tell_ms = u64::try_from(self.times.tell.as_millis()).unwrap_or(u64::MAX);
-        let told = tokio::time::timeout(self.times.tell, call).await;
-        let told = told.unwrap_or(Err(PeerError::Deadline { deadline_ms: tell_ms }));
+        let notify_ms = u64::try_from(self.times.message.as_millis()).unwrap_or(u64::MAX);
+        let sent = tokio::time::timeout(self.times.message, call).await;
+        let sent = sent.unwrap_or(Err(PeerError::Deadline { deadline_ms: notify_ms }));
         let may_want_tls = self.tls.is_none() && !link.delivery.has_arrived();
         let address = link.address.to_string();
-        let result = match &told {
+        let result = match &sent {
             Ok(()) => Ok(()),
             Err(error) => {
                 tracing::debug!(address, %error, "a message is lost");
@@ -100,8 +105,8 @@ impl PeerClient {
             }
             Ok(result) => result,
         };
-        let answered = PeerEvent::Response { token, result };
-        self.events.push_with(QueuedEvent::Event(answered), vec![place]);
+        let response = PeerEvent::Response { token, result };
+        self.events.push_with(QueuedEvent::Event(response), vec![place]);
     }
 
     pub(super) async fn take_remote_session(
@@ -130,7 +135,8 @@ impl PeerClient {
         };
         outbox.abort();
         let reason = shorten(&reason);
-        let ended = PeerEvent::RemoteSessionEnded { remote_session, is_process_gone: None, reason };
+        let ended =
+            PeerEvent::RemoteSessionEnded { remote_session, has_process_ended: None, reason };
         self.events.push_with(QueuedEvent::Event(ended), vec![place]);
     }
 

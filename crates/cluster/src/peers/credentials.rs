@@ -28,7 +28,7 @@ const ROOTS_MAX: usize = 16;
 
 /// What shows that a file was written, replaced, or got another mode: device, inode, size, and the
 /// times of the last write and of the last change.
-type Stamp = Option<[i128; 5]>;
+type FileStamp = Option<[i128; 5]>;
 
 /// What the files say about this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ struct InUse {
 }
 
 /// What connections use, for as long as the transport runs.
-struct Shared {
+struct SharedCredentials {
     control: watch::Sender<TlsConfigs>,
     in_use: Mutex<InUse>,
     status: Mutex<CredentialStatus>,
@@ -69,7 +69,7 @@ struct Shared {
 
 /// The identity of this node, as its files have it.
 pub(crate) struct NodeCredentials {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCredentials>,
     /// Dropped to end the thread that looks at the files.
     _stop: mpsc::Sender<()>,
 }
@@ -101,7 +101,7 @@ impl NodeCredentials {
         }
         let status = CredentialStatus { expires: expiry(&loaded), ..CredentialStatus::default() };
         let in_use = InUse { material: loaded.material.clone(), data: Weak::new() };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedCredentials {
             control: watch::Sender::new(loaded.configs.clone()),
             in_use: Mutex::new(in_use),
             status: Mutex::new(status),
@@ -153,14 +153,14 @@ impl NodeCredentials {
 struct FileWatcher {
     files: PeerTls,
     own: NodeName,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCredentials>,
     /// Of the files that were used last.
-    stamps: [Stamp; 4],
+    stamps: [FileStamp; 4],
     loaded: Loaded,
     /// Of the files that were refused at the last look.
-    refused: Option<[Stamp; 4]>,
+    refused: Option<[FileStamp; 4]>,
     /// Of the refused files that the log has a line about.
-    reported: Option<[Stamp; 4]>,
+    reported: Option<[FileStamp; 4]>,
 }
 
 impl FileWatcher {
@@ -212,7 +212,7 @@ impl FileWatcher {
         }
     }
 
-    fn apply(&mut self, new: Loaded, stamps: [Stamp; 4]) {
+    fn apply(&mut self, new: Loaded, stamps: [FileStamp; 4]) {
         let mut in_use = self.shared.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = match in_use.data.upgrade().map(|data| data.replace(&new.material)) {
             None => 0,
@@ -240,7 +240,7 @@ impl FileWatcher {
 
     /// Keeps what is in use. Reports files that were refused at two looks: they are written one
     /// after the other.
-    fn refuse(&mut self, stamps: [Stamp; 4], reason: String) {
+    fn refuse(&mut self, stamps: [FileStamp; 4], reason: String) {
         if self.refused.replace(stamps) != Some(stamps) {
             return;
         }
@@ -327,11 +327,11 @@ fn expiry(loaded: &Loaded) -> i64 {
     first.and_then(validity::expiry).map_or(0, |at| at.unix_timestamp())
 }
 
-fn stamps_of(files: &PeerTls) -> [Stamp; 4] {
+fn stamps_of(files: &PeerTls) -> [FileStamp; 4] {
     [&files.ca, &files.certificate, &files.key, &files.revoked].map(|path| stamp_of(path))
 }
 
-fn stamp_of(path: &Path) -> Stamp {
+fn stamp_of(path: &Path) -> FileStamp {
     let of = std::fs::metadata(path).ok()?;
     let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
     Some([

@@ -6,7 +6,7 @@ use farrow_membership::etcd as membership;
 use prost::bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::address::{AskedToken, RemoteSessionId};
+use super::address::{RemoteSessionId, RequestToken};
 use super::error::PeerError;
 use super::limits::Permit;
 use crate::certs::NodeName;
@@ -36,7 +36,7 @@ pub(crate) enum PeerEvent {
     /// A message. Without TLS, `from` is unverified in all events.
     Message { from: NodeName, incarnation: u64, body: Bytes },
     /// A request, to be answered by [`Peers::answer`] within the caller's deadline.
-    Request { token: AskedToken, from: NodeName, incarnation: u64, body: Bytes },
+    Request { token: RequestToken, from: NodeName, incarnation: u64, body: Bytes },
     /// The result of [`Peers::ask`]: exactly one for each call.
     Response { token: u64, result: Result<PeerAnswer, PeerError> },
     /// A client of another node opens a remote session here.
@@ -46,10 +46,10 @@ pub(crate) enum PeerEvent {
     /// There is room again after [`Peers::send`] returned bytes.
     RemoteSessionWritable { remote_session: RemoteSessionId },
     /// The last event of a remote session, unless this side ended it. If the stream broke,
-    /// `is_process_gone` is `None`: the client may be alive and reading.
+    /// `has_process_ended` is `None`: the client may be alive and reading.
     RemoteSessionEnded {
         remote_session: RemoteSessionId,
-        is_process_gone: Option<bool>,
+        has_process_ended: Option<bool>,
         reason: String,
     },
     /// Whether messages to an address arrive has changed. `None`: they do, else the cause.

@@ -36,30 +36,30 @@ struct LastReport {
 /// The logged causes of each peer.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
-    told: Mutex<BTreeMap<(String, String), LastReport>>,
+    reports: Mutex<BTreeMap<(String, String), LastReport>>,
 }
 
 impl FailureLog {
     /// Whether to log a cause now.
     fn is_due(&self, peer: &str, cause: &str, now: Instant) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         // Times and ports differ between attempts.
         let cause = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
         let key = (peer.to_owned(), cause);
-        if let Some(told) = told.get_mut(&key) {
-            let pause = AGAIN.saturating_mul(1 << told.times.min(DOUBLINGS_MAX));
-            let is_due = now.saturating_duration_since(told.at) >= pause;
+        if let Some(last) = reports.get_mut(&key) {
+            let pause = AGAIN.saturating_mul(1 << last.times.min(DOUBLINGS_MAX));
+            let is_due = now.saturating_duration_since(last.at) >= pause;
             if is_due {
-                *told = LastReport { at: now, times: told.times.saturating_add(1) };
+                *last = LastReport { at: now, times: last.times.saturating_add(1) };
             }
             return is_due;
         }
-        if told.len() >= CAUSES_MAX {
-            told.retain(|_, told| now.saturating_duration_since(told.at) < AGAIN);
+        if reports.len() >= CAUSES_MAX {
+            reports.retain(|_, last| now.saturating_duration_since(last.at) < AGAIN);
         }
-        let is_due = told.len() < CAUSES_MAX;
+        let is_due = reports.len() < CAUSES_MAX;
         if is_due {
-            told.insert(key, LastReport { at: now, times: 0 });
+            reports.insert(key, LastReport { at: now, times: 0 });
         }
         is_due
     }
@@ -272,8 +272,8 @@ mod tests {
     fn strangers_cannot_fill_the_log() {
         let (failures, now) = (FailureLog::default(), Instant::now());
         let name = |n: usize| char::from_u32(0x4e00 + n as u32).unwrap().to_string();
-        let told = (0..2 * CAUSES_MAX).filter(|n| failures.is_due(&name(*n), "x", now)).count();
-        assert_eq!(told, CAUSES_MAX);
+        let reports = (0..2 * CAUSES_MAX).filter(|n| failures.is_due(&name(*n), "x", now)).count();
+        assert_eq!(reports, CAUSES_MAX);
         assert!(failures.is_due("x", "x", now + AGAIN));
     }
 }

@@ -82,7 +82,7 @@ impl Default for PeerLimits {
 #[derive(Debug, Clone)]
 pub(crate) struct PeerTimes {
     /// From sending a message to its receipt.
-    pub(crate) tell: Duration,
+    pub(crate) message: Duration,
     /// For a connection with TLS. Half a lease of one second, so that a dead address costs less
     /// than a lease.
     pub(crate) connect: Duration,
@@ -100,7 +100,7 @@ impl PeerTimes {
         let least = Self::default();
         let most = Duration::from_millis(2500);
         Self {
-            tell: (lease / 2).clamp(least.tell, most),
+            message: (lease / 2).clamp(least.message, most),
             connect: (lease / 2).clamp(least.connect, most),
             keep_alive_interval: (lease * 3 / 10).max(least.keep_alive_interval),
             keep_alive_timeout: (lease * 3 / 10).max(least.keep_alive_timeout),
@@ -112,7 +112,7 @@ impl PeerTimes {
 impl Default for PeerTimes {
     fn default() -> Self {
         Self {
-            tell: Duration::from_millis(500),
+            message: Duration::from_millis(500),
             connect: Duration::from_millis(500),
             keep_alive_interval: Duration::from_millis(300),
             keep_alive_timeout: Duration::from_millis(300),

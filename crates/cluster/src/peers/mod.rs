@@ -38,7 +38,7 @@ use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, oneshot};
 
-pub(crate) use address::{AskedToken, PeerAddress, RemoteSessionId};
+pub(crate) use address::{PeerAddress, RemoteSessionId, RequestToken};
 pub(crate) use credentials::{CredentialStatus, NodeCredentials};
 pub(crate) use error::{PeerError, StartError};
 pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
@@ -67,7 +67,7 @@ const RESOLVERS_MAX: usize = 4;
 #[derive(Debug, Default)]
 struct EventLoopState {
     links: BTreeMap<PeerAddress, Arc<PeerLink>>,
-    asked: BTreeMap<AskedToken, oneshot::Sender<Bytes>>,
+    requests: BTreeMap<RequestToken, oneshot::Sender<Bytes>>,
     remote_sessions: BTreeMap<RemoteSessionId, Arc<RemoteSessionOutbox>>,
 }
 
@@ -186,7 +186,7 @@ impl Peers {
         match &self.etcd {
             Some(etcd) => drop(self.runtime.spawn(Arc::clone(etcd).ask(id, request))),
             None => {
-                let reason = "this node was not told of an etcd".to_owned();
+                let reason = "this node has no etcd configured".to_owned();
                 let reply = membership::EtcdReply::Failed { reason };
                 self.events.push(QueuedEvent::Event(PeerEvent::EtcdResponse { id, reply }));
             }
@@ -216,7 +216,7 @@ impl Peers {
 
     /// Sends a message. It is lost without an error if the peer does not receive it in time, or if
     /// too many are in progress.
-    pub(crate) fn tell(&self, address: &PeerAddress, body: Bytes) {
+    pub(crate) fn send_message(&self, address: &PeerAddress, body: Bytes) {
         if body.len() > MESSAGE_BYTES_MAX {
             tracing::error!(bytes = body.len(), max = MESSAGE_BYTES_MAX, "a message is too long");
             return;
@@ -226,7 +226,7 @@ impl Peers {
             tracing::debug!(%address, "a message is dropped: too many are under way");
             return;
         };
-        self.runtime.spawn(Arc::clone(&self.client).tell(link, body, place));
+        self.runtime.spawn(Arc::clone(&self.client).send_message(link, body, place));
     }
 
     /// Sends a request to another node. The answer arrives as [`PeerEvent::Response`] with the
@@ -257,11 +257,11 @@ impl Peers {
     /// # Errors
     ///
     /// The answer is too long. The request remains open.
-    pub(crate) fn answer(&self, token: AskedToken, body: Bytes) -> Result<(), PeerError> {
+    pub(crate) fn answer(&self, token: RequestToken, body: Bytes) -> Result<(), PeerError> {
         if body.len() > ASK_BYTES_MAX {
             return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
         }
-        if let Some(reply) = self.retained().asked.remove(&token) {
+        if let Some(reply) = self.retained().requests.remove(&token) {
             let _ = reply.send(body);
         }
         Ok(())
@@ -320,10 +320,10 @@ impl Peers {
     pub(crate) fn end_remote_session(
         &self,
         remote_session: RemoteSessionId,
-        is_process_gone: bool,
+        has_process_ended: bool,
     ) {
         if let Some(outbox) = self.retained().remote_sessions.remove(&remote_session) {
-            outbox.end(is_process_gone);
+            outbox.end(has_process_ended);
         }
     }
 
@@ -365,12 +365,12 @@ impl EventLoopState {
     /// Updates the state and returns the event for the event loop, if any.
     fn take(&mut self, left: QueuedEvent) -> Option<PeerEvent> {
         match left {
-            QueuedEvent::Asked(event, token, reply) => {
-                self.asked.insert(token, reply);
+            QueuedEvent::Request(event, token, reply) => {
+                self.requests.insert(token, reply);
                 Some(event)
             }
-            QueuedEvent::AskGone(token) => {
-                self.asked.remove(&token);
+            QueuedEvent::RequestCancelled(token) => {
+                self.requests.remove(&token);
                 None
             }
             QueuedEvent::Opened(event, remote_session, outbox) => {

@@ -69,9 +69,9 @@ impl RemoteSessionOutbox {
     }
 
     /// Ends the remote session from this side, after the queued frames.
-    pub(super) fn end(&self, is_process_gone: bool) {
+    pub(super) fn end(&self, has_process_ended: bool) {
         let mut state = self.state();
-        state.end.get_or_insert(End { is_process_gone });
+        state.end.get_or_insert(End { has_process_ended });
         wake(&mut state);
         drop(state);
         self.is_ended.notify_one();
@@ -179,7 +179,7 @@ mod tests {
         while let Poll::Ready(Some(frame)) = next(&mut frames) {
             lengths.push(match frame.kind.unwrap() {
                 Kind::Data(bytes) => bytes.len(),
-                Kind::End(end) => usize::from(end.is_process_gone),
+                Kind::End(end) => usize::from(end.has_process_ended),
                 Kind::Open(_) => 0,
             });
         }

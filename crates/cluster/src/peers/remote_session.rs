@@ -51,14 +51,14 @@ pub(super) async fn pump(
         ended = read(remote_session, &mut frames, &events, room) => Some(ended),
         () = outbox.is_ended.notified() => None,
     };
-    if let Some(SessionEnd(is_process_gone, reason)) = ended {
-        if is_process_gone.is_none() {
+    if let Some(SessionEnd(has_process_ended, reason)) = ended {
+        if has_process_ended.is_none() {
             outbox.abort();
         }
         let reason = shorten(&reason);
         events.push(QueuedEvent::Event(PeerEvent::RemoteSessionEnded {
             remote_session,
-            is_process_gone,
+            has_process_ended,
             reason,
         }));
         outbox.end(false);
@@ -79,7 +79,7 @@ async fn read(
         let bytes = match frames.message().await {
             Ok(Some(Frame { kind: Some(Kind::Data(bytes)) })) => bytes,
             Ok(Some(Frame { kind: Some(Kind::End(end)) })) => {
-                return SessionEnd(Some(end.is_process_gone), "given back".to_owned());
+                return SessionEnd(Some(end.has_process_ended), "given back".to_owned());
             }
             Ok(Some(_)) => return SessionEnd::broken("a frame that does not belong here"),
             Ok(None) => return SessionEnd::broken("the stream stopped without an end"),

@@ -66,10 +66,10 @@ impl PeerServer {
         times: PeerTimes,
         (events, failures): (Arc<EventQueue>, Arc<FailureLog>),
     ) -> Arc<Self> {
-        let (asked, remote_sessions) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (requests, remote_sessions) = (AtomicU64::new(0), AtomicU64::new(0));
         let service = {
             let (limits, failures) = (limits.clone(), Arc::clone(&failures));
-            Arc::new(Service { events, failures, limits, asked, remote_sessions })
+            Arc::new(Service { events, failures, limits, requests, remote_sessions })
         };
         let messages = NodeServer::from_arc(Arc::clone(&service))
             .max_decoding_message_size(MESSAGE_BYTES_MAX + AROUND_BYTES_MAX);

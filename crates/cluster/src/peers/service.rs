@@ -9,7 +9,7 @@ use futures_util::stream::Map;
 use tokio::sync::oneshot;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use super::address::{AskedToken, RemoteSessionId};
+use super::address::{RemoteSessionId, RequestToken};
 use super::backlog::{EventQueue, QueuedEvent};
 use super::error::shorten;
 use super::event::{PeerEvent, RemoteProcess};
@@ -31,19 +31,19 @@ pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
     pub(super) failures: Arc<FailureLog>,
     pub(super) limits: PeerLimits,
-    pub(super) asked: AtomicU64,
+    pub(super) requests: AtomicU64,
     pub(super) remote_sessions: AtomicU64,
 }
 
 /// Withdraws a request when its caller no longer waits.
 struct Asking<'a> {
     events: &'a EventQueue,
-    token: AskedToken,
+    token: RequestToken,
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.events.push(QueuedEvent::AskGone(self.token));
+        self.events.push(QueuedEvent::RequestCancelled(self.token));
     }
 }
 
@@ -87,10 +87,10 @@ impl node_server::Node for Service {
         }
         let mut places = vec![place];
         places.extend(caller.account.bytes.try_take(body.len())?);
-        let token = AskedToken(self.asked.fetch_add(1, Ordering::Relaxed));
+        let token = RequestToken(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         let event = PeerEvent::Request { token, from, incarnation, body };
-        self.events.push_with(QueuedEvent::Asked(event, token, reply), places);
+        self.events.push_with(QueuedEvent::Request(event, token, reply), places);
         let _asking = Asking { events: &self.events, token };
         match tokio::time::timeout(deadline.min(ASK_MAX), answer).await {
             Ok(Ok(body)) => Ok(Response::new(Answer { body })),

@@ -38,3 +38,10 @@ pub(in crate::protocol) struct RequestContext {
     pub(in crate::protocol) seq: u64,
     pub(in crate::protocol) now_ms: u64,
 }
+
+/// How a refused request waited: the number of requests ahead of it, and the time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::protocol) struct QueueWait {
+    pub(in crate::protocol) ahead: usize,
+    pub(in crate::protocol) ms: u64,
+}

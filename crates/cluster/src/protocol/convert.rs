@@ -1,24 +1,8 @@
 //! Conversions between the types of the wire and those of the store.
 
-use farrow_memory::{Length, Offset, Span};
 use farrow_store::{ObjectId, StoreError, Target};
 
-use farrow_wire::{WireError, WireSpan, WireTarget};
-
-pub(super) fn limit(what: &str, count: usize, max: usize) -> Result<(), WireError> {
-    if count > max {
-        return Err(WireError::TooMany { what: what.to_owned(), max: max as u64 });
-    }
-    Ok(())
-}
-
-pub(crate) fn span((offset, length): WireSpan) -> Span {
-    Span { offset: Offset(offset), length: Length(length) }
-}
-
-pub(super) fn wire_span(span: Span) -> WireSpan {
-    (span.offset.0, span.length.0)
-}
+use farrow_wire::{WireError, WireTarget};
 
 pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
     match target {

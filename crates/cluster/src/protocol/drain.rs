@@ -30,8 +30,8 @@ use super::state::NodeState;
 /// Pause before a node that did not answer is asked again.
 pub(super) const ASK_AGAIN_MS: u64 = 100;
 
-/// Pause before a node that refuses is told again, or a lost one is looked for: it may be replaced.
-pub(super) const TELL_AGAIN_MS: u64 = 1_000;
+/// Pause before a node that refuses is notified again, or a lost one is looked for: it may be replaced.
+pub(super) const NOTIFY_DRAIN_AGAIN_MS: u64 = 1_000;
 
 /// A client's request to move an object.
 struct MoveRequest {
@@ -116,7 +116,7 @@ impl NodeState {
             return Err(error);
         }
         tracing::info!(is_draining, "drain");
-        self.tell_all_of_drain(now_ms);
+        self.notify_all_of_drain(now_ms);
         if is_draining {
             let error = || WireError::Draining { node: self.cluster.own_name() };
             let refused: Vec<_> =
@@ -126,7 +126,7 @@ impl NodeState {
         if let Some(cluster) = &mut self.cluster.0 {
             cluster.has_news = true;
         }
-        self.tell_members();
+        self.notify_members();
         Ok(())
     }
 
@@ -364,14 +364,14 @@ impl NodeState {
         let is_pinned = self.movable(id).is_ok_and(|(_, _, is_pinned)| is_pinned);
         let question = Question::Take { object, number, name, is_pinned };
         let about = PendingQuestion::Take { number, node: node.clone() };
-        let is_asked = self.cluster.ask_node(&node, &question, about, out);
-        if let Some(job) = self.drain.job.as_mut().filter(|_| !is_asked) {
+        let is_queried = self.cluster.ask_node(&node, &question, about, out);
+        if let Some(job) = self.drain.job.as_mut().filter(|_| !is_queried) {
             job.phase = MovePhase::Asking { again_at_ms: Some(now_ms + ASK_AGAIN_MS) };
         }
     }
 
     /// Handles the target's answer, or its failure.
-    pub(super) fn take_answered(
+    pub(super) fn on_take_response(
         &mut self,
         (number, node): (u64, &str),
         answer: Result<Answer, String>,
@@ -416,11 +416,11 @@ impl NodeState {
         let MovePhase::Removing(id) = job.phase else { return };
         self.drain.moved += 1;
         self.drain.moved_bytes += job.bytes;
-        self.tell_removed(&job.node.clone(), job.brought, now_ms, out);
+        self.notify_withdrawn(&job.node.clone(), job.brought, now_ms, out);
         self.end_move(Ok(id), now_ms, out);
     }
 
-    fn tell_removed(&mut self, node: &str, object: u64, now_ms: u64, out: &mut Vec<Action>) {
+    fn notify_withdrawn(&mut self, node: &str, object: u64, now_ms: u64, out: &mut Vec<Action>) {
         self.cluster.notify(node, Question::Taken { object }, now_ms, out);
     }
 
@@ -430,7 +430,7 @@ impl NodeState {
         let reason = "it was lost before it took the object".to_owned();
         let error = WireError::NodeLost { node: outgoing.node.clone(), reason };
         self.drain.record.undone.push(outgoing);
-        self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+        self.drain.undo_at_ms = Some(now_ms.saturating_add(NOTIFY_DRAIN_AGAIN_MS));
         self.end_move(Err(error), now_ms, out);
     }
 
@@ -475,7 +475,7 @@ impl NodeState {
         if !is_member {
             return;
         }
-        self.tell_of_drain(now_ms, out);
+        self.notify_of_drain(now_ms, out);
         match self.drain.job.as_ref().map(|job| job.phase) {
             Some(MovePhase::Asking { again_at_ms: Some(at_ms) }) if at_ms <= now_ms => {
                 self.ask_to_take(now_ms, out);
@@ -491,7 +491,7 @@ impl NodeState {
             None => {
                 // An earlier daemon removed the object and ended before it said so.
                 if let Some(outgoing) = self.drain.record.outgoing.clone() {
-                    self.tell_removed(&outgoing.node, outgoing.brought(), now_ms, out);
+                    self.notify_withdrawn(&outgoing.node, outgoing.brought(), now_ms, out);
                     self.end_move(Err(WireError::Closing), now_ms, out);
                 }
             }
@@ -508,7 +508,7 @@ impl NodeState {
         if self.drain.undo_at_ms.is_some_and(|at_ms| at_ms > now_ms) {
             return;
         }
-        self.drain.undo_at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+        self.drain.undo_at_ms = Some(now_ms.saturating_add(NOTIFY_DRAIN_AGAIN_MS));
         for outgoing in self.drain.record.undone.clone() {
             let object = outgoing.brought();
             let OutgoingMove { node, number, .. } = outgoing;
@@ -531,7 +531,7 @@ impl NodeState {
     }
 
     /// Handles the answer of a node that was to remove its copy.
-    pub(super) fn untake_answered(
+    pub(super) fn on_untake_response(
         &mut self,
         (number, node): (u64, &str),
         answer: &Result<Answer, String>,
@@ -544,7 +544,7 @@ impl NodeState {
     }
 
     /// Whether an object is removed here for good, for the answer to a repeated question.
-    pub(super) fn is_gone(&self, id: ObjectId) -> bool {
+    pub(super) fn is_removed(&self, id: ObjectId) -> bool {
         matches!(self.home.find(Target::Id(id)), Err(StoreError::NotFound { .. }))
             && matches!(self.home.find_spilled(Target::Id(id)), Ok(None) | Err(_))
     }

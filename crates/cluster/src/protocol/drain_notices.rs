@@ -1,4 +1,4 @@
-//! Members are told that this node drains, and note which of them do: no object moves before all
+//! Members are notified that this node drains, and note which of them do: no object moves before all
 //! know. See [`super::drain`].
 
 use farrow_wire::WireError;
@@ -6,19 +6,19 @@ use farrow_wire::WireError;
 use super::Action;
 use super::cluster::{Answer, PendingQuestion, Question};
 use super::core::drain::DRAINING_MAX;
-use super::drain::{ASK_AGAIN_MS, TELL_AGAIN_MS};
+use super::drain::{ASK_AGAIN_MS, NOTIFY_DRAIN_AGAIN_MS};
 use super::identity::PeerLife;
 use super::state::NodeState;
 
 impl NodeState {
-    pub(super) fn tell_all_of_drain(&mut self, now_ms: u64) {
-        self.drain.told.clear();
+    pub(super) fn notify_all_of_drain(&mut self, now_ms: u64) {
+        self.drain.notified.clear();
         let all = self.cluster.live_peers().into_iter();
-        let first = || ("it is being told".to_owned(), Some(now_ms));
+        let first = || ("it is being notified".to_owned(), Some(now_ms));
         self.drain.untold = all.map(|node| (node, first())).collect();
     }
 
-    /// After a change of the members, those that do not know of the drain are told.
+    /// After a change of the members, those that do not know of the drain are notified.
     pub(super) fn members_changed_in_drain(&mut self, now_ms: u64) {
         let record = &self.drain.record;
         if !record.is_draining && !record.is_cancelled {
@@ -27,7 +27,7 @@ impl NodeState {
         let live = self.cluster.live_lives();
         self.drain.untold.retain(|node, _| live.iter().any(|(name, _)| name == node));
         for (node, incarnation) in live {
-            if self.drain.told.get(&node) != Some(&incarnation) {
+            if self.drain.notified.get(&node) != Some(&incarnation) {
                 let why = "it has just joined".to_owned();
                 self.drain.untold.insert(node, (why, Some(now_ms)));
             }
@@ -35,7 +35,7 @@ impl NodeState {
     }
 
     /// Handles a member's answer to the notice that this node drains, or does not.
-    pub(super) fn draining_answered(
+    pub(super) fn on_draining_response(
         &mut self,
         from: PeerLife<'_>,
         was_draining: bool,
@@ -47,12 +47,12 @@ impl NodeState {
         let is_current = record.is_draining == was_draining
             && self.cluster.peer_in_life(node, incarnation).is_some();
         if !is_current {
-            // It is told again, of the present state.
+            // It is notified again, of the present state.
             return self.members_changed_in_drain(now_ms);
         }
         match answer {
             Ok(Answer::Done) => {
-                self.drain.told.insert(node.to_owned(), incarnation);
+                self.drain.notified.insert(node.to_owned(), incarnation);
                 self.drain.untold.remove(node);
                 if self.drain.untold.is_empty() && self.drain.record.is_cancelled {
                     self.drain.record.is_cancelled = false;
@@ -61,7 +61,7 @@ impl NodeState {
             }
             Ok(Answer::No(why)) => {
                 let why = format!("it refuses the notice, or is of an earlier version: {why}");
-                let at_ms = Some(now_ms.saturating_add(TELL_AGAIN_MS));
+                let at_ms = Some(now_ms.saturating_add(NOTIFY_DRAIN_AGAIN_MS));
                 self.drain.untold.insert(node.to_owned(), (why, at_ms));
             }
             Ok(_) | Err(_) => {
@@ -100,11 +100,11 @@ impl NodeState {
             return Err(error);
         }
         self.cluster.has_news();
-        self.tell_members();
+        self.notify_members();
         Ok(())
     }
 
-    pub(super) fn tell_of_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn notify_of_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let is_draining = self.drain.record.is_draining;
         let untold = self.drain.untold.iter_mut();
         let due = untold.filter(|(_, (_, at_ms))| at_ms.is_some_and(|at_ms| at_ms <= now_ms));
@@ -126,7 +126,7 @@ impl NodeState {
             let question = Question::Draining(is_draining);
             if !self.cluster.ask_node(&node, &question, about, out) {
                 let none = Err("it is no member".to_owned());
-                self.draining_answered(
+                self.on_draining_response(
                     (node.as_str(), incarnation).into(),
                     is_draining,
                     none,

@@ -78,20 +78,20 @@ impl NodeState {
     ) {
         let question = Question::Family { region_uid: self.home.uid().0, place: slot.0 };
         match self.cluster.ask_node_of(remote_client, &question, slot, out) {
-            true => self.families.asked(slot),
+            true => self.families.query_sent(slot),
             false => self.families.ask_later(slot, now_ms),
         }
     }
 
     /// Handles the answer of a family's node; `None`: it did not answer.
-    pub(super) fn family_answered(
+    pub(super) fn on_family_response(
         &mut self,
         slot: ClientSlot,
         is_there: Option<bool>,
         now_ms: u64,
     ) {
         match is_there {
-            Some(false) if self.families.is_asked(slot) => self.end_family(slot, now_ms),
+            Some(false) if self.families.is_queried(slot) => self.end_family(slot, now_ms),
             Some(_) => self.families.look_later(slot, now_ms),
             None => self.families.ask_later(slot, now_ms),
         }

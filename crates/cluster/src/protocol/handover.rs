@@ -47,7 +47,7 @@ impl NodeState {
             flags: self.barriers.flags_to_pass_on(),
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
-            promised: self
+            reserved_objects: self
                 .quota
                 .reservations
                 .all()
@@ -91,7 +91,7 @@ impl NodeState {
     /// Resumes the state of the previous daemon, before this node joins its cluster. The store has
     /// taken over its part.
     pub(crate) fn resume_from(&mut self, inheritance: &Inheritance) {
-        self.inherit_reservations(&inheritance.promised);
+        self.inherit_reservations(&inheritance.reserved_objects);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use farrow_memory::{CoherenceClass, FabricKind, Proximity};
 use farrow_store::{ClientSlot, Newcomer, StoreError};
-use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError, wire_span};
 
-use super::convert::{store_error, wire_span};
+use super::convert::store_error;
 use super::core::clients::Admitted;
 use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};

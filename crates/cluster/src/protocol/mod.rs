@@ -4,7 +4,7 @@
 //! run the same code.
 //!
 //! From below: `identity`, `context`, `action`, `convert` and `rights` are the vocabulary. `core/`,
-//! and the states of `cluster/`, `sync/` and `replicas/`, are structs that know only themselves, the
+//! and the states of `cluster/`, `core/barriers/` and `replicas/`, are structs that know only themselves, the
 //! store and the actions. `state` joins them in [`NodeState`]. All other files handle one kind of
 //! event or request each, and `node` routes to them.
 
@@ -20,14 +20,15 @@ mod deletes;
 mod drain;
 mod drain_notices;
 mod families;
-mod grants;
 mod handover;
 mod hello;
 mod identity;
+mod limits;
 mod moved_in;
 mod namespaces;
 mod node;
 mod overview;
+mod permissions;
 mod replicas;
 mod requests;
 mod resize;
@@ -43,7 +44,6 @@ pub use self::core::buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub use self::core::quota::Quotas;
 pub use action::Action;
 pub(crate) use action::answer_peer;
-pub(crate) use convert::span;
 pub(crate) use core::resize::Preparation;
 pub(crate) use handover::unfinished;
 pub(crate) use identity::node_key;

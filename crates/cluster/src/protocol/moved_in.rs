@@ -98,7 +98,7 @@ impl NodeState {
             Some(entry) => Some(entry),
             None => self.home.find(Target::Name(name)).ok(),
         };
-        // Nobody else could seal an object of this name: the old home has one too.
+        // No other client could seal an object of this name: the old home has one too.
         let id = entry.filter(|entry| !entry.is_replica).map(|entry| (entry.id.hi, entry.id.lo));
         match (self.drain.incoming(origin), id) {
             (Some(known), Some(_)) => known.id = id,
@@ -175,11 +175,11 @@ impl NodeState {
             id: None,
             number: ask.number,
         });
-        let kept = self.keep_settings();
-        if kept.is_err() {
+        let stored = self.keep_settings();
+        if stored.is_err() {
             self.drain.record = before;
         }
-        kept
+        stored
     }
 
     fn forget_incoming(&mut self, origin: ObjectId) {
@@ -205,7 +205,7 @@ impl NodeState {
         });
         let sealed = self.seal_brought(origin, &import, now_ms, out);
         if sealed.is_err() {
-            // The seal takes the reservation; without it nobody needs it.
+            // The seal takes the reservation; without it, it has no use.
             let _ = self.home.unreserve(import.slot, ask.name);
         }
         self.end_load(origin, sealed.clone(), now_ms, out);
@@ -230,7 +230,7 @@ impl NodeState {
         }
     }
 
-    /// Removes the copy of an object that its old home kept.
+    /// Removes the copy of an object that its old home retained.
     pub(super) fn untake(
         &mut self,
         from: &str,
@@ -246,11 +246,11 @@ impl NodeState {
         let origin = ObjectId { hi, lo };
         if let Ok(Some((hi, lo))) = self.taken_before(origin, &name) {
             let id = ObjectId { hi, lo };
-            if !self.is_gone(id) {
+            if !self.is_removed(id) {
                 let withdrawal = Withdrawal::new(DeleteOrigin::Lease, WireTarget::Id(hi, lo));
                 self.go_on_to_delete(withdrawal, now_ms, out);
             }
-            if !self.is_gone(id) {
+            if !self.is_removed(id) {
                 return Answer::No("the copy is being removed".to_owned());
             }
         }

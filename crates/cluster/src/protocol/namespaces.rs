@@ -117,13 +117,13 @@ impl NodeState {
         let objects_max = objects_max.and_then(|max| u32::try_from(max).ok());
         let options = NamespaceOptions { name, bytes_max, objects_max, writers };
         self.home.create_namespace(&options).map_err(store_error)?;
-        self.replicas.tell_rules(&self.rules, &self.home);
+        self.replicas.publish_rules(&self.rules, &self.home);
         Ok(ReplyBody::Done)
     }
 
     pub(super) fn drop_namespace(&mut self, name: &str) -> Result<ReplyBody, WireError> {
         self.home.drop_namespace(name).map_err(store_error)?;
-        self.replicas.tell_rules(&self.rules, &self.home);
+        self.replicas.publish_rules(&self.rules, &self.home);
         Ok(ReplyBody::Done)
     }
 

@@ -1,11 +1,13 @@
 //! State of one node, as its local clients see it.
 
 use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{
+    Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError, wire_span,
+};
 
 use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{Asker, FirstRequest, ReplyTo, RequestContext};
-use super::convert::{store_error, wire_span};
+use super::convert::store_error;
 use super::core::clients::ClientSession;
 use super::core::counting::CountKind;
 use super::core::quota::ReservationRequest;
@@ -209,7 +211,7 @@ impl NodeState {
             return self.greet(FirstRequest { session, seq, peer, now_ms }, body, out);
         }
         // Checked before a name is taken for the request or it has any other effect.
-        let allowed = self.check_granted(session, &body);
+        let allowed = self.check_permitted(session, &body);
         let allowed = allowed.and_then(|()| self.check_not_draining(session, &body));
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),

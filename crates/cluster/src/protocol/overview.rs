@@ -3,7 +3,7 @@
 use farrow_store::{ClientShare, ClientSlot, HeapCell};
 use farrow_wire::{CellOverview, ClientOverview, Overview};
 
-/// All clients, and the parts of the heap. `is_away` tells which clients have no connection.
+/// All clients, and the parts of the heap. `is_away`: which clients have no connection.
 pub(super) fn overview(
     (shares, cells): (Vec<ClientShare>, Vec<HeapCell>),
     is_away: impl Fn(ClientSlot) -> bool,

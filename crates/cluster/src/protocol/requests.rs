@@ -6,13 +6,14 @@ use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireSpan,
-    WireTarget,
+    WireTarget, span,
 };
 
 use super::Action;
 use super::context::RequestContext;
-use super::convert::{limit, span, store_error, store_target};
+use super::convert::{store_error, store_target};
 use super::core::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
+use super::limits::check_limit;
 use super::state::NodeState;
 
 impl NodeState {
@@ -21,7 +22,7 @@ impl NodeState {
         slot: ClientSlot,
         spans: Vec<WireSpan>,
     ) -> Result<ReplyBody, WireError> {
-        limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
+        check_limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
         let spans: Vec<Span> = spans.into_iter().map(span).collect();
         self.home.release(slot, &spans).map_err(store_error)?;
         Ok(ReplyBody::Done)
@@ -34,7 +35,7 @@ impl NodeState {
         names: &[String],
         are_all: bool,
     ) -> Result<ReplyBody, WireError> {
-        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let full = self.full_names(slot, names)?;
         let held: Vec<bool> =
             full.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
@@ -51,7 +52,7 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let full = self.full_names(slot, names)?;
         let results = full.iter().map(|name| self.home.unreserve(slot, name));
         // An error of one name does not stop the others.
@@ -68,7 +69,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
-        limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
         if items.len() > 1
             && let Err(error) = self.check_names_of(slot, &items)
         {
@@ -84,7 +85,7 @@ impl NodeState {
         ids: &[(u64, u64)],
         now_ms: u64,
     ) -> Result<ReplyBody, WireError> {
-        limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
         for (hi, lo) in ids {
             self.home.confirm(slot, ObjectId { hi: *hi, lo: *lo });
         }
@@ -109,7 +110,7 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
             let reserved = self.cluster.check_held(name);
@@ -151,7 +152,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(u64, u64), WireError> {
-        limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
+        check_limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
@@ -222,7 +223,7 @@ impl NodeState {
         if let Some(name) = &name {
             self.waits.sealed(name);
             self.answer_waits(out);
-            self.tell_sealed(name, now_ms, out);
+            self.notify_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
     }
@@ -239,7 +240,7 @@ impl NodeState {
         targets: &[WireTarget],
         is_pinned: bool,
     ) -> Result<ReplyBody, WireError> {
-        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let pin = |target| {
             let target = self.target_to_change(slot, target)?;
             self.home.pin(store_target(&target), is_pinned).map(drop).map_err(store_error)
@@ -257,7 +258,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<Vec<bool>>, WireError> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let targets: Vec<WireTarget> = targets
             .iter()
             .map(|target| self.full_target(slot, target))
@@ -279,7 +280,7 @@ impl NodeState {
             return Ok(Some(ready));
         }
         let waiting = self.waits.count_of(session);
-        limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        check_limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
         self.check_waiting(session, wait_bytes(&ready, &names))?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
         let awaited: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();

@@ -206,12 +206,12 @@ impl NodeState {
         }
         self.resize.sweep_at_ms = Some(now_ms.saturating_add(SWEEP_MS));
         self.note_memory(capacity);
-        let kept = self.keep_settings();
-        let reply = result.and(kept).map(|()| ReplyBody::Done);
+        let stored = self.keep_settings();
+        let reply = result.and(stored).map(|()| ReplyBody::Done);
         if let Some(cluster) = &mut self.cluster.0 {
             cluster.has_news = true;
         }
-        self.tell_members();
+        self.notify_members();
         self.admission.look_again();
         let answers = job.waiters.into_iter();
         out.extend(answers.map(|(session, seq)| answer_to(session, seq, reply.clone())));

@@ -14,9 +14,10 @@ use farrow_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::convert::{limit, store_error};
+use super::convert::store_error;
 use super::core::quota::Quotas;
 use super::identity::SessionId;
+use super::limits::check_limit;
 use super::state::NodeState;
 
 /// Applies a filter, or says why it cannot be parsed.
@@ -124,12 +125,12 @@ impl NodeState {
     }
 
     /// Goes on to the memory of the options, or of the earlier daemon, if that can be. A node that
-    /// is started anew evicts nothing for it.
+    /// is restarted evicts nothing for it.
     fn resume_memory(&mut self, bytes: u64, is_following: bool) {
         let less = self.home.capacity().0.saturating_sub(self.whole_pages(bytes));
         if !is_following && self.home.free_page_bytes().0 < less {
             let capacity = self.home.capacity().0;
-            tracing::warn!(bytes, capacity, "the node lends more than it was told: it has objects");
+            tracing::warn!(bytes, capacity, "the node lends more than its limit: it has objects");
             return;
         }
         match self.check_memory(bytes) {
@@ -189,7 +190,7 @@ impl NodeState {
         waiter: (SessionId, u64),
         settings: Vec<Setting>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        limit("settings in one message", settings.len(), SETTINGS_MAX)?;
+        check_limit("settings in one message", settings.len(), SETTINGS_MAX)?;
         for setting in &settings {
             self.check_setting(setting)?;
         }

@@ -3,9 +3,10 @@
 use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX};
 use farrow_wire::{Listen, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
-use super::convert::{limit, store_error};
+use super::convert::store_error;
 use super::core::clients::Admitted;
 use super::core::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher, first_match};
+use super::limits::check_limit;
 use super::state::NodeState;
 use super::{PeerIdentity, SessionId};
 
@@ -44,7 +45,7 @@ impl NodeState {
         watch: Watch,
         now_ms: u64,
     ) -> Result<Option<u64>, WireError> {
-        limit("bytes of a prefix", watch.prefix.len(), NAME_BYTES_MAX as usize)?;
+        check_limit("bytes of a prefix", watch.prefix.len(), NAME_BYTES_MAX as usize)?;
         // Read before the search, so that no event between them is missed.
         let head = self.home.events_head();
         let namespace =
@@ -60,7 +61,7 @@ impl NodeState {
             return Ok(Some(head));
         }
         let waiting = self.watches.count_of(session);
-        limit("waits for events under way", waiting + 1, WATCHES_PER_SESSION_MAX)?;
+        check_limit("waits for events under way", waiting + 1, WATCHES_PER_SESSION_MAX)?;
         self.check_waiting(session, WATCHER_BYTES_MAX)?;
         let deadline_ms = now_ms.saturating_add(watch.timeout_ms.min(WAIT_MS_MAX));
         let Watch { prefix, kinds, .. } = watch;

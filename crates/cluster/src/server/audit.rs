@@ -18,7 +18,7 @@ const AWAITED_MAX: usize = 1 << 14;
 
 /// A request that the log records whatever becomes of it.
 #[derive(Debug)]
-struct Awaited {
+struct AuditedRequest {
     action: &'static str,
     actor: Actor,
     /// One for each item of the reply, or one for the request.
@@ -29,7 +29,7 @@ struct Awaited {
 #[derive(Debug)]
 pub(super) struct Audit {
     log: AuditLog,
-    awaited: BTreeMap<(SessionId, u64), Awaited>,
+    awaited: BTreeMap<(SessionId, u64), AuditedRequest>,
     /// Objects and bytes that the node had evicted when it was last looked at.
     evicted: (u64, u64),
 }
@@ -52,7 +52,7 @@ impl Audit {
         }
     }
 
-    /// Notes a request before it is handled: afterwards its object may be gone.
+    /// Notes a request before it is handled: afterwards its object may not exist.
     fn on_request(&mut self, state: &NodeState, from: (SessionId, Option<&str>), ask: &Request) {
         let (session, node) = from;
         let Some((action, items)) = subject(state, &ask.body) else { return };
@@ -66,7 +66,7 @@ impl Audit {
                 self.awaited.pop_first();
             }
         }
-        self.awaited.insert((session, ask.seq), Awaited { action, actor, items });
+        self.awaited.insert((session, ask.seq), AuditedRequest { action, actor, items });
     }
 
     /// Records a request once its reply is known.
@@ -82,7 +82,7 @@ impl Audit {
             }
             return;
         };
-        let Awaited { action, actor, mut items } = awaited;
+        let AuditedRequest { action, actor, mut items } = awaited;
         match &reply.body {
             Ok(ReplyBody::Sealed(results)) => {
                 for (item, result) in items.iter_mut().zip(results) {

@@ -35,7 +35,7 @@ impl Server {
 
     /// Publishes the end of this node's lease. Clients read replicas by loads until then, even
     /// while the daemon is stopped, and no longer.
-    pub(super) fn tell_lease(&mut self) {
+    pub(super) fn publish_lease(&mut self) {
         let Some(left_ms) = self.state.replicas_last_ms(self.now_ms()) else { return };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();

@@ -9,7 +9,7 @@ const UNJOINED: Duration = Duration::from_secs(30);
 /// next program may look for them, some time later.
 #[derive(Debug)]
 pub(super) struct Desertion {
-    /// How long named objects are kept after the last client.
+    /// How long named objects are retained after the last client.
     linger: Duration,
     had_client: bool,
     /// Since when there has been no client.

@@ -27,7 +27,7 @@ impl Server {
         self.handover = None;
         if is_stopped {
             self.refuse(session, seq, WireError::Closing);
-            return Some(LoopEnd::Asked);
+            return Some(LoopEnd::Requested);
         }
         let inheritance = match self.state.inheritance() {
             Ok(inheritance) => inheritance,

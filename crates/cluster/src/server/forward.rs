@@ -182,10 +182,10 @@ impl Server {
     }
 
     /// Handles the end of a forwarded connection on the client's side.
-    pub(super) fn end_forwarded(&mut self, forwarded: &ForwardedSession, is_process_gone: bool) {
+    pub(super) fn end_forwarded(&mut self, forwarded: &ForwardedSession, has_process_ended: bool) {
         if let Some(remote_sessions) = &mut self.remote_sessions {
             remote_sessions.remote_sessions.remove(&forwarded.remote_session);
-            remote_sessions.peers.end_remote_session(forwarded.remote_session, is_process_gone);
+            remote_sessions.peers.end_remote_session(forwarded.remote_session, has_process_ended);
         }
     }
 

@@ -79,7 +79,7 @@ const REQUESTS_PER_CLIENT: usize = 32;
 #[derive(Debug)]
 pub(crate) enum LoopEnd {
     /// Requested by a signal, a message or a handle.
-    Asked,
+    Requested,
     /// A private node has lost its last client, and keeps nothing for a later one.
     Deserted,
     /// Another daemon takes over.
@@ -170,7 +170,7 @@ struct Ready {
     /// A scraper waits for metrics.
     are_metrics_wanted: bool,
     has_peers: bool,
-    is_asked_to_stop: bool,
+    is_stop_requested: bool,
 }
 
 impl Server {
@@ -284,9 +284,9 @@ impl Server {
             if !events.is_empty() {
                 spin = Spin::begin();
             }
-            let is_asked = self.turn(&mut events, &mut actions);
+            let is_queried = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
-            self.tell_lease();
+            self.publish_lease();
             self.tick_remote_sessions();
             self.tick_unheard();
             self.watch_again();
@@ -299,8 +299,8 @@ impl Server {
             self.settle_buffers();
             self.set_interests();
             self.audit_turn();
-            if is_asked || is_stopped {
-                break LoopEnd::Asked;
+            if is_queried || is_stopped {
+                break LoopEnd::Requested;
             }
             if let Some((session, seq)) = self.handover
                 && let Some(ended) = self.hand_over(session, seq)
@@ -393,7 +393,7 @@ impl Server {
         if !has_others {
             // A client need not wait for the rest of the turn. News of other nodes are published to
             // clients there, before the replies that depend on them.
-            self.tell_lease();
+            self.publish_lease();
             is_stopped = self.perform(std::mem::take(actions));
         }
         if ready.has_newcomers {
@@ -405,7 +405,7 @@ impl Server {
                 scrapers.accept(self.poll.as_fd(), now_ms);
             }
         }
-        ready.is_asked_to_stop || is_stopped
+        ready.is_stop_requested || is_stopped
     }
 
     fn sort(&mut self, event: epoll::Event, ready: &mut Ready) {
@@ -413,7 +413,7 @@ impl Server {
             LISTENER => ready.has_newcomers = true,
             WAKE => {
                 let mut bytes = [0; 64];
-                ready.is_asked_to_stop |= self.wake.read(&mut bytes).is_ok();
+                ready.is_stop_requested |= self.wake.read(&mut bytes).is_ok();
             }
             SCRAPE_LISTENER => ready.has_scrapers = true,
             SPILL => self.has_spilled = true,
@@ -428,7 +428,7 @@ impl Server {
                 }
             }
             token if token & SCRAPERS != 0 => ready.are_metrics_wanted |= self.scrape(token),
-            token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
+            token if token & WATCHED != 0 => self.watched_ended(token & !WATCHED),
             token => {
                 let number = token - SESSIONS;
                 let session = SessionId(number / 2);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use farrow_memory::Span;
+use farrow_wire::span;
 
 use super::Server;
 use super::forwarded::FirstMessage;
@@ -12,7 +13,7 @@ use crate::metrics::cluster::{Direction, PeerMessageKind};
 use crate::peer_memory;
 use crate::peers::PeerEvent;
 use crate::protocol::cluster::{Answer, PeerAction};
-use crate::protocol::{Action, SessionId, span};
+use crate::protocol::{Action, SessionId};
 
 impl Server {
     /// Handles a limited number of events from other nodes. Inserts the sessions of remote clients
@@ -31,16 +32,21 @@ impl Server {
             match event {
                 PeerEvent::Message { from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Message, Direction::In, body.len());
-                    self.state.told((from.as_str(), incarnation).into(), &body, now_ms, actions);
+                    self.state.on_message(
+                        (from.as_str(), incarnation).into(),
+                        &body,
+                        now_ms,
+                        actions,
+                    );
                 }
                 PeerEvent::Request { token, from, incarnation, body } => {
                     self.count(from.as_str(), PeerMessageKind::Question, Direction::In, body.len());
                     let Some(remote_sessions) = &mut self.remote_sessions else { return };
-                    let asked = remote_sessions.next_asked;
-                    remote_sessions.next_asked += 1;
-                    remote_sessions.asked.insert(asked, token);
+                    let number = remote_sessions.next_request;
+                    remote_sessions.next_request += 1;
+                    remote_sessions.requests.insert(number, token);
                     let from = (from.as_str(), incarnation).into();
-                    self.state.on_request(asked, from, &body, now_ms, actions);
+                    self.state.on_request(number, from, &body, now_ms, actions);
                 }
                 PeerEvent::Response { token, result } => {
                     if let Some(remote_sessions) = &mut self.remote_sessions
@@ -61,7 +67,7 @@ impl Server {
                     self.state.delivery_changed(address, why_not)
                 }
                 PeerEvent::EtcdResponse { id, reply } => {
-                    self.state.etcd_answered(id, reply, now_ms, actions);
+                    self.state.on_etcd_response(id, reply, now_ms, actions);
                 }
                 PeerEvent::EtcdChanged => self.state.etcd_changed(now_ms, actions),
                 PeerEvent::RemoteSessionOpened { remote_session, from, process } => {
@@ -73,9 +79,9 @@ impl Server {
                 PeerEvent::RemoteSessionWritable { remote_session } => {
                     ready.extend(self.remote_session_writable(remote_session))
                 }
-                PeerEvent::RemoteSessionEnded { remote_session, is_process_gone, reason } => {
+                PeerEvent::RemoteSessionEnded { remote_session, has_process_ended, reason } => {
                     self.serve_rest(remote_session, actions);
-                    self.remote_session_ended(remote_session, is_process_gone, &reason);
+                    self.remote_session_ended(remote_session, has_process_ended, &reason);
                 }
             }
         }
@@ -99,7 +105,7 @@ impl Server {
     /// Performs an action of the state that involves other nodes.
     pub(super) fn perform_with_remote_sessions(&mut self, action: PeerAction) {
         match action {
-            PeerAction::Tell { address, incarnation, body } => {
+            PeerAction::Message { address, incarnation, body } => {
                 if let Some(node) = self.state.node_at(&address).map(str::to_owned) {
                     self.count(&node, PeerMessageKind::Message, Direction::Out, body.len());
                 }
@@ -107,7 +113,7 @@ impl Server {
                     (&self.remote_sessions, parse(&address))
                 {
                     remote_sessions.peers.set_incarnation(incarnation);
-                    remote_sessions.peers.tell(&address, body.into());
+                    remote_sessions.peers.send_message(&address, body.into());
                 }
             }
             PeerAction::Ask { token, node, address, incarnation, body, timeout_ms } => {
@@ -164,8 +170,8 @@ impl Server {
         let failed = match named(node, address) {
             None => Some(format!("{address} is no address")),
             Some(address) => {
-                let asked = remote_sessions.peers.ask(token, &address, body.into(), timeout);
-                asked.err().map(|error| error.to_string())
+                let sent = remote_sessions.peers.ask(token, &address, body.into(), timeout);
+                sent.err().map(|error| error.to_string())
             }
         };
         match &failed {
@@ -182,8 +188,8 @@ impl Server {
 
     pub(super) fn answer_other(&mut self, token: u64, body: Vec<u8>) {
         if let Some(remote_sessions) = &mut self.remote_sessions
-            && let Some(asked) = remote_sessions.asked.remove(&token)
-            && let Err(error) = remote_sessions.peers.answer(asked, body.into())
+            && let Some(request) = remote_sessions.requests.remove(&token)
+            && let Err(error) = remote_sessions.peers.answer(request, body.into())
         {
             tracing::error!(%error, "an answer to another node");
         }

@@ -175,7 +175,7 @@ impl Server {
     pub(super) fn remote_session_ended(
         &mut self,
         remote_session: RemoteSessionId,
-        is_process_gone: Option<bool>,
+        has_process_ended: Option<bool>,
         reason: &str,
     ) {
         let now_ms = self.now_ms();
@@ -188,10 +188,10 @@ impl Server {
         if remote_sessions.remote_clients.remove(&session).is_some() {
             tracing::debug!(session = session.0, reason, "a remote session ended");
             // A process whose end is uncertain counts as alive: the state keeps watching it.
-            self.state.closed(session, is_process_gone != Some(true), now_ms);
+            self.state.closed(session, has_process_ended != Some(true), now_ms);
             return;
         }
-        if is_process_gone.is_none()
+        if has_process_ended.is_none()
             && let Some(forwarded) =
                 self.connections.get(&session).and_then(|c| c.forwarded.as_ref())
         {

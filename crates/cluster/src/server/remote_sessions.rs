@@ -10,7 +10,7 @@ use prost::bytes::Bytes;
 
 use crate::metrics::cluster::{Direction, PeerMessageKind, Traffic};
 use crate::peer_memory::Devices;
-use crate::peers::{AskedToken, PeerAddress, Peers, RemoteSessionBytes, RemoteSessionId};
+use crate::peers::{PeerAddress, Peers, RemoteSessionBytes, RemoteSessionId, RequestToken};
 use crate::protocol::SessionId;
 
 /// Tokens of processes watched for other nodes: this bit and a number.
@@ -29,8 +29,8 @@ pub(super) struct RemoteSessions {
     pub(super) remote_clients: BTreeMap<SessionId, RemoteSession>,
     /// Remote sessions in both directions.
     pub(super) remote_sessions: BTreeMap<RemoteSessionId, SessionId>,
-    pub(super) asked: BTreeMap<u64, AskedToken>,
-    pub(super) next_asked: u64,
+    pub(super) requests: BTreeMap<u64, RequestToken>,
+    pub(super) next_request: u64,
     pub(super) watched: VecDeque<WatchedProcess>,
     pub(super) next_watched: u64,
     /// When to check the memory of unreachable nodes.
@@ -54,7 +54,7 @@ pub(super) struct RemoteSession {
 
 pub(super) struct WatchedProcess {
     pub(super) number: u64,
-    pub(super) asked: u64,
+    pub(super) token: u64,
     pub(super) until: Instant,
     pub(super) process: OwnedFd,
 }
@@ -66,8 +66,8 @@ impl RemoteSessions {
             devices,
             remote_clients: BTreeMap::new(),
             remote_sessions: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            next_asked: 0,
+            requests: BTreeMap::new(),
+            next_request: 0,
             watched: VecDeque::new(),
             next_watched: 0,
             unheard_at: None,

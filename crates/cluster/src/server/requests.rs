@@ -134,7 +134,7 @@ impl Server {
 
     fn metrics(&self, stats: &NodeStats, now_ms: u64) -> String {
         let Self { state, latencies, errors, remote_sessions, audit, .. } = self;
-        let numbers = state.cluster_numbers(now_ms);
+        let of_cluster = state.cluster_stats(now_ms);
         let traffic = remote_sessions.as_ref().map(|remote_sessions| &remote_sessions.traffic);
         let credentials = remote_sessions.as_ref().map(|remote_sessions| {
             let credentials = remote_sessions.peers.credentials();
@@ -146,7 +146,7 @@ impl Server {
             latencies,
             errors,
             is_ready: state.readiness(now_ms).is_ok(),
-            of_cluster: numbers.as_ref().zip(traffic),
+            of_cluster: of_cluster.as_ref().zip(traffic),
             credentials: credentials.as_ref(),
             audited: audit.as_ref().map(Audit::totals).unwrap_or_default(),
         })

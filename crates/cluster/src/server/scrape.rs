@@ -120,7 +120,7 @@ enum ScrapeStep {
     /// Waits to send or receive more bytes.
     Wait,
     /// Needs the metrics as its answer.
-    Numbers,
+    Metrics,
     /// Needs the readiness of the node as its answer.
     Readiness,
     /// The connection can be dropped.
@@ -134,14 +134,14 @@ pub(super) struct Scrapers {
     all: BTreeMap<u64, Scraper>,
     next: u64,
     /// The text of the metrics, and when it was computed.
-    numbers: Option<(u64, String)>,
+    metrics: Option<(u64, String)>,
     /// The listener is ignored until this time.
     accept_at_ms: Option<u64>,
 }
 
 impl Scrapers {
     pub(super) fn new(listener: ScrapeListener) -> Self {
-        Self { listener, all: BTreeMap::new(), next: 0, numbers: None, accept_at_ms: None }
+        Self { listener, all: BTreeMap::new(), next: 0, metrics: None, accept_at_ms: None }
     }
 
     pub(super) fn listener(&self) -> BorrowedFd<'_> {
@@ -214,9 +214,9 @@ impl Scrapers {
             scraper.output = http::health(readiness);
             step = ScrapeStep::Wait;
         }
-        if step == ScrapeStep::Numbers {
-            match self.numbers.as_ref().filter(|(at_ms, _)| now_ms < at_ms + FRESH_MS) {
-                Some((_, text)) => scraper.output = http::numbers(text),
+        if step == ScrapeStep::Metrics {
+            match self.metrics.as_ref().filter(|(at_ms, _)| now_ms < at_ms + FRESH_MS) {
+                Some((_, text)) => scraper.output = http::metrics(text),
                 None => scraper.is_waiting = true,
             }
             step = ScrapeStep::Wait;
@@ -231,13 +231,13 @@ impl Scrapers {
         let waiting = self.all.iter_mut().filter(|(_, scraper)| scraper.is_waiting);
         let waiting = waiting.map(|(number, scraper)| {
             scraper.is_waiting = false;
-            scraper.output = http::numbers(&text);
+            scraper.output = http::metrics(&text);
             *number
         });
         for number in waiting.collect::<Vec<_>>() {
             self.go_on(poll, number, ScrapeStep::Wait);
         }
-        self.numbers = Some((now_ms, text));
+        self.metrics = Some((now_ms, text));
     }
 
     /// Sends what there is for a scraper, and waits for more or drops it.
@@ -283,7 +283,7 @@ impl Scraper {
         }
         match http::read(&self.input) {
             HttpRequest::More => ScrapeStep::Wait,
-            HttpRequest::Metrics => ScrapeStep::Numbers,
+            HttpRequest::Metrics => ScrapeStep::Metrics,
             HttpRequest::Readiness => ScrapeStep::Readiness,
             HttpRequest::Liveness => {
                 self.output = http::health(Ok(()));
@@ -312,7 +312,7 @@ impl Scraper {
     }
 }
 
-/// Whether an accept failed because this one scraper has gone, or a signal arrived.
+/// Whether an accept failed because this one scraper has closed, or a signal arrived.
 fn is_of_scraper(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }

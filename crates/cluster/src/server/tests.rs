@@ -209,13 +209,13 @@ fn a_remote_session_whose_first_answer_cannot_be_read_is_ended() {
         world.server.take_from_remote_sessions(&mut BTreeSet::new(), &mut Vec::new());
         std::thread::sleep(Duration::from_millis(1));
     }
-    let is_process_gone = wait_for_event(&liar, |event| match event {
-        PeerEvent::RemoteSessionEnded { remote_session, is_process_gone, .. } => {
-            (remote_session == opened).then_some(is_process_gone)
+    let has_process_ended = wait_for_event(&liar, |event| match event {
+        PeerEvent::RemoteSessionEnded { remote_session, has_process_ended, .. } => {
+            (remote_session == opened).then_some(has_process_ended)
         }
         _ => None,
     });
-    assert_eq!(is_process_gone, Some(false), "its client lives");
+    assert_eq!(has_process_ended, Some(false), "its client lives");
     drop(client);
     kill(child);
 }

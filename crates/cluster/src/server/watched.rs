@@ -41,12 +41,7 @@ impl Server {
             let event = EventData::new_u64(WATCHED | number);
             if epoll::add(&self.poll, &process, event, EventFlags::IN).is_ok() {
                 let until = Instant::now() + WATCH_MAX;
-                remote_sessions.watched.push_back(WatchedProcess {
-                    number,
-                    asked: token,
-                    until,
-                    process,
-                });
+                remote_sessions.watched.push_back(WatchedProcess { number, token, until, process });
                 return;
             }
         }
@@ -59,16 +54,16 @@ impl Server {
     }
 
     /// Answers a request about a watched process that has ended.
-    pub(super) fn watched_gone(&mut self, number: u64) {
+    pub(super) fn watched_ended(&mut self, number: u64) {
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
         };
         let Some(at) = remote_sessions.watched.iter().position(|one| one.number == number) else {
             return;
         };
-        if let Some(gone) = remote_sessions.watched.remove(at) {
-            let _ = epoll::delete(&self.poll, &gone.process);
-            self.say_is_there(gone.asked, false);
+        if let Some(ended) = remote_sessions.watched.remove(at) {
+            let _ = epoll::delete(&self.poll, &ended.process);
+            self.say_is_there(ended.token, false);
         }
     }
 
@@ -80,7 +75,7 @@ impl Server {
             && let Some(first) = remote_sessions.watched.pop_front()
         {
             let _ = epoll::delete(&self.poll, &first.process);
-            self.say_is_there(first.asked, true);
+            self.say_is_there(first.token, true);
         }
     }
 
@@ -97,11 +92,11 @@ impl Server {
         let unheard: Vec<(String, bool)> = self
             .state
             .unheard_memory()
-            .map(|(name, memory)| (name.to_owned(), peer_memory::is_gone(memory)))
+            .map(|(name, memory)| (name.to_owned(), peer_memory::has_ended(memory)))
             .collect();
-        let is_any_left = unheard.iter().any(|(_, is_gone)| !is_gone);
+        let is_any_left = unheard.iter().any(|(_, has_ended)| !has_ended);
         remote_sessions.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
-        for (node, _) in unheard.iter().filter(|(_, is_gone)| *is_gone) {
+        for (node, _) in unheard.iter().filter(|(_, has_ended)| *has_ended) {
             let why = "its processes have ended, and its memory with them";
             self.state.mapped(node, Err(why.to_owned()));
         }

@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 8 << 20;
 /// Time limit of one step, which handles a piece at most.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
 
-/// So long a bucket may take to drop the parts of a file that was not finished.
+/// The time that a bucket may take to drop the parts of a file that was not finished.
 const ABORT_MAX: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, WriteFault>;

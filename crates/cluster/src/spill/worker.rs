@@ -57,7 +57,10 @@ impl Stop {
                     });
                 }
                 Err(_) if Instant::now() >= until => {
-                    return Err(fault(format!("nothing within {} s", STEP_MAX.as_secs())));
+                    return Err(fault(format!(
+                        "timed out after {} s waiting for the disk",
+                        STEP_MAX.as_secs()
+                    )));
                 }
                 Err(_) => {}
             }
@@ -145,9 +148,9 @@ impl Worker {
         retained: &[ObjectId],
     ) -> io::Result<Self> {
         let runtime = runtime()?;
-        let (wake, teller) = UnixStream::pair()?;
+        let (wake, event_sender) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        teller.set_nonblocking(true)?;
+        event_sender.set_nonblocking(true)?;
         let ((jobs, mut queue), (sender, done)) = (unbounded_channel::<SpillJob>(), channel());
         let stop = Stop::default();
         let retained = retained.iter().map(ToString::to_string).collect();
@@ -168,7 +171,7 @@ impl Worker {
                     break;
                 }
                 // If the pipe is full, the event loop wakes anyway.
-                let _ = (&teller).write(&[1]);
+                let _ = (&event_sender).write(&[1]);
             }
             runtime.shutdown_background();
         };
@@ -181,7 +184,7 @@ impl Worker {
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()
         {
-            tracing::error!("the spill thread is gone");
+            tracing::error!("the spill thread has ended");
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Custody {
 struct Supervised {
     channel: Arc<SupervisorChannel>,
     held: Receiver<()>,
-    is_gone: Arc<sync::AtomicBool>,
+    has_ended: Arc<sync::AtomicBool>,
 }
 
 impl Custody {
@@ -61,9 +61,9 @@ impl Custody {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let channel = Arc::new(channel);
-        let is_gone = Arc::new(sync::AtomicBool::new(false));
+        let has_ended = Arc::new(sync::AtomicBool::new(false));
         let (say_held, held) = queue();
-        let (reading, gone) = (Arc::clone(&channel), Arc::clone(&is_gone));
+        let (reading, ended) = (Arc::clone(&channel), Arc::clone(&has_ended));
         let read = move || {
             loop {
                 match reading.receive(None) {
@@ -75,7 +75,7 @@ impl Custody {
                     Ok(None) | Err(_) => break,
                 }
             }
-            gone.store(true, sync::Ordering::Release);
+            ended.store(true, sync::Ordering::Release);
             stopper.stop();
         };
         let thread = std::thread::Builder::new().name("farrow-channel".into());
@@ -83,7 +83,7 @@ impl Custody {
         Ok(Self {
             start: first.handles,
             is_restart: first.kind == MessageKind::Restart,
-            supervisor: Some(Supervised { channel, held, is_gone }),
+            supervisor: Some(Supervised { channel, held, has_ended }),
         })
     }
 
@@ -95,7 +95,7 @@ impl Custody {
     /// Whether the supervisor has ended. This daemon then ends too, as if it had been killed.
     pub(crate) fn is_orphaned(&self) -> bool {
         let supervisor = self.supervisor.as_ref();
-        supervisor.is_some_and(|one| one.is_gone.load(sync::Ordering::Acquire))
+        supervisor.is_some_and(|one| one.has_ended.load(sync::Ordering::Acquire))
     }
 
     /// The descriptors that the daemon starts with.

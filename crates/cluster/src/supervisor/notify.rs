@@ -33,31 +33,31 @@ impl Notifier {
     pub(crate) fn ready(&self, memory: Option<&HeldMemory>) {
         if let Some(memory) = memory.filter(|memory| memory.is_nameless()) {
             for (name, fd) in NAMES.iter().zip(memory.fds()) {
-                self.tell(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), Some(fd));
+                self.send(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), Some(fd));
             }
         }
-        self.tell("READY=1", None);
+        self.send("READY=1", None);
     }
 
     /// Reports that this process is now the main process of the service. Sent before the predecessor
     /// ends, since systemd takes the end of the main process for the end of the service.
     pub(crate) fn main_process(&self) {
-        self.tell(&format!("MAINPID={}", std::process::id()), None);
+        self.send(&format!("MAINPID={}", std::process::id()), None);
     }
 
     /// Reports that the node stops on request.
     pub(crate) fn stopping(&self) {
-        self.tell("STOPPING=1", None);
+        self.send("STOPPING=1", None);
     }
 
     /// Removes the stored memory: a later start begins with new memory.
     pub(crate) fn forget(&self) {
         for name in NAMES {
-            self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
+            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
         }
     }
 
-    fn tell(&self, words: &str, fd: Option<BorrowedFd<'_>>) {
+    fn send(&self, words: &str, fd: Option<BorrowedFd<'_>>) {
         let Some(address) = &self.address else {
             return;
         };

@@ -130,7 +130,7 @@ impl Node {
 pub struct World {
     nodes: [Node; 2],
     now_ms: u64,
-    next_asked: u64,
+    next_request: u64,
     /// Steps that `b` takes, as it takes them.
     pub recorded: Option<Vec<Vec<u8>>>,
     /// So many of the next questions of `a` do not come to `b`,
@@ -156,7 +156,7 @@ impl World {
         let mut world = Self {
             nodes,
             now_ms: 0,
-            next_asked: 0,
+            next_request: 0,
             recorded,
             lost_questions: 0,
             lost_answers: 0,
@@ -309,11 +309,11 @@ impl World {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[0];
         match kind {
-            Kind::Message => node.state.told(("b", 5).into(), body, now_ms, &mut out),
-            Kind::Stranger => node.state.told(("c", 1).into(), body, now_ms, &mut out),
+            Kind::Message => node.state.on_message(("b", 5).into(), body, now_ms, &mut out),
+            Kind::Stranger => node.state.on_message(("c", 1).into(), body, now_ms, &mut out),
             Kind::Question => {
                 node.state.on_request(
-                    u64::MAX - self.next_asked,
+                    u64::MAX - self.next_request,
                     ("b", 5).into(),
                     body,
                     now_ms,
@@ -384,7 +384,7 @@ impl World {
                     continue;
                 }
                 let (mut out, name) = (Vec::new(), (NAMES[from], incarnation));
-                self.nodes[to].state.told(name.into(), &body, self.now_ms, &mut out);
+                self.nodes[to].state.on_message(name.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
             let asked = std::mem::take(&mut self.nodes[from].asked);
@@ -402,8 +402,8 @@ impl World {
                     self.record(Kind::Question, &body);
                     self.remember(Kind::Question, incarnation, &body);
                 }
-                let number = self.next_asked;
-                self.next_asked += 1;
+                let number = self.next_request;
+                self.next_request += 1;
                 let (mut out, name) = (Vec::new(), (NAMES[by], incarnation));
                 self.nodes[to].state.on_request(number, name.into(), &body, self.now_ms, &mut out);
                 let at = out.iter().position(|action| {
@@ -437,7 +437,7 @@ impl World {
         let token = u64::MAX / 2;
         let state = &mut self.nodes[0].state;
         match kind {
-            Kind::Message => state.told(("b", life).into(), body, now_ms, &mut out),
+            Kind::Message => state.on_message(("b", life).into(), body, now_ms, &mut out),
             _ => state.on_request(token, ("b", life).into(), body, now_ms, &mut out),
         }
         let answer = out.iter().find_map(|action| match action {
@@ -452,8 +452,8 @@ impl World {
 
     /// A client of `b`, that has a place at `a` already, asks for it by another connection.
     pub fn remote_client_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
-        let session = SessionId(100 + self.next_asked);
-        self.next_asked += 1;
+        let session = SessionId(100 + self.next_request);
+        self.next_request += 1;
         let remote_client = RemoteClient { node: 0xb };
         let home = self.nodes[0].state.home();
         let record =
@@ -509,7 +509,7 @@ impl World {
         for action in actions {
             let node = &mut self.nodes[number];
             match action {
-                Action::Peer(PeerAction::Tell { address, incarnation, body })
+                Action::Peer(PeerAction::Message { address, incarnation, body })
                     if address == ADDRESSES[1 - number] =>
                 {
                     node.messages.push_back((incarnation, body));

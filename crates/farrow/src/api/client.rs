@@ -210,7 +210,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is already gone.
+    /// [`Error::Disconnected`] when the node has already ended.
     pub fn shut_down_node(&self) -> Result<(), Error> {
         self.session.call(RequestBody::Shutdown).map(drop)
     }

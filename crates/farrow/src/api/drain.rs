@@ -58,7 +58,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] if it is gone; [`Error::OutOfMemory`], [`Error::QuotaExceeded`],
+    /// [`Error::NotFound`] if it is deleted; [`Error::OutOfMemory`], [`Error::QuotaExceeded`],
     /// [`Error::NoNamespace`], [`Error::NodeLost`] and others of that node: another one may take the
     /// object. [`Error::NotMoved`] if it could not move until the deadline, with the reason, and
     /// [`Error::Timeout`]: then it may still move. In each case it is at exactly one node.
@@ -92,7 +92,7 @@ impl Client {
                 Ok(ReplyBody::Done) => return Ok(()),
                 Ok(ReplyBody::Fetching) => busy = Some("its bytes are on their way".to_owned()),
                 Ok(ReplyBody::Fetched(None)) => {
-                    return Err(Error::NotFound { what: id.to_string() });
+                    return Err(Error::no_object(id));
                 }
                 Ok(other) => return Err(confused(&other).into()),
                 // A replica of the object is being brought for a client of that node.

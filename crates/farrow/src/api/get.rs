@@ -115,7 +115,7 @@ impl Client {
             return Ok(found);
         }
         if timeout.is_zero() {
-            return Err(Error::NotFound { what: target.to_string() });
+            return Err(Error::no_object(target.store()));
         }
         let started = Instant::now();
         let deadline = deadline_after(timeout);
@@ -274,7 +274,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone; [`Error::NodeUnreachable`] when one of the
+    /// [`Error::Disconnected`] when the node has ended; [`Error::NodeUnreachable`] when one of the
     /// objects is, or is sealed, in memory that cannot be mapped here.
     pub fn wait(
         &self,

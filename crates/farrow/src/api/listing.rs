@@ -251,7 +251,7 @@ impl Client {
             };
             let is_theirs = |item: &ListedItem| item.id.0 == node.region_uid;
             if items.len() > some.len() || !items.iter().all(is_theirs) {
-                let text = format!("node {:?} told of other objects than asked for", node.name);
+                let text = format!("node {:?} reported other objects than requested", node.name);
                 return Err(Error::Protocol(text));
             }
             if items.iter().any(|item| item.is_spilled) {

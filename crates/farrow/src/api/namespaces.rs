@@ -37,7 +37,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn namespaces(&self) -> Result<Vec<NamespaceReport>, Error> {
         match self.session().call(RequestBody::Namespaces)? {
             ReplyBody::Namespaces(namespaces) => Ok(namespaces),
@@ -72,7 +72,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn grants(&self) -> Result<Vec<Rule>, Error> {
         match self.session().call(RequestBody::Rules)? {
             ReplyBody::Rules(rules) => Ok(rules),

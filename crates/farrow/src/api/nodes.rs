@@ -77,7 +77,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn members(&self) -> Result<Members, Error> {
         match self.nodes().own().call(RequestBody::Nodes)? {
             ReplyBody::Nodes(members) => Ok(members.marked()),

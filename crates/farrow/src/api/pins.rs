@@ -51,7 +51,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn evict(&self, bytes: u64) -> Result<EvictedReport, Error> {
         match self.session().call(RequestBody::Evict { bytes })? {
             ReplyBody::Evicted(report) => Ok(report),

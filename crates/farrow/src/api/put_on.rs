@@ -229,7 +229,7 @@ impl Client {
         deadline: Instant,
     ) -> Result<ObjectId, Error> {
         let staged = Draft::staged(self.nodes().own(), value, options)?.stage()?;
-        let gone = || Error::InvalidArgument("nowhere to put it".to_owned());
-        destination.ok_or_else(gone)?.import(staged.id(), deadline)
+        let no_destination = || Error::InvalidArgument("nowhere to put it".to_owned());
+        destination.ok_or_else(no_destination)?.import(staged.id(), deadline)
     }
 }

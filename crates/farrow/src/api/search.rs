@@ -26,7 +26,7 @@ impl Client {
     /// [`Error::NotFound`]; the region is damaged.
     pub fn metadata(&self, target: &ObjectKey) -> Result<Metadata, Error> {
         let found = self.nodes().despite_moves(|| self.metadata_now(target))?;
-        found.ok_or_else(|| Error::NotFound { what: target.to_string() })
+        found.ok_or_else(|| Error::no_object(target.store()))
     }
 
     fn metadata_now(&self, target: &ObjectKey) -> Result<Option<Metadata>, Error> {

@@ -14,7 +14,7 @@ const MEMORY_WAIT_MAX: Duration = Duration::from_secs(600);
 impl Client {
     /// Changes settings of this client's node: all of them, or none. A change lasts until the
     /// node's daemon ends in order; it outlives a kill and an upgrade. Limits of a namespace are
-    /// kept with the namespace. A limit below the present use removes no object; a smaller memory
+    /// stored with the namespace. A limit below the present use removes no object; a smaller memory
     /// does. A change of the memory is waited for, for ten minutes at most. It goes on after
     /// [`Error::Timeout`].
     ///

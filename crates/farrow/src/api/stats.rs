@@ -53,7 +53,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn stats(&self) -> Result<Stats, Error> {
         let node = match self.session().call(RequestBody::Stats)? {
             ReplyBody::Stats(node) => *node,
@@ -87,7 +87,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone.
+    /// [`Error::Disconnected`] when the node has ended.
     pub fn overview(&self, cells: u32) -> Result<Overview, Error> {
         match self.session().call(RequestBody::Overview { cells })? {
             ReplyBody::Overview(overview) => Ok(overview),

@@ -125,7 +125,7 @@ impl RequestLink {
         let RequestConnection { link, number, .. } =
             self.connection(deadline).map_err(RequestFailure::Other)?;
         if on.is_some_and(|on| on != number) {
-            let error = self.gone("its last connection has ended");
+            let error = self.disconnected("its last connection has ended");
             return Err(RequestFailure::Unsent(Box::new(body), error));
         }
         let again = may_repeat(&body).then(|| Box::new(body.clone()));
@@ -140,14 +140,16 @@ impl RequestLink {
         self.own.late.attend(&link);
         Err(match (error, again) {
             (LinkError::Unsent { body, reason, .. }, _) => {
-                RequestFailure::Unsent(body, self.gone(&reason))
+                RequestFailure::Unsent(body, self.disconnected(&reason))
             }
             (LinkError::Closed { reason, .. }, Some(body)) => {
-                RequestFailure::Unsent(body, self.gone(&reason))
+                RequestFailure::Unsent(body, self.disconnected(&reason))
             }
-            (LinkError::Closed { reason, .. }, None) => RequestFailure::Other(self.gone(&reason)),
+            (LinkError::Closed { reason, .. }, None) => {
+                RequestFailure::Other(self.disconnected(&reason))
+            }
             (LinkError::Timeout { waited_ms, .. }, _) => RequestFailure::Other(Error::Timeout {
-                what: format!("node {:?}", self.node),
+                what: format!("an answer of node {:?}", self.node),
                 waited_ms,
             }),
             (error, _) => RequestFailure::Other(error.into()),
@@ -196,7 +198,7 @@ impl RequestLink {
     }
 
     /// A connection that ended while the client's own node is there ended at the other node.
-    fn gone(&self, reason: &str) -> Error {
+    fn disconnected(&self, reason: &str) -> Error {
         match std::os::unix::net::UnixStream::connect(&self.own.socket) {
             Ok(_) => {
                 let reason = format!("it went away before it answered: {reason}");

@@ -1,11 +1,11 @@
-//! Requests to the daemon, and the search for its successor when it is gone.
+//! Requests to the daemon, and the search for its successor when it has ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
-use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, span, wire_span};
 
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::replaced::is_served;
@@ -15,7 +15,6 @@ use crate::interrupt::{self, may_interrupt};
 use crate::lock::lock;
 use crate::memory::extents::difference;
 use crate::memory::node::{LostReply, Unanswered};
-use crate::spans::{span, wire_span};
 
 /// How long an ending client waits for a daemon that has just replaced another.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
@@ -35,7 +34,7 @@ impl Session {
         Ok(self.call_numbered(body, deadline)?.0)
     }
 
-    /// Sends a request to the daemon. If the daemon is gone, finds its successor and sends the
+    /// Sends a request to the daemon. If the daemon has ended, finds its successor and sends the
     /// request again if it was not sent or may be repeated. Also returns the number of the
     /// connection that answered.
     pub(crate) fn call_numbered(
@@ -75,7 +74,7 @@ impl Session {
             body = match (error, again) {
                 (LinkError::Unsent { body, .. }, _) => *body,
                 (LinkError::Closed { .. }, Some(body)) => body,
-                (LinkError::Closed { reason, .. }, None) if self.is_other_gone() => {
+                (LinkError::Closed { reason, .. }, None) if self.is_peer_closed() => {
                     let reason = format!("it went away before it answered: {reason}");
                     let error = Error::NodeLost { node: self.node.clone(), reason };
                     let lost = Some(Box::new(LostReply { sent_on, pending: None }));
@@ -102,7 +101,7 @@ impl Session {
                 let name = own.map_or(self.node.as_str(), |own| own.name.as_str());
                 let is_cut_off = members.cluster != 0 && !members.has_lease;
                 let why = if is_cut_off { ", which is cut off from its cluster" } else { "" };
-                Error::Timeout { what: format!("node {name:?}{why}"), waited_ms }
+                Error::Timeout { what: format!("an answer of node {name:?}{why}"), waited_ms }
             }
             (error, _) => self.with_own_name(error.into()),
         }
@@ -110,11 +109,11 @@ impl Session {
 
     /// Whether a lost connection to another node failed at that node: the client's own daemon,
     /// which proxied it, still accepts connections.
-    fn is_other_gone(&self) -> bool {
+    fn is_peer_closed(&self) -> bool {
         self.is_elsewhere() && is_served(&self.socket)
     }
 
-    /// Sends a request whose reply is not needed, without waiting. False if the daemon is gone.
+    /// Sends a request whose reply is not needed, without waiting. False if the daemon has ended.
     pub(crate) fn notify(&self, notification: Notification) -> bool {
         self.is_own_process() && self.late.notify(&lock(&self.link).link, notification)
     }
@@ -144,7 +143,7 @@ impl Session {
             .is_ok()
     }
 
-    /// Ends the session. If the daemon is gone, looks once for its successor.
+    /// Ends the session. If the daemon has ended, looks once for its successor.
     pub(super) fn say_goodbye(&self) {
         if !self.is_own_process() {
             return;
@@ -168,7 +167,7 @@ impl Session {
         }
         match Link::connect(&self.socket, self.return_hello(), deadline) {
             Ok((link, ..)) => drop(link.call(RequestBody::Goodbye, deadline)),
-            Err(error) => tracing::debug!(%error, "nobody to say goodbye to"),
+            Err(error) => tracing::debug!(%error, "no daemon to say goodbye to"),
         }
     }
 

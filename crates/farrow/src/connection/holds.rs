@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use farrow_memory::Span;
 use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
 use farrow_wire::link::{Notification, confused};
-use farrow_wire::{ReplyBody, RequestBody};
+use farrow_wire::{ReplyBody, RequestBody, span};
 
 use crate::clock::{monotonic_ns, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::{Error, named};
 use crate::key::ObjectKey;
 use crate::lock::lock;
-use crate::spans::span;
 
 /// Uses of an object within this time count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
@@ -34,7 +33,7 @@ impl Session {
                 Whereabouts::Nowhere => return Ok(None),
                 Whereabouts::InMemory if self.is_outdated(target)? => return Ok(None),
                 Whereabouts::InMemory => {}
-                // If the object is gone meanwhile, its name may have a new object: look again.
+                // If the object was deleted meanwhile, its name may have a new object: look again.
                 Whereabouts::Away(id) => self.restore(id)?,
             }
         }
@@ -64,7 +63,7 @@ impl Session {
         Ok(matches!(place, Whereabouts::Away(_)))
     }
 
-    /// Restores an object, unless it is gone.
+    /// Restores an object, unless it is deleted.
     fn restore(&self, id: ObjectId) -> Result<(), Error> {
         let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
         match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
@@ -120,7 +119,7 @@ impl Session {
             None => self.with_hold_blocks(|| self.reader.hold_retained(&self.holds, id))?,
             held => held,
         };
-        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
+        let held = held.ok_or_else(|| Error::no_object(id))?;
         self.confirm(id)?;
         Ok(held)
     }

@@ -39,9 +39,9 @@ impl fork::Deferred for Session {
             return false;
         }
         let is_left = |one: &ForkSpan| fork::is_inherited(one.since, one.until);
-        let (left, gone): (Vec<ForkSpan>, Vec<ForkSpan>) =
+        let (left, returned): (Vec<ForkSpan>, Vec<ForkSpan>) =
             std::mem::take(&mut *lock(&self.inherited.0)).into_iter().partition(is_left);
-        gone.into_iter().for_each(|one| self.take_in(one.memory));
+        returned.into_iter().for_each(|one| self.take_in(one.memory));
         let mut all = lock(&self.inherited.0);
         all.extend(left);
         !all.is_empty()

@@ -1,6 +1,6 @@
 //! Objects that this client is sealing, continues to use, and does not hold yet.
 //!
-//! The successor of a killed daemon does not know these objects. The client tells in its hold block
+//! The successor of a killed daemon does not know these objects. The client publishes in its hold block
 //! how many such seals are open. While there are any, the successor retains all objects that the
 //! client may use in place, until the client confirms that it holds those still in use.
 

@@ -2,7 +2,7 @@
 //! the socket with other memory.
 //!
 //! Reads and small puts of a client need no message, so nothing would tell it. The region that it
-//! has mapped would stay as it was for ever.
+//! has mapped would never change.
 
 use std::path::Path;
 use std::sync::{OnceLock, Weak};

@@ -44,7 +44,7 @@ impl ReservedNames {
         if names.is_empty() || !node.is_own_process() {
             return;
         }
-        // Under the lock: a new daemon, at which they may just be renewed, is told of it too.
+        // Under the lock: a new daemon, at which they may just be renewed, learns of it too.
         let mut ours = lock(&self.names);
         names.retain(|name| ours.remove(name));
         if !names.is_empty() {
@@ -79,7 +79,7 @@ fn renew_all(ours: &mut BTreeSet<String>, link: &Link, deadline: Instant) {
     for (names, are_all) in batches {
         let body = RequestBody::Renew { names: names.clone(), are_all };
         let Ok(ReplyBody::Ready(are_ours)) = link.call(body, deadline) else {
-            // This daemon has ended too; the next one is told again.
+            // This daemon has ended too; the next one is notified again.
             return;
         };
         for (name, _) in names.iter().zip(are_ours).filter(|(_, is_ours)| !is_ours) {

@@ -25,13 +25,13 @@ impl Session {
         let number = state.next;
         state.next += 1;
         state.open.insert(number);
-        self.tell_open_seals(&state);
+        self.publish_open_seals(&state);
         Arc::new(OpenSeal { session: Arc::downgrade(self), number })
     }
 
     /// The caller holds the lock, so that the last word is the current one.
-    fn tell_open_seals(&self, state: &PendingState) {
-        if let Err(error) = self.holds.tell_open_seals(state.open.len() as u64) {
+    fn publish_open_seals(&self, state: &PendingState) {
+        if let Err(error) = self.holds.publish_open_seals(state.open.len() as u64) {
             tracing::error!(%error, "the node does not learn of open seals");
         }
     }
@@ -52,7 +52,7 @@ impl Drop for OpenSeal {
         };
         let mut state = lock(&session.unheld.0);
         state.open.remove(&self.number);
-        session.tell_open_seals(&state);
+        session.publish_open_seals(&state);
         let is_due = state.is_due();
         drop(state);
         if is_due {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::{Proximity, Region, Retired, Span, process_id};
 use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader, UseStamps};
 use farrow_wire::link::{Link, Notification};
-use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
@@ -30,7 +30,6 @@ use crate::memory::node::{FIRST_CONNECTION, Node, Unanswered};
 use crate::memory::pool::PoolCore;
 use crate::memory::unused::Inherited;
 use crate::options::{ConnectOptions, SpawnCommand};
-use crate::spans::span;
 
 /// Up to this many bytes `protect` takes page tables down at once, at 20 to 60 us a MiB. To defer
 /// it costs a table some 50 us more below this size, and a third less from twice this size on.
@@ -134,7 +133,7 @@ impl Session {
         }
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
-        holds.tell_open_seals(0)?;
+        holds.publish_open_seals(0)?;
         let slot = ClientSlot(welcome.slot);
         let local = LocalEntries::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;

@@ -27,7 +27,7 @@ struct Search<'a> {
     /// Chunks that nodes reported which are asked by messages: version, place and chunk.
     reported: BTreeMap<u64, (usize, FoundObject)>,
     /// The version behind the last one for which these nodes were asked.
-    asked_to: u64,
+    requested_to: u64,
     /// Most chunks are on the same node as their predecessor.
     latest: usize,
 }
@@ -43,7 +43,7 @@ impl HugeTable {
         })?;
         let version = state.layout.version();
         if version < newest {
-            return Err(self.gone(version + 1));
+            return Err(self.removed_version(version + 1));
         }
         state.is_checked = true;
         self.find_moved(state)
@@ -158,7 +158,7 @@ impl HugeTable {
         Ok(newest)
     }
 
-    /// The place of a chunk that is not where it was seen: it has moved, or is gone.
+    /// The place of a chunk that is not where it was seen: it has moved, or is deleted.
     pub(super) fn relocate(&self, chunk: &Partition) -> Result<Partition, Error> {
         let _quiet = suspend();
         // In a forked child the thread that has the lock may not exist.
@@ -176,7 +176,7 @@ impl HugeTable {
                 None => ControlFlow::Continue(true),
             })
         })?;
-        let found = found.ok_or_else(|| self.gone(chunk.version))?;
+        let found = found.ok_or_else(|| self.removed_version(chunk.version))?;
         self.note_place(state, chunk, found)
     }
 
@@ -189,7 +189,7 @@ impl HugeTable {
     ) -> Result<Partition, Error> {
         let name = self.chunk_name(chunk.version);
         if labels::read_chunk(&name, &found.metadata)? != (chunk.position, chunk.rows) {
-            return Err(self.gone(chunk.version));
+            return Err(self.removed_version(chunk.version));
         }
         let now = Partition { node, id: found.id, ..chunk.clone() };
         state.layout.relocate(now.version, Arc::clone(&now.node), now.id);
@@ -248,7 +248,7 @@ impl HugeTable {
         Ok(true)
     }
 
-    /// As [`Self::discover_members`], of a table whose root may be gone. Returns whether it is
+    /// As [`Self::discover_members`], of a table whose root may be deleted. Returns whether it is
     /// there.
     pub(super) fn last_members(
         &self,
@@ -280,7 +280,7 @@ impl<'a> Search<'a> {
             let place = Place::new(&table.client, member.region, &member.node)?;
             places.push((place, Arc::<str>::from(member.node.as_str())));
         }
-        Ok(Self { table, places, reported: BTreeMap::new(), asked_to: 0, latest: 0 })
+        Ok(Self { table, places, reported: BTreeMap::new(), requested_to: 0, latest: 0 })
     }
 
     /// A version of the table, and the name of its node.
@@ -289,7 +289,7 @@ impl<'a> Search<'a> {
         version: u64,
         name: &str,
     ) -> Result<Option<(Arc<str>, FoundObject)>, Error> {
-        if !self.reported.contains_key(&version) && version >= self.asked_to {
+        if !self.reported.contains_key(&version) && version >= self.requested_to {
             self.ask_from(version)?;
         }
         if let Some((place, found)) = self.reported.remove(&version) {
@@ -312,7 +312,7 @@ impl<'a> Search<'a> {
     /// Asks the nodes that are not mapped for the next versions.
     fn ask_from(&mut self, first: u64) -> Result<(), Error> {
         let versions = first..first.saturating_add(VERSIONS_AHEAD);
-        self.asked_to = versions.end;
+        self.requested_to = versions.end;
         let HugeTable { name, id, .. } = self.table;
         let name = |version| labels::chunk_name(name, *id, version);
         let names: Vec<String> = versions.clone().map(name).collect();

@@ -294,11 +294,20 @@ impl HugeTable {
             let (is_there, what) = match until {
                 WaitFor::Rows(rows) => {
                     let have = snapshot.rows_in_a_row();
-                    (have >= rows, format!("{rows} rows of huge table {:?}, {have}", self.name))
+                    (
+                        have >= rows,
+                        format!("{rows} rows of huge table {:?}, which has {have}", self.name),
+                    )
                 }
                 WaitFor::Version(version) => {
                     let have = snapshot.version;
-                    (have >= version, format!("version {version} of {:?}, {have}", self.name))
+                    (
+                        have >= version,
+                        format!(
+                            "version {version} of huge table {:?}, which is at {have}",
+                            self.name
+                        ),
+                    )
                 }
             };
             if is_there {
@@ -306,7 +315,7 @@ impl HugeTable {
             }
             if Instant::now() >= deadline {
                 let waited_ms = millis(started.elapsed());
-                return Err(Error::Timeout { what: format!("{what} being there"), waited_ms });
+                return Err(Error::Timeout { what, waited_ms });
             }
             let next = labels::chunk_name(&self.name, self.id, snapshot.version + 1);
             wait_for_name(&self.client, &next, WAIT_PIECE, deadline)?;
@@ -328,7 +337,7 @@ impl HugeTable {
         }
     }
 
-    fn gone(&self, version: u64) -> Error {
+    fn removed_version(&self, version: u64) -> Error {
         let what = format!("version {version} of huge table {:?}: it was deleted", self.name);
         Error::NotFound { what }
     }

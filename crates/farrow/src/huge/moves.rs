@@ -72,7 +72,7 @@ impl HugeTable {
             (state.root, state.members.clone())
         };
         if root != id {
-            return Err(Error::NotFound { what: id.to_string() });
+            return Err(Error::no_object(id));
         }
         // The node accepts no record while it drains. None may have been written meanwhile.
         let next = labels::member_name(&self.name, self.id, members.records + 1);

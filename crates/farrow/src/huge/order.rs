@@ -14,7 +14,7 @@ use crate::lock::lock;
 const CHUNKS_AT_A_TIME: usize = 32;
 
 /// A chunk beside new rows, and the first and the last value of its sorted column.
-struct Neighbour {
+struct AdjacentChunk {
     chunk: Partition,
     first: i128,
     last: i128,
@@ -54,7 +54,8 @@ impl HugeTable {
         let (before, behind) = chunks.split_at_checked(at).unwrap_or((&chunks, &[]));
         let name = self.sort_by().unwrap_or_default();
         let table = &self.name;
-        if let Some(Neighbour { chunk, last: end, .. }) = self.nearest(keys, before.iter().rev())?
+        if let Some(AdjacentChunk { chunk, last: end, .. }) =
+            self.nearest(keys, before.iter().rev())?
             && first < end
         {
             let row = chunk.end().saturating_sub(1);
@@ -63,7 +64,8 @@ impl HugeTable {
                  {first}, and row {row} before them has {end}"
             )));
         }
-        if let Some(Neighbour { chunk, first: start, .. }) = self.nearest(keys, behind.iter())?
+        if let Some(AdjacentChunk { chunk, first: start, .. }) =
+            self.nearest(keys, behind.iter())?
             && last > start
         {
             return Err(Error::InvalidArgument(format!(
@@ -80,7 +82,7 @@ impl HugeTable {
         &self,
         keys: &ChunkKeys,
         chunks: impl Iterator<Item = &'a Partition>,
-    ) -> Result<Option<Neighbour>, Error> {
+    ) -> Result<Option<AdjacentChunk>, Error> {
         let chunks: Vec<Partition> = chunks.cloned().collect();
         // Most appends follow a chunk of their partition.
         let mut left = chunks.as_slice();
@@ -91,7 +93,7 @@ impl HugeTable {
                 if let Some((first, last)) = found.range
                     && found.partition == keys.partition
                 {
-                    return Ok(Some(Neighbour { chunk: chunk.clone(), first, last }));
+                    return Ok(Some(AdjacentChunk { chunk: chunk.clone(), first, last }));
                 }
             }
             (left, many) = (rest, CHUNKS_AT_A_TIME);

@@ -41,7 +41,7 @@ impl From<ListedObject> for FoundObject {
 }
 
 impl<'a> Place<'a> {
-    /// The node whose memory has this uid; `name` is its name when the table was told of it.
+    /// The node whose memory has this uid; `name` is its name when the table learned of it.
     pub(super) fn new(client: &'a Client, region: u64, name: &str) -> Result<Self, Error> {
         Ok(Self { client, reach: client.nodes().reach_of(region, name)? })
     }

@@ -125,7 +125,9 @@ impl HugeTable {
             };
             match held {
                 Some(held) => return Ok(held),
-                None if Instant::now() >= deadline => return Err(self.gone(chunk.version)),
+                None if Instant::now() >= deadline => {
+                    return Err(self.removed_version(chunk.version));
+                }
                 None => chunk = self.relocate(&chunk)?,
             }
         }

@@ -1,4 +1,4 @@
-//! Statistics of chunks: counted while a chunk is copied, kept in its metadata.
+//! Statistics of chunks: counted while a chunk is copied, stored in its metadata.
 //!
 //! There they appear and vanish with the chunk in one step, and a reader finds them by loads. The
 //! metadata has room for the first hundred columns or so. `docs/formats/statistics.md` has the
@@ -165,7 +165,9 @@ impl HugeTable {
             let place = Place::new(&self.client, now.id.region().0, &now.node)?;
             match place.find_one(&name)? {
                 Some(found) => return Ok(found),
-                None if Instant::now() >= deadline => return Err(self.gone(chunk.version)),
+                None if Instant::now() >= deadline => {
+                    return Err(self.removed_version(chunk.version));
+                }
                 // It has moved on.
                 None => {}
             }

@@ -34,7 +34,7 @@ impl HugeTable {
                 Err(error) => return Err(error),
             }
         };
-        // Nodes that became members before the root was deleted; later ones see that it is gone.
+        // Nodes that became members before the root was deleted; later ones see that it is deleted.
         self.last_members(&home, &mut state)?;
         let (mut places, mut lost) = (Vec::new(), None);
         for (_, member) in &state.members.nodes {
@@ -60,7 +60,7 @@ pub(super) fn all(places: &[Place<'_>], prefix: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes the remains of tables of this name whose root is gone: a client may have died while it
+/// Deletes the remains of tables of this name whose root is deleted: a client may have died while it
 /// dropped one or appended to it.
 pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
     let places = Place::all(client)?;
@@ -70,9 +70,9 @@ pub(super) fn orphans(client: &Client, name: &str) -> Result<(), Error> {
             let Some(root) = labels::root_of(name, &below) else { continue };
             // If the root's node cannot be searched, the root may still be there.
             let home = places.iter().find(|home| home.region() == root.region().0);
-            let is_gone = home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has);
+            let is_removed = home.map_or(Ok(true), |home| home.has(root)).is_ok_and(|has| !has);
             // A root that has moved has another id.
-            if is_gone && !is_table(client, name, root)? {
+            if is_removed && !is_table(client, name, root)? {
                 orphans.push(found.id);
             }
         }
@@ -96,7 +96,7 @@ pub(super) fn is_table(client: &Client, name: &str, table: ObjectId) -> Result<b
     }
 }
 
-/// Deletes objects, some of which may already be gone.
+/// Deletes objects, some of which may already be deleted.
 fn delete_all(place: &Place<'_>, ids: &[ObjectId]) -> Result<(), Error> {
     match place.delete(ids) {
         Err(Error::NotFound { .. }) => Ok(()),

@@ -24,7 +24,7 @@ const PART_BYTES: u64 = 8 << 20;
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// All of these objects, by the addresses of their maps; in a forked child also those of its parent.
-/// Locked without a fork, since nobody would unlock the child's copy.
+/// Locked without a fork, since no thread would unlock the child's copy.
 static OBJECTS: RwLock<BTreeMap<usize, Weak<PagedObject>>> = RwLock::new(BTreeMap::new());
 
 /// A mapped object. Offsets are those of the first file.
@@ -132,7 +132,7 @@ impl PagedObject {
             };
             let until = *until.get_or_insert_with(|| Instant::now() + self.requester.timeout);
             tracing::debug!(object = %self.id, %error, "pages that were not brought");
-            // A lost node is no member any more, so nobody knows its objects.
+            // A lost node is no member any more, so no node knows its objects.
             let is_lost = matches!(error, Error::NodeLost { .. });
             match self.open_again(&current, (is_lost, until)) {
                 Ok(()) if Instant::now() < until => {}
@@ -237,7 +237,7 @@ impl PagedObject {
         Ok(bytes)
     }
 
-    /// Opens the object anew, unless another thread has. A node that has just started knows neither
+    /// Opens the object again, unless another thread has. A node that has just started knows neither
     /// its clients nor other nodes at first, so errors pass, unless the home `is_lost`. An error: it
     /// cannot be opened any more.
     fn open_again(
@@ -263,9 +263,7 @@ impl PagedObject {
                     let text = format!("object {} has other blocks than before", self.id);
                     (Error::InvalidDescriptor(text), false)
                 }
-                Ok(OpenOutcome::Nothing) => {
-                    (Error::NotFound { what: self.id.to_string() }, !is_lost)
-                }
+                Ok(OpenOutcome::Nothing) => (Error::no_object(self.id), !is_lost),
                 Ok(OpenOutcome::Later) => {
                     let waited_ms = crate::clock::millis(self.requester.timeout);
                     let what = format!("object {} to be opened again", self.id);
@@ -288,7 +286,7 @@ impl PagedObject {
     pub(super) fn give_up(&self, span: Span) {
         for part in self.pages.iter().filter_map(|pages| pages.intersection(span)) {
             if let Err(error) = self.map.give_up(part) {
-                tracing::error!(object = %self.id, %error, "readers of its pages wait for ever");
+                tracing::error!(object = %self.id, %error, "readers of its pages wait without end");
             }
         }
     }

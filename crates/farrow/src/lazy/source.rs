@@ -1,6 +1,6 @@
 //! The connection by which the node brings an object's bytes, and the file into which.
 //!
-//! When the node or the home of the object restarts, the object is opened anew: there is another
+//! When the node or the home of the object restarts, the object is opened again: there is another
 //! file, and the object may lie elsewhere at its home.
 
 use std::fs::File;

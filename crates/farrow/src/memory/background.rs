@@ -25,7 +25,7 @@ const QUEUE_MAX: usize = 64;
 /// Objects remembered as populated, so that a repeated get costs nothing.
 const REMEMBERED_MAX: usize = 4096;
 
-enum Task {
+enum BackgroundTask {
     /// Populate page table entries for reading.
     Populate(Weak<Region>, Vec<Span>),
     /// Take down page tables that were moved out of the window.
@@ -63,7 +63,8 @@ impl Populator {
             }
         }
         if let Some(queue) = worker() {
-            let _ = queue.try_send(Task::Populate(Arc::downgrade(region), blocks.to_vec()));
+            let _ =
+                queue.try_send(BackgroundTask::Populate(Arc::downgrade(region), blocks.to_vec()));
         }
     }
 }
@@ -75,7 +76,7 @@ pub(crate) fn take_down(retired: Retired) {
     }
     if let Some(queue) = worker() {
         // A full queue gives the task back, and its drop does the work.
-        let _ = queue.try_send(Task::TakeDown(retired));
+        let _ = queue.try_send(BackgroundTask::TakeDown(retired));
     }
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn unmap(alias: Alias) {
         return alias.leave();
     }
     if let Some(queue) = worker() {
-        let _ = queue.try_send(Task::Unmap(alias));
+        let _ = queue.try_send(BackgroundTask::Unmap(alias));
     }
 }
 
@@ -95,18 +96,18 @@ pub(crate) fn warm_up() {
 }
 
 /// The queue of the one thread of this process.
-fn worker() -> Option<&'static SyncSender<Task>> {
-    static WORKER: OnceLock<Option<(u32, SyncSender<Task>)>> = OnceLock::new();
+fn worker() -> Option<&'static SyncSender<BackgroundTask>> {
+    static WORKER: OnceLock<Option<(u32, SyncSender<BackgroundTask>)>> = OnceLock::new();
     let started = WORKER.get_or_init(|| {
-        let (sender, receiver) = sync_channel::<Task>(QUEUE_MAX);
+        let (sender, receiver) = sync_channel::<BackgroundTask>(QUEUE_MAX);
         let work = move || {
             for task in receiver {
                 match task {
-                    Task::Populate(region, blocks) => {
+                    BackgroundTask::Populate(region, blocks) => {
                         blocks.into_iter().for_each(|block| walk(&region, block));
                     }
-                    Task::TakeDown(retired) => drop(retired),
-                    Task::Unmap(alias) => drop(alias),
+                    BackgroundTask::TakeDown(retired) => drop(retired),
+                    BackgroundTask::Unmap(alias) => drop(alias),
                 }
             }
         };
@@ -125,7 +126,7 @@ fn worker() -> Option<&'static SyncSender<Task>> {
 fn walk(region: &Weak<Region>, block: Span) {
     let mut done = 0;
     while done < block.length.0 {
-        // The region is held for one piece at a time, so that a dropped client is not kept alive.
+        // The region is held for one piece at a time, so that a dropped client does not stay alive.
         let Some(region) = region.upgrade() else {
             return;
         };

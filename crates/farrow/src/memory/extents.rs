@@ -136,7 +136,7 @@ impl Extents {
                 return Ok(granted.ranges);
             }
             // Another thread has found the next daemon since, and returned the ranges.
-            tracing::debug!(?granted, "granted by a daemon that has gone");
+            tracing::debug!(?granted, "granted by a daemon that has ended");
         }
     }
 
@@ -238,8 +238,8 @@ impl Extents {
     }
 
     /// Records that the node is about to be asked to make this range part of an object.
-    pub(crate) fn asked(&self, span: Span) -> SealTicket {
-        lock(&self.state).asked_to_seal(span)
+    pub(crate) fn seal_requested(&self, span: Span) -> SealTicket {
+        lock(&self.state).seal_requested(span)
     }
 
     /// Records that the node did not make the range part of an object, and that this process uses it
@@ -312,23 +312,23 @@ impl Extents {
         if spans.is_empty() || !node.is_own_process() {
             return;
         }
-        let gone = match self.is_writable {
+        let unused = match self.is_writable {
             true => self.protected(node, spans),
             false => spans.to_vec(),
         };
         // Only after the protection: a released range may be granted to another client at once.
-        let connection = lock(&self.state).let_go(&gone);
-        for batch in gone.chunks(farrow_wire::BATCH_ITEMS_MAX) {
+        let connection = lock(&self.state).let_go(&unused);
+        for batch in unused.chunks(farrow_wire::BATCH_ITEMS_MAX) {
             node.give_back(batch, connection);
         }
     }
 
     /// The ranges that could be made read-only. The others must not be granted to another client.
     fn protected(&self, node: &dyn Node, spans: &[Span]) -> Vec<Span> {
-        let mut gone = Vec::with_capacity(spans.len());
+        let mut unused = Vec::with_capacity(spans.len());
         for span in spans {
             let Err(error) = node.region().make_read_only(*span) else {
-                gone.push(*span);
+                unused.push(*span);
                 continue;
             };
             if matches!(error, MapError::TooManyMaps { .. }) {
@@ -339,7 +339,7 @@ impl Extents {
                 tracing::error!(%error, %span, "a range cannot be given back");
             }
         }
-        gone
+        unused
     }
 
     /// Prepares the comparison with the node's records for a new connection: `theirs` shows the

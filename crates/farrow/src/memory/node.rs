@@ -63,7 +63,7 @@ pub(crate) trait Node {
     /// The number of the current connection.
     fn connection_number(&self) -> u64;
 
-    /// Sends a request whose reply is not needed, without waiting. False if the daemon is gone.
+    /// Sends a request whose reply is not needed, without waiting. False if the daemon has ended.
     fn notify(&self, notification: Notification) -> bool;
 
     /// Returns unused ranges, if `connection` is still the current one.

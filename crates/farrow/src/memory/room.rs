@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use farrow_memory::{Span, page_bytes};
 use farrow_wire::link::confused;
-use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX};
+use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX, span};
 
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 use crate::memory::extents::Granted;
 use crate::memory::node::Node;
-use crate::spans::span;
 
 /// The purpose of a request for memory, and how long the node may take.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +45,7 @@ pub(crate) fn ask(
 ) -> Result<Granted, Error> {
     let wait = demand.map(|demand| demand.wait).unwrap_or_default();
     let purpose = demand.map(|demand| demand.purpose.clone());
-    let asked = sizes.clone();
+    let requested = sizes.clone();
     let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
     // The node enforces the wait; its answer may take a little longer.
     let deadline = deadline_after(wait.saturating_add(node.timeout()));
@@ -55,11 +54,13 @@ pub(crate) fn ask(
         ReplyBody::Room(granted) => granted.into_iter().map(span).collect(),
         other => return Err(confused(&other).into()),
     };
-    let is_right = |(granted, asked): (&Span, &u64)| {
-        granted.length.0 >= *asked && granted.offset.0.is_multiple_of(page_bytes())
+    let is_right = |(granted, requested): (&Span, &u64)| {
+        granted.length.0 >= *requested && granted.offset.0.is_multiple_of(page_bytes())
     };
-    if granted.len() != asked.len() || !granted.iter().zip(&asked).all(is_right) {
-        return Err(Error::Protocol(format!("{granted:?} granted, {asked:?} B were asked")));
+    if granted.len() != requested.len() || !granted.iter().zip(&requested).all(is_right) {
+        return Err(Error::Protocol(format!(
+            "{granted:?} granted, {requested:?} B were requested"
+        )));
     }
     granted.iter().try_for_each(|span| node.region().check(*span))?;
     Ok(Granted { ranges: granted, connection })

@@ -104,7 +104,7 @@ impl Draft {
         let id = written::settle(&self.session, written, result, Some(sealing))?;
         let held = self.session.hold(&id.into())?;
         self.session.confirm(id)?;
-        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() })?;
+        let held = held.ok_or_else(|| Error::no_object(id))?;
         Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
     }
 

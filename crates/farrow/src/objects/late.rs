@@ -27,7 +27,7 @@ struct LateSeal {
     objects: Vec<LateObject>,
 }
 
-/// An object whose caller was told that its seal has no answer.
+/// An object whose caller knows that its seal has no answer.
 #[derive(Debug)]
 pub(crate) struct LateObject {
     /// Its primary block, in the client's extents and not in use.
@@ -38,7 +38,7 @@ pub(crate) struct LateObject {
     pub(crate) block: u64,
     /// The node retains the object until this client confirms that it holds it.
     pub(crate) is_held_by_creator: bool,
-    /// Nobody can know of the object, or it is a part of a failed whole: it is deleted.
+    /// No other client can know of the object, or it is a part of a failed whole: it is deleted.
     pub(crate) is_unwanted: bool,
 }
 

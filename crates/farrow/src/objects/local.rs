@@ -9,13 +9,12 @@ use std::sync::Arc;
 use farrow_memory::{Length, Span};
 use farrow_store::{Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
 use farrow_wire::link::confused;
-use farrow_wire::{ReplyBody, RequestBody, SealItem};
+use farrow_wire::{ReplyBody, RequestBody, SealItem, span};
 
 use crate::clock::wall_clock_ns;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
-use crate::spans::span;
 
 /// Most pages of one request, which starts with one page and doubles: 42 x 64 entries.
 const PAGES_MAX: u32 = 64;
@@ -37,7 +36,7 @@ pub(crate) fn seal_held(session: &Session, item: &SealItem) -> Option<(ObjectId,
     Some((id, held?))
 }
 
-/// Seals several objects with one timestamp, as long as nobody watches all objects.
+/// Seals several objects with one timestamp, as long as no client watches all objects.
 pub(crate) struct Sealer<'a> {
     session: &'a Session,
     now_ns: u64,

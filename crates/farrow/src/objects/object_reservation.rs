@@ -93,6 +93,6 @@ impl Drop for ObjectReservation {
 }
 
 /// The rest of a wait after `gone`. A nonzero wait never becomes zero.
-pub(crate) fn rest_of(wait: Duration, gone: Duration) -> Duration {
-    wait.saturating_sub(gone).max(wait.min(Duration::from_millis(1)))
+pub(crate) fn rest_of(wait: Duration, elapsed: Duration) -> Duration {
+    wait.saturating_sub(elapsed).max(wait.min(Duration::from_millis(1)))
 }

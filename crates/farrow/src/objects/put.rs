@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use farrow_arrow::{CopySource, DescriptorStamp, Plan};
 use farrow_memory::{Length, Offset, Span};
 use farrow_store::ObjectId;
-use farrow_wire::SealItem;
+use farrow_wire::{SealItem, wire_span};
 
 use crate::clock::deadline_after;
 use crate::connection::session::Session;
@@ -29,7 +29,6 @@ use crate::objects::written::{
     ObjectPlacement, Prepared, WrittenObject, abandon, give_back, settle, write_metadata,
 };
 use crate::options::ObjectOptions;
-use crate::spans::wire_span;
 use crate::value::Value;
 
 pub(crate) fn put(

@@ -116,10 +116,10 @@ fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<S
     if found.is_empty() {
         return None;
     }
-    let gone = || Error::Disconnected {
+    let disconnected = || Error::Disconnected {
         socket: session.socket.clone(),
         reason: format!("it sealed some objects of several only: {error}"),
     };
-    let result = |block| found.get(block).copied().ok_or_else(|| Unsealed::sent(gone()));
+    let result = |block| found.get(block).copied().ok_or_else(|| Unsealed::sent(disconnected()));
     Some(blocks.iter().map(result).collect())
 }

@@ -178,7 +178,7 @@ impl Subscription {
     ///
     /// # Errors
     ///
-    /// [`Error::Disconnected`] when the node is gone and no successor with the same region appears
+    /// [`Error::Disconnected`] when the node has ended and no successor with the same region appears
     /// within the connection timeout. [`Error::NodeLost`] when the subscription is to another node,
     /// and that node is lost.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, Error> {

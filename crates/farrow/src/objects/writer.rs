@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Offset, Retired, Span, fork, page_bytes};
 use farrow_store::{Held, ObjectId};
-use farrow_wire::SealItem;
+use farrow_wire::{SealItem, span, wire_span};
 
 use crate::clock::deadline_after;
 use crate::cluster::request_link::FarDestination;
@@ -27,7 +27,6 @@ use crate::objects::local;
 use crate::objects::object_reservation::{ObjectReservation, rest_of};
 use crate::objects::seal::{self, Unsealed};
 use crate::options::ObjectOptions;
-use crate::spans::{span, wire_span};
 
 /// Copies of this length or more use a mapping of their own, which is populated part by part:
 /// single page faults would halve the speed.
@@ -280,7 +279,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The name is taken, or the node is gone. The writer is then aborted.
+    /// The name is taken, or the node has ended. The writer is then aborted.
     pub fn seal(mut self) -> Result<ObjectId, Error> {
         let destination = self.destination.take();
         let deadline = deadline_after(self.wait);
@@ -333,7 +332,7 @@ impl Writer {
         }
         let is_nameless = item.name.is_none();
         let sealing = session.sealing();
-        let ticket = session.pool.extents().asked(memory.pages);
+        let ticket = session.pool.extents().seal_requested(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         let extents = session.pool.extents();

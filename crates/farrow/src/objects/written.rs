@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farrow_memory::{Length, Retired, Span};
 use farrow_store::ObjectId;
-use farrow_wire::SealItem;
+use farrow_wire::{SealItem, wire_span};
 
 use crate::connection::session::Session;
 use crate::error::Error;
@@ -16,7 +16,6 @@ use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::ObjectReservation;
 use crate::objects::seal::{Sealed, Unsealed};
 use crate::objects::write_batch::WriteBatch;
-use crate::spans::wire_span;
 
 /// An object that is written and not yet sealed.
 pub(crate) struct WrittenObject {
@@ -50,7 +49,7 @@ impl WrittenObject {
 
     /// Records that the node is about to be asked to seal the object.
     pub(crate) fn ask(&mut self, session: &Session) {
-        self.ticket = Some(session.extents.asked(self.primary));
+        self.ticket = Some(session.extents.seal_requested(self.primary));
     }
 
     /// The node is to count the object among the reserved ones.

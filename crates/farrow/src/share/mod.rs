@@ -94,12 +94,12 @@ impl Drop for Lease {
 }
 
 /// The sessions in whose memory a value is, each with the blocks that contain it.
-struct Survey {
+struct ValueLocation {
     plan: Plan,
     used: Vec<(Arc<Session>, Vec<Span>)>,
 }
 
-impl Survey {
+impl ValueLocation {
     /// Describes a value over the memory of all sessions. `None`: too little of it is there.
     fn new(value: &Value<'_>, options: &ShareOptions) -> Result<Option<Self>, Error> {
         let sessions = own_sessions();
@@ -179,7 +179,9 @@ fn each_buffer(data: &ArrayData, count: &mut dyn FnMut(&Buffer)) {
 ///
 /// As [`Client::put`]; nothing was shared then.
 pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedValue>, Error> {
-    let Some(Survey { plan, used }) = Survey::new(value, options)? else { return Ok(None) };
+    let Some(ValueLocation { plan, used }) = ValueLocation::new(value, options)? else {
+        return Ok(None);
+    };
     let ms = millis(options.lease).clamp(1, LEASE_MS_MAX);
     if let [(session, _)] = used.as_slice() {
         let leases = vec![seal(session, value, ms)?];
@@ -287,9 +289,9 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Survey {
+impl fmt::Debug for ValueLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Survey").field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("ValueLocation").field("plan", &self.plan).finish_non_exhaustive()
     }
 }
 

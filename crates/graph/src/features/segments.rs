@@ -94,7 +94,7 @@ impl GraphFeatures {
     }
 
     /// The accounts with small numbers from `from` on, which [`GraphFeatures::adopt`] needs from 0
-    /// on. None, unless this graph remembers for ever in which order accounts appeared: in batch
+    /// on. None, unless this graph always remembers in which order accounts appeared: in batch
     /// mode, simple cycles depend on it. Otherwise segments name their accounts.
     pub fn accounts(&self, from: usize) -> Vec<i64> {
         with_engine!(&self.engine, |engine| engine.graph.permanent_keys(from), Vec::new())

@@ -146,8 +146,8 @@ impl EtcdMembership {
             }
             return None;
         }
-        let gone = view.members.iter().filter(|member| without.has(member.number));
-        let mut about: Vec<NodeName> = gone.clone().map(|member| member.name.clone()).collect();
+        let removed = view.members.iter().filter(|member| without.has(member.number));
+        let mut about: Vec<NodeName> = removed.clone().map(|member| member.name.clone()).collect();
         let joined = joins.iter().map(|one| &one.name).filter(|name| !about.contains(name));
         let joined: Vec<NodeName> = joined.cloned().collect();
         about.extend(joined);
@@ -155,7 +155,7 @@ impl EtcdMembership {
         let is_last = |name: &NodeName, life| {
             self.mirror.record(name).is_some_and(|record| record.node.incarnation == life)
         };
-        let deletes = gone
+        let deletes = removed
             .filter(|member| is_last(&member.name, member.incarnation))
             .map(|member| Key::Node(member.name.clone()))
             .collect();
@@ -172,8 +172,8 @@ impl EtcdMembership {
         }
         let joins: Vec<JoinCandidate> = self.present().take(CHANGED_MAX).cloned().collect();
         let cluster = ClusterId(next_random(&mut self.random));
-        let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
-        let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
+        let empty = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
+        let value = empty.next(NodeSet::default(), NodeSet::default(), &joins);
         let about = joins.into_iter().map(|join| join.name).collect();
         (!value.members.is_empty()).then_some(ProposedUpdate { value, about, deletes: Vec::new() })
     }
@@ -225,18 +225,18 @@ impl EtcdMembership {
         let patience_ms = CLEAN_LEASES * self.options.lease_ms;
         let view = self.mirror.view().ok().flatten();
         let is_member = |name: &NodeName| view.is_some_and(|view| view.named(name).is_some());
-        let gone = self.absences.iter().filter(|(name, absence)| {
+        let removed = self.absences.iter().filter(|(name, absence)| {
             self.now_ms - absence.since_ms >= patience_ms
                 && !is_member(name)
                 && self.mirror.record(name).is_some()
         });
-        let gone: Vec<_> = gone.take(CHANGED_MAX).map(|(_, one)| one.marks.clone()).collect();
-        if gone.is_empty() || self.rank() > 0 {
+        let removed: Vec<_> = removed.take(CHANGED_MAX).map(|(_, one)| one.marks.clone()).collect();
+        if removed.is_empty() || self.rank() > 0 {
             return;
         }
         let mut expected = vec![self.expect(Key::View)];
-        let deletes = gone.iter().map(|[(node, _), _]| node.clone()).collect();
-        expected.extend(gone.into_iter().flatten());
+        let deletes = removed.iter().map(|[(node, _), _]| node.clone()).collect();
+        expected.extend(removed.into_iter().flatten());
         self.change(Change { expected, puts: Vec::new(), deletes }, ChangePurpose::Clean);
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct Absence {
 pub struct EtcdMembership {
     pub(super) options: Options,
     pub(super) retained: EtcdPersistentState,
-    is_unkept: bool,
+    must_be_stored: bool,
     pub(super) now_ms: u64,
     pub(super) random: u64,
     pub(super) mirror: EtcdMirror,
@@ -125,7 +125,7 @@ impl EtcdMembership {
         let mut membership = Self {
             options,
             retained,
-            is_unkept: true,
+            must_be_stored: true,
             now_ms,
             random,
             mirror: EtcdMirror::default(),
@@ -156,7 +156,7 @@ impl EtcdMembership {
             mutant: None,
         };
         if let Some(view) = membership.retained.view.clone() {
-            membership.tell_view(&view);
+            membership.announce_view(&view);
         }
         Ok(membership)
     }
@@ -172,7 +172,7 @@ impl EtcdMembership {
         self.retained.former = Some(last);
         self.retained.own.incarnation = Incarnation(incarnation.0.max(last.0.saturating_add(1)));
         self.retained.is_over = false;
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.next_look_ms = self.now_ms;
     }
 
@@ -205,7 +205,7 @@ impl EtcdMembership {
                 EtcdReply::RetainedAlive { is_there: true } => self.retained_alive(sent.at_ms),
                 other => self.failed(other),
             }
-        } else if let Some((_, purpose)) = self.change.take_if(|(asked, _)| *asked == id) {
+        } else if let Some((_, purpose)) = self.change.take_if(|(pending, _)| *pending == id) {
             match reply {
                 EtcdReply::Changed { is_done: true } if purpose == ChangePurpose::Leave => {
                     self.end(None)
@@ -240,7 +240,7 @@ impl EtcdMembership {
         if !self.is_over && !self.is_leaving {
             self.is_leaving = true;
             self.retained.is_over = true;
-            self.is_unkept = true;
+            self.must_be_stored = true;
             self.act();
         }
         self.finish(out);
@@ -252,7 +252,7 @@ impl EtcdMembership {
         if self.is_over {
             return u64::MAX;
         }
-        if self.is_unkept || !self.out.is_empty() {
+        if self.must_be_stored || !self.out.is_empty() {
             return self.now_ms;
         }
         let look = self.look.is_none().then(|| self.look_due_ms());
@@ -308,7 +308,7 @@ impl EtcdMembership {
             out.push(EtcdOutput::Membership(Output::LeaseLost));
             self.had_lease = false;
         }
-        if std::mem::take(&mut self.is_unkept) {
+        if std::mem::take(&mut self.must_be_stored) {
             out.push(EtcdOutput::Keep(self.retained.encode()));
         }
         out.append(&mut self.out);
@@ -457,11 +457,11 @@ impl EtcdMembership {
 
     fn install(&mut self, view: View) {
         self.retained.view = Some(view.clone());
-        self.is_unkept = true;
-        self.tell_view(&view);
+        self.must_be_stored = true;
+        self.announce_view(&view);
     }
 
-    fn tell_view(&mut self, view: &View) {
+    fn announce_view(&mut self, view: &View) {
         self.out.push(EtcdOutput::Membership(Output::View(view.clone())));
         let others = view.members.iter().filter(|member| member.name != self.options.name);
         self.reach = others.map(|member| (member.number, Reachability::Live)).collect();
@@ -472,7 +472,7 @@ impl EtcdMembership {
         let old = self.retained.view.take();
         let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
         self.retained.is_over = true;
-        self.is_unkept = true;
+        self.must_be_stored = true;
         self.is_over = true;
         for (number, _) in std::mem::take(&mut self.reach) {
             let lost = Output::Reach { number, state: Reachability::Lost };
@@ -482,8 +482,8 @@ impl EtcdMembership {
         self.wish_since_ms = None;
         self.lease_until_ms = self.now_ms;
         let has_left = std::mem::take(&mut self.is_leaving);
-        let told = if has_left { Output::Left } else { Output::Outcast { epoch } };
-        self.out.push(EtcdOutput::Membership(told));
+        let output = if has_left { Output::Left } else { Output::Outcast { epoch } };
+        self.out.push(EtcdOutput::Membership(output));
     }
 
     /// Updates the absent nodes, with the time since when, and the reachability of the members.
@@ -545,7 +545,7 @@ impl EtcdMembership {
     /// Begins a life above a known one.
     pub(super) fn rise_above(&mut self, known: Incarnation) {
         self.retained.own.incarnation = Incarnation(known.0.saturating_add(1));
-        self.is_unkept = true;
+        self.must_be_stored = true;
     }
 
     /// Waits while another node has the name.

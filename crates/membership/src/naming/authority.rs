@@ -31,7 +31,7 @@ pub(super) struct NameAuthority {
     flights: BTreeMap<String, NodeNumber>,
     homes: BTreeMap<NodeNumber, HomeNames>,
     /// Homes with complete lists.
-    told: NodeSet,
+    informed: NodeSet,
     members: NodeSet,
     /// Claims that wait for members with unreadable directories.
     pub(super) undecided: UndecidedClaims,
@@ -46,7 +46,7 @@ impl NameAuthority {
         self.flights.clear();
         self.homes.clear();
         self.undecided.clear();
-        self.told = NodeSet::default();
+        self.informed = NodeSet::default();
         self.members = members;
     }
 
@@ -66,7 +66,7 @@ impl NameAuthority {
         if self.is_hasty {
             return true;
         }
-        !self.members.is_empty() && self.members.without(self.told).is_empty()
+        !self.members.is_empty() && self.members.without(self.informed).is_empty()
     }
 
     /// Handles a part of a home's list. Returns whether to acknowledge it.
@@ -80,7 +80,7 @@ impl NameAuthority {
             // Another process of the same life: it no longer holds the names of the previous one.
             self.flights.retain(|_, holder| *holder != from);
             self.undecided.forget(from);
-            self.told = self.told.without([from].into_iter().collect());
+            self.informed = self.informed.without([from].into_iter().collect());
             *home = HomeNames { session, ..HomeNames::default() };
         }
         if home.parts.insert(part) {
@@ -94,7 +94,7 @@ impl NameAuthority {
             }
         }
         if home.parts.len() >= parts as usize {
-            self.told.insert(from);
+            self.informed.insert(from);
         }
         true
     }

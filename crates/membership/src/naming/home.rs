@@ -98,7 +98,7 @@ pub struct Naming {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnreadFault {
     /// Unreadable directories count as empty.
-    AsksNobody,
+    AsksNone,
     /// The first answer decides.
     AsksOne,
     /// A name is not in flight for its home while members are queried.
@@ -264,7 +264,7 @@ impl Naming {
             return;
         }
         let id = self.next_id();
-        let (mut results, mut asked) = (Vec::with_capacity(names.len()), Vec::new());
+        let (mut results, mut names_to_claim) = (Vec::with_capacity(names.len()), Vec::new());
         for (place, name) in names.into_iter().enumerate() {
             let refusal = if !is_name(&name) {
                 Some(NameRefusal::Invalid { bytes: name.len() })
@@ -281,12 +281,12 @@ impl Naming {
             results.push(refusal.map(Err));
             if refusal.is_none() {
                 self.pending.insert(name.clone(), (id, place));
-                asked.push(name);
+                names_to_claim.push(name);
             }
         }
-        let left = asked.len();
+        let left = names_to_claim.len();
         self.asks.insert(id, UnansweredRequest { ticket, deadline_ms, results, left });
-        self.claim(id, asked);
+        self.claim(id, names_to_claim);
         self.answer_if_whole(id, out);
         self.claim_own(exists);
         self.decide(exists, out);
@@ -356,17 +356,17 @@ impl Naming {
             return;
         }
         let NameMessage { session, authority, serial, body, .. } = message;
-        let is_asked = authority == self.session;
+        let is_queried = authority == self.session;
         let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == authority);
         let is_own = session == self.session && is_known;
         let answer = match body {
             NameMessageBody::List { part, parts, names } => {
                 self.meet(from, life, session);
                 let list = ListPart { session, serial, part, parts, names };
-                let is_listed = is_asked && self.authority.list(from, list);
+                let is_listed = is_queried && self.authority.list(from, list);
                 is_listed.then_some(NameMessageBody::Listed { part })
             }
-            NameMessageBody::Claim { claim, names } if is_asked => {
+            NameMessageBody::Claim { claim, names } if is_queried => {
                 let may_grant = self.has_lease && self.authority.is_settled();
                 if may_grant && self.authority.is_newest(from, session, serial) {
                     let sender = ClaimSender { home: from, session, serial };
@@ -381,11 +381,11 @@ impl Naming {
                 self.send(from, Header { session, authority, serial }, answer, out);
                 None
             }
-            NameMessageBody::Queried { question, taken, lost } if is_asked => {
+            NameMessageBody::Queried { question, taken, lost } if is_queried => {
                 self.queried(from, question, (&taken, lost));
                 None
             }
-            NameMessageBody::Settle { names } if is_asked => {
+            NameMessageBody::Settle { names } if is_queried => {
                 self.authority.is_newest(from, session, serial).then(|| {
                     self.authority.settle(from, &names);
                     NameMessageBody::Settled
@@ -513,7 +513,7 @@ impl Naming {
             let Some(PendingNames { to, names, .. }) = self.claims.remove(&claim) else { continue };
             for name in &names {
                 if let Some((_, place)) = self.pending.remove(name) {
-                    self.note(id, place, Err(NameRefusal::NotAnswered { authority: to }));
+                    self.note(id, place, Err(NameRefusal::NoResponse { authority: to }));
                 }
             }
             self.owe_settled(names);

@@ -70,7 +70,7 @@ pub enum NameRefusal {
     NoLease,
     /// The authority did not answer in time.
     #[error("node {} did not answer in time", authority.get())]
-    NotAnswered {
+    NoResponse {
         /// The authority that was asked last.
         authority: NodeNumber,
     },

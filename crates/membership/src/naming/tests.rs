@@ -579,7 +579,7 @@ fn canary_a_message_of_another_epoch() {
 #[test]
 fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
-    for fault in [UnreadFault::AsksNobody, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
+    for fault in [UnreadFault::AsksNone, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
         let run = |seed| run(4, seed, Some(Mutant::Unread(fault))).err().filter(is_seen);
         assert!((0..300).find_map(run).is_some(), "{fault:?}");
     }

@@ -114,7 +114,7 @@ impl UndecidedClaims {
 
     /// Handles the answer of a member: the names of the query that it has, and a lost node that may
     /// have the others. Returns the home, and the names that are no longer granted.
-    pub(super) fn answered(
+    pub(super) fn on_response(
         &mut self,
         question: u64,
         from: NodeNumber,
@@ -192,13 +192,13 @@ mod unit {
     fn a_claim_waits_for_every_member_that_is_asked() {
         let mut claims = UndecidedClaims::default();
         claims.add(7, claim(1, &["x", "y"]));
-        assert_eq!(claims.answered(7, number(3), (&[false, false], None)), None);
-        assert_eq!(claims.answered(7, number(1), (&[false], None)), None);
-        assert_eq!(claims.answered(8, number(1), (&[false, false], None)), None);
+        assert_eq!(claims.on_response(7, number(3), (&[false, false], None)), None);
+        assert_eq!(claims.on_response(7, number(1), (&[false], None)), None);
+        assert_eq!(claims.on_response(8, number(1), (&[false, false], None)), None);
         let y = (number(0), vec!["y".to_owned()]);
-        assert_eq!(claims.answered(7, number(1), (&[false, true], None)), Some(y));
+        assert_eq!(claims.on_response(7, number(1), (&[false, true], None)), Some(y));
         assert!(claims.take_decided().is_empty());
-        claims.answered(7, number(2), (&[false, true], None)).unwrap();
+        claims.on_response(7, number(2), (&[false, true], None)).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Granted, Verdict::Taken]);
     }
@@ -208,12 +208,12 @@ mod unit {
     fn while_objects_move_all_members_are_asked_again() {
         let mut claims = UndecidedClaims::default();
         claims.add(7, Undecided { rounds: 1, ..claim(1, &["x"]) });
-        claims.answered(7, number(1), (&[false], None)).unwrap();
-        claims.answered(7, number(2), (&[false], None)).unwrap();
+        claims.on_response(7, number(1), (&[false], None)).unwrap();
+        claims.on_response(7, number(2), (&[false], None)).unwrap();
         assert!(claims.take_decided().is_empty(), "the second round begins");
         let asked: Vec<u64> = claims.due(5).into_iter().map(|(question, ..)| question).collect();
         assert_eq!(asked, [7]);
-        claims.answered(7, number(1), (&[true], None)).unwrap();
+        claims.on_response(7, number(1), (&[true], None)).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Taken]);
     }
@@ -222,7 +222,7 @@ mod unit {
     fn a_lost_node_that_a_member_could_not_read_may_have_a_name() {
         let mut claims = UndecidedClaims::default();
         claims.add(7, claim(1, &["x", "y"]));
-        claims.answered(7, number(1), (&[false, true], Some(number(9)))).unwrap();
+        claims.on_response(7, number(1), (&[false, true], Some(number(9)))).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Unread(number(9)), Verdict::Taken]);
     }
@@ -233,7 +233,10 @@ mod unit {
         let mut claims = UndecidedClaims::default();
         claims.add(7, claim(1, &["x"]));
         claims.add(8, claim(2, &["x"]));
-        assert_eq!(claims.answered(7, number(1), (&[true], None)), Some((number(0), Vec::new())));
+        assert_eq!(
+            claims.on_response(7, number(1), (&[true], None)),
+            Some((number(0), Vec::new()))
+        );
         let decided = claims.take_decided();
         assert_eq!((decided.len(), decided[0].claim), (1, 1));
     }

@@ -83,7 +83,7 @@ fn check_one(
     files::check_mode(fd, section, is_writer)?;
     let shape = files::shape_of(fd, Path::new("passed descriptor"))?;
     files::check_length(&shape, section, file_offset, length)?;
-    // A file on a mounted tmpfs always reports F_SEAL_SEAL only, which tells nothing. A memory file
+    // A file on a mounted tmpfs always reports F_SEAL_SEAL only, which shows nothing. A memory file
     // that still accepts seals but has none against shrinking could be truncated by its sender.
     if let Ok(seals) = rustix::fs::fcntl_get_seals(fd)
         && !seals.intersects(SealFlags::SEAL | SealFlags::SHRINK)

@@ -278,7 +278,7 @@ pub(super) fn lock_range(
     }
 }
 
-/// Takes a lock that tells [`is_locked`] that a process with this open file description is alive.
+/// Takes a lock that shows [`is_locked`] that a process with this open file description is alive.
 pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
     locks::lock_byte(fd, locks::HELD_AT).map_err(|source| FabricError::System {
         call: "lock",

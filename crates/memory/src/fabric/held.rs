@@ -44,7 +44,7 @@ impl HeldMemory {
         Ok(held)
     }
 
-    /// Opens both files a second time and locks a byte of control. The lock tells [`is_lent`] that
+    /// Opens both files a second time and locks a byte of control. The lock shows [`is_lent`] that
     /// a process with these descriptors is alive.
     pub(super) fn reopen(
         control: BorrowedFd<'_>,

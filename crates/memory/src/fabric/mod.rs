@@ -1,6 +1,6 @@
 //! Fabrics: how a process reaches the bytes of a region. One trait, and one file per back end.
 //!
-//! A fabric owns open descriptors and tells where each section starts in them. It maps nothing:
+//! A fabric owns open descriptors and knows where each section starts in them. It maps nothing:
 //! [`crate::Region`] does that in the same way for every back end.
 
 use std::fmt::Debug;

@@ -89,7 +89,7 @@ impl LazyMap {
             .map_err(|errno| failure("mmap", span, errno))?;
         let (start, bytes) = (mapping.pointer(0), span.length.as_usize());
         faults.register(start.expose_provenance(), bytes)?;
-        // SAFETY: all of the mapping, which nobody else uses yet.
+        // SAFETY: all of the mapping, which nothing else uses yet.
         unsafe { rustix::mm::mprotect(start.cast(), bytes, MprotectFlags::READ) }
             .map_err(|errno| failure("mprotect", span, errno))?;
         Ok(Self { mapping, span, faults })
@@ -199,7 +199,7 @@ impl AsRef<[u8]> for LazyBytes {
     fn as_ref(&self) -> &[u8] {
         let start = self.map.mapping.pointer(self.span.offset.0 - self.map.span.offset.0);
         // SAFETY: checked to be inside the mapping, which lives as long as self. A page can be read
-        // once its bytes are in place, and nobody changes them afterwards.
+        // once its bytes are in place, and nothing changes them afterwards.
         unsafe { std::slice::from_raw_parts(start, self.span.length.as_usize()) }
     }
 }

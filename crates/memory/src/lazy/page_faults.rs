@@ -40,7 +40,7 @@ struct ApiCall {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Range {
+struct UffdRange {
     start: u64,
     length: u64,
 }
@@ -48,7 +48,7 @@ struct Range {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct RegisterCall {
-    range: Range,
+    range: UffdRange,
     mode: u64,
     ioctls: u64,
 }
@@ -67,14 +67,14 @@ struct CopyCall {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct RangeCall {
-    range: Range,
+    range: UffdRange,
     mode: u64,
     done: i64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Event {
+struct UffdMessage {
     kind: u8,
     reserved: [u8; 7],
     flags: u64,
@@ -84,7 +84,7 @@ struct Event {
 
 const CALL_API: Opcode = opcode::read_write::<ApiCall>(GROUP, 0x3f);
 const CALL_REGISTER: Opcode = opcode::read_write::<RegisterCall>(GROUP, 0);
-const CALL_WAKE: Opcode = opcode::read::<Range>(GROUP, 2);
+const CALL_WAKE: Opcode = opcode::read::<UffdRange>(GROUP, 2);
 const CALL_COPY: Opcode = opcode::read_write::<CopyCall>(GROUP, 3);
 const CALL_CONTINUE: Opcode = opcode::read_write::<RangeCall>(GROUP, 7);
 const CALL_POISON: Opcode = opcode::read_write::<RangeCall>(GROUP, 8);
@@ -108,7 +108,7 @@ unsafe impl Ioctl for NewByDevice {
     }
 
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: on success the kernel returns a descriptor that belongs to nobody else.
+        // SAFETY: on success the kernel returns a descriptor that has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(out as RawFd) })
     }
 }
@@ -296,7 +296,7 @@ impl PageFaults {
 
     /// The faults that wait, without waiting for one.
     fn take(&self) -> Result<Vec<FaultAddress>, Errno> {
-        let mut bytes = [MaybeUninit::<u8>::uninit(); EVENTS_MAX * size_of::<Event>()];
+        let mut bytes = [MaybeUninit::<u8>::uninit(); EVENTS_MAX * size_of::<UffdMessage>()];
         let bytes = match rustix::io::read(&self.queue, &mut bytes) {
             Ok((read, _)) => read,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Vec::new()),
@@ -306,9 +306,9 @@ impl PageFaults {
             let word = event.get(at..at + 8).and_then(|word| word.try_into().ok());
             u64::from_ne_bytes(word.unwrap_or_default())
         };
-        let events = bytes.chunks_exact(size_of::<Event>());
+        let events = bytes.chunks_exact(size_of::<UffdMessage>());
         let faults = events.filter(|event| event.first() == Some(&EVENT_PAGE_FAULT));
-        let at = std::mem::offset_of!(Event, address);
+        let at = std::mem::offset_of!(UffdMessage, address);
         Ok(faults.map(|event| word(event, at) as usize).collect())
     }
 }
@@ -326,8 +326,8 @@ fn open_by_call() -> Result<OwnedFd, Errno> {
     unsafe { rustix::mm::userfaultfd(flags) }
 }
 
-fn range(start: usize, bytes: usize) -> Range {
-    Range { start: start as u64, length: bytes as u64 }
+fn range(start: usize, bytes: usize) -> UffdRange {
+    UffdRange { start: start as u64, length: bytes as u64 }
 }
 
 pub(super) fn failed(call: &'static str, errno: Errno) -> PageFaultsError {

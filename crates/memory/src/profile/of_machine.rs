@@ -12,7 +12,7 @@ impl Profile {
     /// Measures this machine. Makes two to nine rounds over all methods and sizes, as many as fit
     /// in `budget`, and one or two for large sizes. The minimum of the rounds is used. Returns
     /// [`Profile::unmeasured`] if there is no memory for the measurement. With a path, the result
-    /// replaces the file there. The second value tells whether it was stored.
+    /// replaces the file there. The second value says whether it was stored.
     #[must_use]
     pub fn measure(budget: Duration, keep: Option<&Path>) -> (Self, bool) {
         measured(budget, None, keep)

@@ -51,7 +51,7 @@ impl Region {
         }
     }
 
-    /// Checks that the file system and the machine have memory for so many more bytes of data.
+    /// Checks that the file system and the machine have memory for this number of further bytes of data.
     ///
     /// # Errors
     /// [`FabricError::NoSpace`] with the numbers.

@@ -12,7 +12,7 @@ impl Region {
     /// Bytes of a sealed object. The result keeps the region mapped.
     ///
     /// This call turns a seal into a Rust borrow. The caller has found the span in a sealed entry
-    /// and has a hold on it, so nobody writes it while the result lives. In this process the window
+    /// and has a hold on it, so nothing writes it while the result lives. In this process the window
     /// is read-only there. Shared memory cannot protect against another process of the same user
     /// that violates the protocol.
     ///

@@ -83,9 +83,9 @@ impl FetchClaim {
         if let Some(object) = state.object(self.object) {
             object.claims -= 1;
         }
-        let gone = state.settle(self.object);
+        let settled = state.settle(self.object);
         drop(state);
-        drop(self.cache.give_back(gone.into_iter().collect()));
+        drop(self.cache.give_back(settled.into_iter().collect()));
     }
 
     /// Copies bytes into a part of the claim and completes it.

@@ -19,7 +19,7 @@ pub struct Mirror {
     id: MirrorId,
     map: Arc<FileMap>,
     has_large_grains: bool,
-    is_file_kept: AtomicBool,
+    is_file_retained: AtomicBool,
 }
 
 /// Outcome of [`Mirror::remove`].
@@ -41,7 +41,7 @@ impl Mirror {
         map: Arc<FileMap>,
         has_large_grains: bool,
     ) -> Self {
-        Self { cache, id, map, has_large_grains, is_file_kept: AtomicBool::new(false) }
+        Self { cache, id, map, has_large_grains, is_file_retained: AtomicBool::new(false) }
     }
 
     /// The file, for readers to map.
@@ -53,7 +53,7 @@ impl Mirror {
     /// Keeps the bytes of the file when the mirror ends: for readers that still have it mapped then.
     /// Its memory is freed with the file.
     pub fn keep_file(&self) {
-        self.is_file_kept.store(true, Ordering::Relaxed);
+        self.is_file_retained.store(true, Ordering::Relaxed);
     }
 
     fn object(&self, key: u64) -> MirrorObjectId {
@@ -73,7 +73,7 @@ impl Mirror {
     ///
     /// # Errors
     /// [`CacheError::Bounds`], [`CacheError::Overlap`], [`CacheError::OtherBlocks`],
-    /// [`CacheError::Gone`], [`CacheError::NoRoom`] after `time`.
+    /// [`CacheError::Removed`], [`CacheError::NoRoom`] after `time`.
     pub fn insert(
         self: &Arc<Self>,
         key: u64,
@@ -94,7 +94,7 @@ impl Mirror {
                 }
                 return match state.hold(id) {
                     true => Ok(MirrorHold { mirror: Arc::clone(self), key }),
-                    false => Err(CacheError::Gone { object: key }),
+                    false => Err(CacheError::Removed { object: key }),
                 };
             }
             let mut evictions = Vec::new();
@@ -136,7 +136,7 @@ impl Mirror {
         let Some(object) = state.object(id) else {
             return RemoveOutcome::Unknown;
         };
-        object.is_gone = true;
+        object.is_removed = true;
         let Some(eviction) = state.take_out(id) else {
             return RemoveOutcome::InUse;
         };
@@ -164,7 +164,7 @@ impl Drop for Mirror {
         let keys = state.keys(self.id);
         let evictions = keys.into_iter().filter_map(|key| state.take_out(self.object(key)));
         let evictions: Vec<_> = evictions.collect();
-        if self.is_file_kept.load(Ordering::Relaxed) {
+        if self.is_file_retained.load(Ordering::Relaxed) {
             evictions.iter().for_each(|eviction| state.forget(eviction, true));
             state.remove_mirror(self.id);
             drop(state);
@@ -322,10 +322,10 @@ impl Drop for MirrorHold {
         if let Some(object) = state.object(self.id()) {
             object.holds -= 1;
         }
-        let gone = state.settle(self.id());
+        let settled = state.settle(self.id());
         drop(state);
-        match gone {
-            Some(gone) => drop(cache.give_back(vec![gone])),
+        match settled {
+            Some(settled) => drop(cache.give_back(vec![settled])),
             None => cache.room_changed.notify_all(),
         }
     }

@@ -46,7 +46,7 @@ pub(super) struct MirroredObject {
     /// Sequence number of the end of its last hold: its position in the order of eviction.
     idle_since: Option<u64>,
     /// Whether it was deleted at its home. New holds are then refused.
-    pub(super) is_gone: bool,
+    pub(super) is_removed: bool,
 }
 
 impl MirroredObject {
@@ -226,7 +226,7 @@ impl CacheState {
         }
         let blocks = blocks.iter().copied().map(MirrorBlock::new).collect();
         let object =
-            MirroredObject { blocks, holds: 1, claims: 0, idle_since: None, is_gone: false };
+            MirroredObject { blocks, holds: 1, claims: 0, idle_since: None, is_removed: false };
         mirror.objects.insert(id.key, object);
     }
 
@@ -237,7 +237,7 @@ impl CacheState {
 
     /// Adds a hold. Returns `false` if the object is missing or deleted.
     pub(super) fn hold(&mut self, id: MirrorObjectId) -> bool {
-        let Some(object) = self.object(id).filter(|object| !object.is_gone) else {
+        let Some(object) = self.object(id).filter(|object| !object.is_removed) else {
             return false;
         };
         object.holds += 1;
@@ -258,7 +258,7 @@ impl CacheState {
         let has_bytes =
             object.blocks.iter().any(|block| block.parts_in(PartState::Complete).next().is_some());
         // An object without bytes frees no room, so an eviction might never remove it.
-        if object.is_gone || !has_bytes {
+        if object.is_removed || !has_bytes {
             return self.take_out(id);
         }
         object.idle_since = Some(since);
@@ -398,8 +398,8 @@ impl CacheState {
         id: MirrorObjectId,
         ranges: &[Span],
     ) -> Result<Vec<Span>, CacheError> {
-        let gone = CacheError::Gone { object: id.key };
-        let object = self.object(id).ok_or(gone)?;
+        let removed = CacheError::Removed { object: id.key };
+        let object = self.object(id).ok_or(removed)?;
         let mut missing = Vec::new();
         for range in ranges {
             let wrong = CacheError::NotInObject { range: *range, object: id.key };
@@ -418,8 +418,8 @@ impl CacheState {
         id: MirrorObjectId,
         ranges: &[Span],
     ) -> Result<PartState, CacheError> {
-        let gone = CacheError::Gone { object: id.key };
-        let object = self.object(id).ok_or(gone)?;
+        let removed = CacheError::Removed { object: id.key };
+        let object = self.object(id).ok_or(removed)?;
         let mut worst = PartState::Complete;
         for range in ranges {
             let wrong = CacheError::NotInObject { range: *range, object: id.key };

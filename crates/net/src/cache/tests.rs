@@ -220,7 +220,7 @@ fn a_new_object_replaces_deleted_ones_but_never_bytes_that_are_held() {
     assert!(matches!(other_blocks, Err(CacheError::OtherBlocks { object: 1 })));
     assert_eq!(mirror.remove(1), RemoveOutcome::InUse);
     assert!(mirror.hold(1).is_none(), "deleted");
-    assert!(matches!(mirror.insert(1, &[chunks(0, 2)], NO_TIME), Err(CacheError::Gone { .. })));
+    assert!(matches!(mirror.insert(1, &[chunks(0, 2)], NO_TIME), Err(CacheError::Removed { .. })));
     assert!(bytes_of(&mirror, chunks(0, 2)).iter().all(|byte| *byte == 1), "but held");
     drop(old);
     assert_eq!(mirror.remove(1), RemoveOutcome::Unknown);

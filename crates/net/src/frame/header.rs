@@ -51,9 +51,9 @@ pub enum Op {
     /// Acknowledges that all ranges of a push are in memory.
     Pushed = 9,
     /// An object was deleted.
-    Gone = 10,
-    /// Acknowledges Gone: no reader of this node can find the object.
-    GoneSeen = 11,
+    Invalidate = 10,
+    /// Acknowledges Invalidate: no reader of this node can find the object.
+    Invalidated = 11,
     /// A request failed.
     Error = 12,
     /// Acknowledges Release: the hold has ended.
@@ -86,8 +86,8 @@ impl Op {
         Self::Release,
         Self::Push,
         Self::Pushed,
-        Self::Gone,
-        Self::GoneSeen,
+        Self::Invalidate,
+        Self::Invalidated,
         Self::Error,
         Self::Released,
         Self::Meet,
@@ -130,8 +130,8 @@ impl Op {
             Self::Release
             | Self::Released
             | Self::Pushed
-            | Self::Gone
-            | Self::GoneSeen
+            | Self::Invalidate
+            | Self::Invalidated
             | Self::Conceal => (0, 0),
         }
     }

@@ -24,8 +24,8 @@
 //! | Released | server | hold | none |
 //! | Push | client | grant | 1 to 256 ranges; Data for each piece follows, Pushed answers |
 //! | Pushed | server | grant | none |
-//! | Gone | server | object | none; the id is that of the notice |
-//! | GoneSeen | client | object | none |
+//! | Invalidate | server | object | none; the id is that of the notice |
+//! | Invalidated | client | object | none |
 //! | Error | server | code | a text |
 //! | Meet, Met | client, server | none | where a network card's end of the connection is |
 //! | Expose | client | hold | 1 to 256 ranges |
@@ -112,14 +112,14 @@ impl ExpectedRanges {
     /// Checks that a header is that of the next piece, and returns the piece.
     ///
     /// # Errors
-    /// [`FrameError::NotAsked`] with the expected and the received range.
+    /// [`FrameError::Unrequested`] with the expected and the received range.
     pub fn check(&self, header: &FrameHeader) -> Result<Span, FrameError> {
         let found = Span::new(Offset(header.offset), Length(header.length));
         match self.next() {
             Some(piece) if header.id == self.id && found == piece => Ok(piece),
             next => {
                 let expected = next.map(|piece| (self.id, piece));
-                Err(FrameError::NotAsked { id: header.id, found, expected })
+                Err(FrameError::Unrequested { id: header.id, found, expected })
             }
         }
     }

@@ -81,7 +81,7 @@ fn pieces_end_where_chunks_end() {
             FrameHeader { offset: header.offset + 1, ..header },
             FrameHeader { length: header.length + 1, ..header },
         ] {
-            assert!(matches!(expected.check(&wrong), Err(FrameError::NotAsked { .. })));
+            assert!(matches!(expected.check(&wrong), Err(FrameError::Unrequested { .. })));
         }
         expected.advance();
         assert!(expected.check(&header).is_err(), "the same again");

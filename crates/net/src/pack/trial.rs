@@ -8,7 +8,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum pause: a link that has become slower is noticed within a minute.
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 
-/// Packed pieces have to be faster by one part of so many: less is noise.
+/// Packed pieces have to be faster by one part in this number: less is noise.
 const GAIN_PARTS: u64 = 8;
 
 /// Pieces that arrived without a pause in between.

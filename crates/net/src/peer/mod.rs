@@ -189,8 +189,8 @@ impl Peer {
     /// # Errors
     /// [`NetError::Connection`], [`NetError::Lost`]. The peer repeats its notice on the next
     /// connection.
-    pub fn acknowledge_gone(&self, notice: u64, object: u64) -> Result<(), NetError> {
-        small::acknowledge_gone(&self.small, notice, object)
+    pub fn acknowledge_invalidation(&self, notice: u64, object: u64) -> Result<(), NetError> {
+        small::acknowledge_invalidation(&self.small, notice, object)
     }
 
     /// Fetches ranges of a held object into the mirror, except parts that are complete or arriving

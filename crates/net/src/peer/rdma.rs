@@ -152,16 +152,16 @@ impl OneSidedConnection {
 /// Sends a request and receives its answer.
 fn request(
     control: &mut PeerConnection,
-    (asked, answered): (Op, Op),
+    (request, response): (Op, Op),
     offset: u64,
     body: &[u8],
 ) -> Result<Vec<u8>, Failure> {
-    control.writer.write_bytes(asked, 0, offset, body)?;
+    control.writer.write_bytes(request, 0, offset, body)?;
     let stall = control.reader.stall();
     let header = control.reader.header(stall)?;
     let body = control.reader.body(&header)?;
     match header.op {
-        op if op == answered && header.offset == offset => Ok(body),
+        op if op == response && header.offset == offset => Ok(body),
         Op::Error => Err(Failure::Refused(String::from_utf8_lossy(&body).into_owned())),
         op => {
             let place = "where the answer for network cards is due";

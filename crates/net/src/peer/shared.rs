@@ -70,8 +70,8 @@ pub trait DaemonControl: Send + Sync {
     fn ticket(&self) -> Result<Ticket, String>;
 
     /// Receives the peer's notice that an object was deleted. Must return soon. The daemon answers
-    /// with [`Peer::acknowledge_gone`], from any thread.
-    fn gone(&self, notice: u64, object: u64);
+    /// with [`Peer::acknowledge_invalidation`], from any thread.
+    fn on_invalidate(&self, notice: u64, object: u64);
 }
 
 /// An object that is held at its home.
@@ -104,14 +104,14 @@ impl PeerShared {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What one of so many connections asks for, if it asks for packed pieces.
+    /// What each of this number of connections requests, if it asks for packed pieces.
     pub(super) fn pack_wish(&self, connections: usize) -> Option<PackWish> {
         let rate = self.link().bytes_per_second() / connections.max(1) as u64;
         let wish = self.options.packing.wish(rate)?;
         (wish.rate == 0 || self.pack_trial().is_open(Instant::now())).then_some(wish)
     }
 
-    /// Records what one of so many connections has received.
+    /// Records what each of this number of connections has received.
     pub(super) fn on_stretch(&self, stretch: &Stretch, elapsed: Duration, connections: usize) {
         // Assume that the other connections receive at the same rate.
         let count = connections as u64;

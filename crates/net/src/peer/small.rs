@@ -282,12 +282,12 @@ fn send_release(small: &Small, live: &SmallConnection, hold: u64) -> Result<(), 
     live.write(Op::Release, id, hold, &[])
 }
 
-pub(super) fn acknowledge_gone(
+pub(super) fn acknowledge_invalidation(
     small: &Arc<Small>,
     notice: u64,
     object: u64,
 ) -> Result<(), NetError> {
-    let sent = connection(small).and_then(|live| live.write(Op::GoneSeen, notice, object, &[]));
+    let sent = connection(small).and_then(|live| live.write(Op::Invalidated, notice, object, &[]));
     sent.map_err(|error| small.peer.dialer.error(&small.peer, error))
 }
 
@@ -384,11 +384,11 @@ fn receive(
         Ok(header) => header,
         Err(ConnectionError::Stalled { .. }) => {
             let begin = waits_since.get_or_insert_with(Instant::now);
-            let is_asked = {
+            let is_queried = {
                 let table = live.table();
                 !table.pending.is_empty() || !table.releases.is_empty()
             };
-            if !is_asked {
+            if !is_queried {
                 *begin = Instant::now();
                 return Ok(());
             }
@@ -406,13 +406,13 @@ fn receive(
     small.peer.on_progress();
     match header.op {
         Op::Data => on_data(live, reader, &header),
-        Op::Gone => {
-            small.peer.control.gone(header.id, header.offset);
+        Op::Invalidate => {
+            small.peer.control.on_invalidate(header.id, header.offset);
             Ok(())
         }
         Op::Released => {
             if !live.table().releases.remove(&header.id) {
-                return Err(not_asked(&header));
+                return Err(unrequested(&header));
             }
             small.releases().all.remove(&header.offset);
             Ok(())
@@ -431,8 +431,8 @@ fn receive(
         Op::Error => {
             let text = String::from_utf8_lossy(&reader.body(&header)?).into_owned();
             let code = ErrorCode::from_word(header.offset);
-            let asked = live.table().pending.remove(&header.id);
-            match asked {
+            let pending = live.table().pending.remove(&header.id);
+            match pending {
                 Some(Pending::Read(pending)) => {
                     let peer = small.peer.options.name.clone();
                     pending.0.fetch.fail(NetError::Refused { peer, code, text });
@@ -442,14 +442,14 @@ fn receive(
                     live.table().pending.insert(header.id, open);
                     on_answer(live, &header, SmallAnswer::Refused(code, text))
                 }
-                None => Err(not_asked(&header)),
+                None => Err(unrequested(&header)),
             }
         }
-        _ => Err(not_asked(&header)),
+        _ => Err(unrequested(&header)),
     }
 }
 
-fn not_asked(header: &FrameHeader) -> ConnectionError {
+fn unrequested(header: &FrameHeader) -> ConnectionError {
     let place = "where no such answer is due";
     FrameError::Unexpected { op: header.op, id: header.id, place }.into()
 }
@@ -469,7 +469,7 @@ fn on_answer(
             live.changed.notify_all();
             Ok(())
         }
-        _ => Err(not_asked(header)),
+        _ => Err(unrequested(header)),
     }
 }
 
@@ -480,7 +480,7 @@ fn on_data(
 ) -> Result<(), ConnectionError> {
     // Removed during the receive, so that the lock is not held for a body.
     let Some(Pending::Read(mut pending)) = live.table().pending.remove(&header.id) else {
-        return Err(not_asked(header));
+        return Err(unrequested(header));
     };
     let (request, expected) = &mut *pending;
     let received = expected.check(header).map_err(ConnectionError::from).and_then(|piece| {

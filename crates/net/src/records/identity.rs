@@ -200,11 +200,11 @@ impl TlsIdentity {
     pub fn replace(&self, material: &TlsMaterial) -> Result<usize, ConnectionError> {
         let configs = material.configs(ALPN).map_err(tls_error)?;
         let mut state = self.lock();
-        let (kept, ended) = std::mem::take(&mut state.open)
+        let (left, ended) = std::mem::take(&mut state.open)
             .into_iter()
             .filter(|one| one.socket.strong_count() > 0)
             .partition::<Vec<_>, _>(|one| configs.check(&one.peer).is_ok());
-        (state.configs, state.open) = (configs, kept);
+        (state.configs, state.open) = (configs, left);
         for one in &ended {
             if let Some(socket) = one.socket.upgrade() {
                 socket.cut(format!("the certificate of {} is no longer accepted", one.member));
@@ -307,7 +307,7 @@ fn handshake(socket: &Socket, connection: &mut Connection) -> Result<(), Connect
         while !rest.is_empty() {
             connection.read_tls(&mut rest)?;
             if let Err(error) = connection.process_new_packets() {
-                // Send the alert, which tells the peer the reason.
+                // Send the alert, with the reason for the peer.
                 let _ = connection.write_tls(&mut to_send);
                 let _ = socket.write_all(&to_send);
                 return Err(tls_error(error));

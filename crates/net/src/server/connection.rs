@@ -153,8 +153,8 @@ impl PeerSession<'_> {
                 self.shared.source.release(&self.member, HoldId(header.offset));
                 lock(&self.writer).write_bytes(Op::Released, header.id, header.offset, &[])
             }
-            (Op::GoneSeen, ConnectionClass::Small) => {
-                self.shared.source.gone_seen(&self.member, header.offset);
+            (Op::Invalidated, ConnectionClass::Small) => {
+                self.shared.source.on_invalidated(&self.member, header.offset);
                 Ok(())
             }
             (Op::Meet | Op::Expose | Op::Conceal, ConnectionClass::Rdma) => self.on_rdma(&header),

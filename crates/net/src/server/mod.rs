@@ -134,8 +134,8 @@ impl DataServer {
     /// Notifies a member that an object was deleted. Returns whether the notice was sent. Without a
     /// connection it is not, and the member's daemon asks again when it connects.
     #[must_use]
-    pub fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
-        self.shared.registry.notify_gone(member, object)
+    pub fn send_invalidation(&self, member: &MemberLife, object: u64) -> bool {
+        self.shared.registry.send_invalidation(member, object)
     }
 
     /// Disconnects a member whose incarnation has ended: revokes its unused tickets and ends its

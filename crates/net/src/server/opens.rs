@@ -28,7 +28,7 @@ struct WaitingOpen {
 }
 
 #[derive(Default)]
-struct State {
+struct OpensState {
     waiting: Vec<WaitingOpen>,
     has_thread: bool,
     is_closed: bool,
@@ -40,7 +40,7 @@ pub(super) struct Opens<'a> {
     socket: &'a Socket,
     member: MemberLife,
     writer: SharedWriter,
-    state: Mutex<State>,
+    state: Mutex<OpensState>,
 }
 
 impl<'a> Opens<'a> {
@@ -53,7 +53,7 @@ impl<'a> Opens<'a> {
         Self { shared, socket, member, writer, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OpensState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

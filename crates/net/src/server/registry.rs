@@ -37,7 +37,7 @@ struct ServedConnection {
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     connections: HashMap<u64, ServedConnection>,
     next: u64,
     is_closed: bool,
@@ -46,18 +46,18 @@ struct State {
 
 /// All connections of a server.
 pub(super) struct Registry {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<RegistryState>, Condvar)>,
     connections_max: usize,
     per_member_max: usize,
 }
 
 /// A registered connection; dropping the entry at the end of the thread removes it.
 pub(super) struct RegistryEntry {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<RegistryState>, Condvar)>,
     number: u64,
 }
 
-fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
+fn lock(state: &(Mutex<RegistryState>, Condvar)) -> MutexGuard<'_, RegistryState> {
     state.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -137,7 +137,7 @@ impl Registry {
         ended.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
     }
 
-    pub(super) fn notify_gone(&self, member: &MemberLife, object: u64) -> bool {
+    pub(super) fn send_invalidation(&self, member: &MemberLife, object: u64) -> bool {
         let (number, writers) = {
             let mut state = lock(&self.state);
             state.next += 1;
@@ -151,7 +151,7 @@ impl Registry {
         };
         writers.into_iter().any(|(writer, socket)| {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            let sent = writer.write_bytes(Op::Gone, number, object, &[]);
+            let sent = writer.write_bytes(Op::Invalidate, number, object, &[]);
             if let Err(error) = &sent {
                 socket.cut(format!("a notice was not sent: {error}"));
             }

@@ -79,7 +79,7 @@ pub trait Source: Send + Sync {
     fn release(&self, member: &MemberLife, hold: HoldId);
 
     /// Records the answer to a notice: no reader of the member can find the object.
-    fn gone_seen(&self, member: &MemberLife, object: u64);
+    fn on_invalidated(&self, member: &MemberLife, object: u64);
 }
 
 /// Grants that peers may fill.

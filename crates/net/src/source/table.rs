@@ -159,7 +159,7 @@ impl Source for TableSource {
         self.lock().holds.remove(&(member.clone(), hold));
     }
 
-    fn gone_seen(&self, member: &MemberLife, object: u64) {
+    fn on_invalidated(&self, member: &MemberLife, object: u64) {
         self.lock().seen.push((member.clone(), object));
     }
 }

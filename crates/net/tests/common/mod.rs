@@ -103,7 +103,7 @@ impl DaemonControl for TestControl {
         self.server.lock().unwrap().issue_ticket(&self.member).map_err(|error| error.to_string())
     }
 
-    fn gone(&self, notice: u64, object: u64) {
+    fn on_invalidate(&self, notice: u64, object: u64) {
         self.gone.lock().unwrap().push((notice, object));
     }
 }

@@ -37,7 +37,7 @@ struct PyBuffer {
 
 /// An instance. Python fills it with zeros: an instance that Python code created has no bytes.
 #[repr(C)]
-struct Exporter {
+struct BufferExporter {
     base: PyObject,
     data: *mut u8,
     size: ffi::Py_ssize_t,
@@ -49,7 +49,7 @@ unsafe extern "C" fn get_buffer(object: *mut PyObject, view: *mut PyBuffer, flag
     // SAFETY: Python holds the GIL and passes an instance and a structure to fill. The instance
     // keeps the bytes, and the view keeps the instance.
     unsafe {
-        let exporter = object.cast::<Exporter>();
+        let exporter = object.cast::<BufferExporter>();
         if view.is_null() {
             let text = c"no view of a memory buffer to fill";
             ffi::PyErr_SetString(ffi::PyExc_BufferError, text.as_ptr());
@@ -83,7 +83,7 @@ unsafe extern "C" fn deallocate(object: *mut PyObject) {
     // SAFETY: Python calls this once, for an instance without references, with the GIL. An
     // instance of a heap type has a reference to its type.
     unsafe {
-        let owner = (*object.cast::<Exporter>()).owner;
+        let owner = (*object.cast::<BufferExporter>()).owner;
         let class = ffi::Py_TYPE(object);
         ffi::PyObject_Free(object.cast());
         ffi::Py_DECREF(class.cast());
@@ -104,7 +104,7 @@ fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
         ];
         let mut spec = ffi::PyType_Spec {
             name: c"farrow._native.Memory".as_ptr(),
-            basicsize: c_int::try_from(size_of::<Exporter>())?,
+            basicsize: c_int::try_from(size_of::<BufferExporter>())?,
             itemsize: 0,
             flags: ffi::Py_TPFLAGS_DEFAULT as c_uint,
             slots: slots.as_mut_ptr(),
@@ -126,14 +126,14 @@ pub unsafe fn export<'py>(
     size: usize,
     owner: RawOwner,
 ) -> PyResult<Bound<'py, PyAny>> {
-    const { assert!(offset_of!(Exporter, base) == 0) };
+    const { assert!(offset_of!(BufferExporter, base) == 0) };
     let size = ffi::Py_ssize_t::try_from(size)
         .map_err(|_| PyBufferError::new_err(format!("a buffer of {size} bytes")))?;
     let class = class(py)?.as_type_ptr();
-    // SAFETY: the class is alive; the new instance has the layout of `Exporter`.
+    // SAFETY: the class is alive; the new instance has the layout of `BufferExporter`.
     unsafe {
         let object = Bound::from_owned_ptr_or_err(py, ffi::PyType_GenericAlloc(class, 0))?;
-        let exporter = object.as_ptr().cast::<Exporter>();
+        let exporter = object.as_ptr().cast::<BufferExporter>();
         (*exporter).data = data;
         (*exporter).size = size;
         (*exporter).owner = Box::into_raw(Box::new(owner));

@@ -44,7 +44,7 @@ pub(crate) struct ClientAccount {
 
 impl ClientAccount {
     /// The account of all departed clients of a namespace.
-    pub(crate) const fn gone(namespace: NamespaceId) -> Self {
+    pub(crate) const fn ended(namespace: NamespaceId) -> Self {
         Self { namespace, client: 0 }
     }
 }
@@ -181,9 +181,9 @@ impl Blocks {
     /// A client left: its usage is added to that of the departed clients of its namespace.
     pub(crate) fn disown(&mut self, owner: ClientAccount) {
         if let Some(usage) = self.usage.remove(&owner) {
-            let gone = self.usage.entry(ClientAccount::gone(owner.namespace)).or_default();
-            gone.bytes.0 += usage.bytes.0;
-            gone.objects += usage.objects;
+            let ended = self.usage.entry(ClientAccount::ended(owner.namespace)).or_default();
+            ended.bytes.0 += usage.bytes.0;
+            ended.objects += usage.objects;
         }
     }
 
@@ -198,22 +198,22 @@ impl Blocks {
     }
 
     /// Usage of departed clients, of all namespaces.
-    pub(crate) fn usage_of_gone(&self) -> Usage {
-        let gone = self.usage.iter().filter(|(account, _)| account.client == 0);
-        gone.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
+    pub(crate) fn usage_of_ended(&self) -> Usage {
+        let ended = self.usage.iter().filter(|(account, _)| account.client == 0);
+        ended.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
     }
 
     /// The sum of the accounts of a namespace.
     pub(crate) fn usage_of_namespace(&self, namespace: NamespaceId) -> Usage {
         let last = ClientAccount { namespace, client: u32::MAX };
-        let accounts = self.usage.range(ClientAccount::gone(namespace)..=last);
+        let accounts = self.usage.range(ClientAccount::ended(namespace)..=last);
         accounts.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
     }
 
     /// The account of a block: that of its owner, or of departed clients.
     fn account(&mut self, owner: ClientAccount) -> &mut Usage {
-        let gone = ClientAccount::gone(owner.namespace);
-        let owner = if self.usage.contains_key(&owner) { owner } else { gone };
+        let ended = ClientAccount::ended(owner.namespace);
+        let owner = if self.usage.contains_key(&owner) { owner } else { ended };
         self.usage.entry(owner).or_default()
     }
 
@@ -278,18 +278,18 @@ mod tests {
         assert_eq!(blocks.usage(second), usage(128, 1));
         blocks.disown(first);
         assert_eq!(
-            (blocks.usage(first), blocks.usage(ClientAccount::gone(NamespaceId(7)))),
+            (blocks.usage(first), blocks.usage(ClientAccount::ended(NamespaceId(7)))),
             (usage(0, 0), usage(384, 1))
         );
         blocks.retire(run, BlockRole::Primary).unwrap();
-        assert_eq!(blocks.usage(ClientAccount::gone(NamespaceId(7))), usage(384, 0));
+        assert_eq!(blocks.usage(ClientAccount::ended(NamespaceId(7))), usage(384, 0));
         blocks.retire(run, BlockRole::Extra).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(true));
         assert_eq!(blocks.usage_of_namespace(NamespaceId(7)), blocks.usage_of_all());
         assert_eq!(blocks.usage_of_namespace(NamespaceId(6)), usage(0, 0));
         assert_eq!(
-            (blocks.usage(ClientAccount::gone(NamespaceId(7))), blocks.usage_of_all()),
+            (blocks.usage(ClientAccount::ended(NamespaceId(7))), blocks.usage_of_all()),
             (usage(0, 0), usage(128, 1))
         );
     }

@@ -1,6 +1,6 @@
 //! Orders of eviction, which a home keeps from call to call.
 //!
-//! A scan of all objects takes time in their number, and the daemon answers nobody meanwhile. So the
+//! A scan of all objects takes time in their number, and the daemon answers no client meanwhile. So the
 //! home keeps the first part of each order. When half of it is used up, every further choice scans
 //! some of the objects, until the next order is complete. An order has the objects that were used
 //! before its scan began: no object that is missing comes before one of them, except for those that
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::ids::{ObjectId, Slot};
 
-/// Part of the candidates whose order is kept.
-pub(crate) const KEPT_PART: usize = 8;
+/// Part of the candidates whose order is retained.
+pub(crate) const RETAINED_PART: usize = 8;
 
-/// Candidates whose order is kept at least.
-const KEPT_MIN: usize = 1024;
+/// Candidates whose order is retained at least.
+const RETAINED_MIN: usize = 1024;
 
 /// The place of a candidate in an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ pub(crate) enum VictimScope {
     Directory,
 }
 
-/// The kept orders, by [`EvictionPolicy::order`] and scope.
+/// The retained orders, by [`EvictionPolicy::order`] and scope.
 #[derive(Debug, Default)]
 pub(crate) struct VictimOrders(BTreeMap<(&'static str, VictimScope), VictimOrder>);
 
@@ -73,7 +73,7 @@ impl VictimOrders {
 
 impl VictimOrder {
     pub(crate) fn new(scope: VictimScope, mut places: Vec<VictimPlace>) -> Self {
-        let scanned = (places.len() / KEPT_PART).max(KEPT_MIN).min(places.len());
+        let scanned = (places.len() / RETAINED_PART).max(RETAINED_MIN).min(places.len());
         if scanned < places.len() {
             places.select_nth_unstable(scanned);
         }
@@ -98,10 +98,10 @@ impl VictimOrder {
 
     /// Whether half of it is used up, so that the next order should follow.
     pub(crate) fn is_half_used(&self) -> bool {
-        self.scanned >= KEPT_MIN && self.first.len() <= self.scanned / 2
+        self.scanned >= RETAINED_MIN && self.first.len() <= self.scanned / 2
     }
 
-    /// Drops what is not to be kept.
+    /// Drops the rest.
     pub(crate) fn shorten(&mut self) {
         self.later = Vec::new();
         self.first.truncate(self.scanned);

@@ -121,7 +121,7 @@ impl HoldClaim {
 struct HoldPool {
     free: Vec<HoldSlot>,
     blocks: Vec<BlockCounts>,
-    /// The first block, in which the client tells of its open seals.
+    /// The first block, in which the client publishes its open seals.
     first: Option<Arc<Alias>>,
 }
 
@@ -231,7 +231,7 @@ impl HoldTable {
     ///
     /// # Errors
     /// Memory that cannot be written.
-    pub fn tell_open_seals(&self, open: u64) -> Result<(), StoreError> {
+    pub fn publish_open_seals(&self, open: u64) -> Result<(), StoreError> {
         let pool = lock(&self.pool);
         match &pool.first {
             Some(block) if self.is_usable() => store_word(block, OPEN_SEALS_WORD, open << 1 | 1),

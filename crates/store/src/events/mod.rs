@@ -161,8 +161,8 @@ impl Event {
 /// crc32c of all words but the first, which changes, and the checksum itself.
 fn checksum(words: &[u64; EVENT_WORDS]) -> u64 {
     let mut bytes = [0u8; EVENT_WORDS * 8];
-    let told = words.iter().enumerate().filter(|(i, _)| *i != 0 && *i != CHECKSUM_WORD);
-    for (chunk, (_, word)) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(told) {
+    let payload = words.iter().enumerate().filter(|(i, _)| *i != 0 && *i != CHECKSUM_WORD);
+    for (chunk, (_, word)) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
         *chunk = word.to_le_bytes();
     }
     u64::from(crc32c::crc32c(&bytes))

@@ -116,7 +116,7 @@ impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Id(id) => write!(f, "object {id}"),
-            Self::Name(name) => write!(f, "name {:?}", own_name(name)),
+            Self::Name(name) => write!(f, "object named {:?}", own_name(name)),
         }
     }
 }

@@ -22,14 +22,14 @@ impl Home {
 
     /// Usage of all disconnected clients.
     #[must_use]
-    pub fn usage_of_gone(&self) -> Usage {
-        self.blocks.usage_of_gone()
+    pub fn usage_of_ended(&self) -> Usage {
+        self.blocks.usage_of_ended()
     }
 
     /// Check that the accounts add up to the total.
     pub(super) fn check_accounts(&self) -> Result<(), String> {
         let clients = self.clients().map(|record| self.usage_of(record.client));
-        let sum = clients.fold(self.usage_of_gone(), Usage::plus);
+        let sum = clients.fold(self.usage_of_ended(), Usage::plus);
         let namespaces = self.namespaces().map(|one| self.usage_of_namespace(one.id));
         let in_namespaces = namespaces.fold(Usage::default(), Usage::plus);
         let granted = self.granted_bytes();

@@ -335,7 +335,7 @@ fn store_fates(
         let slot = candidate.slot;
         match candidate.fate {
             // An object with a directory entry is never deferred.
-            Fate::Gone | Fate::Later => {
+            Fate::Removed | Fate::Later => {
                 void.push(slot);
                 continue;
             }

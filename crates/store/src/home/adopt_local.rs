@@ -24,7 +24,7 @@ use crate::tables::grants::{FoundGrant, Grants, run_of};
 
 /// Creator of an object whose client disconnected. It equals no grant's client, so no grant may
 /// overlap the object.
-const NOBODY: u32 = u32::MAX;
+const WITHOUT_CLIENT: u32 = u32::MAX;
 
 /// The contents of the entry pages, besides candidates.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub(super) struct LocalSurvey {
 /// The client of an entry page.
 #[derive(Clone, Copy)]
 struct PageOwner {
-    /// Its number, or [`NOBODY`].
+    /// Its number, or [`WITHOUT_CLIENT`].
     client: u32,
     /// The account of its objects.
     account: ClientAccount,
@@ -56,7 +56,7 @@ pub(super) fn survey(
     let mut survey = LocalSurvey::default();
     for page in area.used_pages() {
         let words = area.read_page(page)?;
-        let client = area.client_of_page(page).unwrap_or(NOBODY);
+        let client = area.client_of_page(page).unwrap_or(WITHOUT_CLIENT);
         let account = accounts.of(client, area.namespace_of_page(page));
         let owner = PageOwner { client, account };
         for (number, words) in area.entries(page, &words) {
@@ -145,7 +145,7 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
 /// Take the blocks of objects in the directory off the grants. They are first: before each
 /// publication the former home checked that enough grant records are free. Those records must not
 /// be used up for objects that clients sealed themselves.
-fn take_off_told(
+fn take_off_published(
     candidates: &mut [KeepCandidate],
     found: &[FoundGrant],
     grants: &mut Grants,
@@ -153,12 +153,13 @@ fn take_off_told(
     dropped: &mut Vec<Dropped>,
 ) -> Result<(), StoreError> {
     let blocks = settle_blocks(candidates, found, dropped)?;
-    let in_directory = candidates.iter().filter(|c| !c.is_local && c.fate != Fate::Gone);
+    let in_directory = candidates.iter().filter(|c| !c.is_local && c.fate != Fate::Removed);
     let runs = in_directory.flat_map(|c| c.extra.iter().chain([&c.primary]));
     let starts: BTreeSet<u64> = runs.map(|run| run.start).collect();
-    let told = blocks.iter().filter(|(start, _)| starts.contains(start));
-    let told: Vec<Run> = told.map(|(start, block)| Run { start: *start, end: block.end }).collect();
-    clients.iter().try_for_each(|client| grants.take_off(*client, &told))
+    let published = blocks.iter().filter(|(start, _)| starts.contains(start));
+    let published: Vec<Run> =
+        published.map(|(start, block)| Run { start: *start, end: block.end }).collect();
+    clients.iter().try_for_each(|client| grants.take_off(*client, &published))
 }
 
 /// Find the blocks of all objects, and take them off the grants of their creators. If a client
@@ -172,7 +173,7 @@ pub(super) fn settle_all(
     dropped: &mut Vec<Dropped>,
 ) -> Result<Vec<(u64, Block)>, StoreError> {
     if candidates.iter().any(|candidate| candidate.is_local) {
-        take_off_told(candidates, found, grants, clients, dropped)?;
+        take_off_published(candidates, found, grants, clients, dropped)?;
     }
     // Each round but the last defers all such objects of one client.
     for _ in 0..=clients.len() {
@@ -221,7 +222,7 @@ impl Home {
             let number = self.number_of(candidate.slot)?;
             let life = self.locals.area.life(number)?;
             match candidate.fate {
-                Fate::Gone => {
+                Fate::Removed => {
                     void.push(number);
                     continue;
                 }

@@ -38,7 +38,7 @@ pub(super) struct NameCheck<'a> {
 }
 
 /// A name to check.
-struct NameClaim {
+struct AdoptedName {
     id: ObjectId,
     name: Span,
     hash: NameHash,
@@ -91,8 +91,8 @@ impl<'a> NameCheck<'a> {
     }
 
     /// The fault of a name. If there is none, the name's range is marked as taken.
-    fn fault(&mut self, claim: &NameClaim) -> Result<Option<String>, StoreError> {
-        let NameClaim { id, name, hash, sealed_at_ns, .. } = *claim;
+    fn fault(&mut self, claim: &AdoptedName) -> Result<Option<String>, StoreError> {
+        let AdoptedName { id, name, hash, sealed_at_ns, .. } = *claim;
         let mut bytes = vec![0; name.length.0 as usize];
         self.control.region().refresh(name)?;
         self.control.region().copy_out(name.offset, &mut bytes)?;
@@ -126,11 +126,11 @@ impl<'a> NameCheck<'a> {
 }
 
 /// All names of objects that stay, those of later objects first.
-fn claims(candidates: &[KeepCandidate], spilled: &[(Entry, bool)]) -> Vec<NameClaim> {
+fn claims(candidates: &[KeepCandidate], spilled: &[(Entry, bool)]) -> Vec<AdoptedName> {
     let is_named =
         |one: &&KeepCandidate| !one.name.is_empty() && !one.is_local && one.fate == Fate::Sealed;
     let of_candidates = (0..).zip(candidates).filter(|(_, one)| is_named(one));
-    let of_candidates = of_candidates.map(|(index, one)| NameClaim {
+    let of_candidates = of_candidates.map(|(index, one)| AdoptedName {
         id: one.id,
         name: one.name,
         hash: one.name_hash,
@@ -138,14 +138,14 @@ fn claims(candidates: &[KeepCandidate], spilled: &[(Entry, bool)]) -> Vec<NameCl
         owner: NameOwner::Candidate(index),
     });
     let of_spilled = (0..).zip(spilled).filter(|(_, (entry, _))| !entry.name.is_empty());
-    let of_spilled = of_spilled.map(|(index, (entry, _))| NameClaim {
+    let of_spilled = of_spilled.map(|(index, (entry, _))| AdoptedName {
         id: entry.id,
         name: entry.name,
         hash: NameHash(entry.name_hash),
         sealed_at_ns: entry.sealed_at_ns,
         owner: NameOwner::Spilled(index),
     });
-    let mut claims: Vec<NameClaim> = of_candidates.chain(of_spilled).collect();
+    let mut claims: Vec<AdoptedName> = of_candidates.chain(of_spilled).collect();
     claims.sort_by_key(|one| Reverse(one.sealed_at_ns));
     claims
 }

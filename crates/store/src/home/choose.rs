@@ -43,20 +43,20 @@ impl Choice {
 #[derive(Debug, Default)]
 pub(super) struct Simulation {
     /// The objects, in order.
-    pub(super) gone: Vec<Choice>,
+    pub(super) evicted: Vec<Choice>,
     /// Bytes of the heap that would become free.
     pub(super) bytes: u64,
-    /// Objects that still have a block of which one has gone, by the start of the block.
+    /// Objects that still have a block of which one is freed, by the start of the block.
     sharers: BTreeMap<u64, u32>,
     runs: Vec<Run>,
     names: Vec<Run>,
 }
 
-/// Whether enough objects are gone. The flag says that no more follow.
+/// Whether enough objects are evicted. The flag says that no more follow.
 type IsEnough<'a> = dyn FnMut(&mut Home, &Simulation, bool) -> bool + 'a;
 
 impl Simulation {
-    /// One more object is gone.
+    /// One more object is evicted.
     fn add(&mut self, home: &mut Home, choice: Choice) -> Result<(), StoreError> {
         for run in &choice.runs {
             let all = home.blocks.get(*run).map_or(1, |block| block.sharers());
@@ -76,16 +76,16 @@ impl Simulation {
             home.names.heap_mut().free(name).map_err(wrong)?;
             self.names.push(name);
         }
-        self.gone.push(choice);
+        self.evicted.push(choice);
         Ok(())
     }
 
-    /// Takes back what was freed. Returns the objects that were gone.
+    /// Takes back what was freed. Returns the objects that were evicted.
     fn undo(self, home: &mut Home) -> Result<Vec<Choice>, StoreError> {
         let runs = self.runs.iter().rev().all(|run| home.space.claim(*run));
         let names = self.names.iter().rev().all(|run| home.names.heap_mut().claim(*run));
         if runs && names {
-            Ok(self.gone)
+            Ok(self.evicted)
         } else {
             Err(wrong("what a simulation freed cannot be taken back"))
         }
@@ -145,7 +145,7 @@ impl Home {
         let mut simulation = Simulation::default();
         let mut found = Ok(false);
         while matches!(found, Ok(false))
-            && limit.is_none_or(|limit| simulation.gone.len() < limit)
+            && limit.is_none_or(|limit| simulation.evicted.len() < limit)
             && let Some(place) = order.next()
         {
             let stamp_of = |slot| uses::stamp_of_home(self.region(), self.layout(), slot);
@@ -156,7 +156,7 @@ impl Home {
                 other => other.map(|_| false),
             };
         }
-        if matches!(found, Ok(false)) && !simulation.gone.is_empty() {
+        if matches!(found, Ok(false)) && !simulation.evicted.is_empty() {
             found = Ok(is_enough(self, &simulation, true));
         }
         let choices = simulation.undo(self)?;
@@ -180,7 +180,7 @@ impl Home {
         let Some(sealed) = self.sealed_in(slot)? else {
             return Ok(None);
         };
-        let SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
+        let EvictableObject { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
         let mut used_at = stamp_of(slot)?;
         if let Some(before) = before {
             used_at = used_at.max(stamp_of(before)?);
@@ -202,7 +202,7 @@ impl Home {
     }
 
     /// The sealed object in a slot.
-    fn sealed_in(&self, slot: Slot) -> Result<Option<SealedObject>, StoreError> {
+    fn sealed_in(&self, slot: Slot) -> Result<Option<EvictableObject>, StoreError> {
         if let Some(number) = self.layout().client_entry(slot) {
             let known = self.locals.known.get(&slot.0).copied();
             let Some(known) = known.filter(|_| !self.retiring.contains(slot.0)) else {
@@ -210,7 +210,7 @@ impl Home {
             };
             let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
             let namespace = self.locals.area.namespace_of(number);
-            return Ok(known.run.map(|run| SealedObject {
+            return Ok(known.run.map(|run| EvictableObject {
                 id,
                 namespace,
                 is_replica: false,
@@ -225,12 +225,12 @@ impl Home {
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
         let Entry { id, namespace, is_replica, sealed_at_ns, name, .. } = entry;
-        Ok(Some(SealedObject { id, namespace, is_replica, sealed_at_ns, runs, name }))
+        Ok(Some(EvictableObject { id, namespace, is_replica, sealed_at_ns, runs, name }))
     }
 }
 
 /// The properties of a sealed object that eviction needs.
-struct SealedObject {
+struct EvictableObject {
     id: ObjectId,
     namespace: NamespaceId,
     is_replica: bool,

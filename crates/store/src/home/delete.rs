@@ -100,14 +100,14 @@ impl Home {
         let runs = self.runs_of(slot, entry)?;
         let sequence = self.directory.sequence(slot)?;
         // Events describe the original, so a replica has none.
-        let is_told = !entry.is_replica;
-        if is_told {
+        let is_announced = !entry.is_replica;
+        if is_announced {
             self.draft_event_of(why, entry)?;
         }
         self.directory.set_sequence(slot, sequence.with(EntryState::Retiring))?;
         failpoint!("delete.retiring");
         self.free_name(entry)?;
-        if is_told {
+        if is_announced {
             self.publish_event()?;
         }
         self.pins.set(slot, false)?;

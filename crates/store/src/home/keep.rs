@@ -5,7 +5,7 @@
 //! client may delete the object before the hold is published. Until the creator confirms its hold
 //! or disconnects, the home treats the object as held.
 //!
-//! This state is in private memory. Each client tells in its hold block how many such seals it has
+//! This state is in private memory. Each client publishes in its hold block how many such seals it has
 //! open. After a kill, the next home retains the objects of a client with open seals, until the
 //! client confirms that it holds all objects it still uses.
 

@@ -294,7 +294,7 @@ impl Home {
         let client = self.locals.area.client_of(number);
         let namespace = self.locals.area.namespace_of(number);
         let of_client = client.map(|client| self.accounts.of(client, namespace));
-        let owner = of_client.unwrap_or(ClientAccount::gone(namespace));
+        let owner = of_client.unwrap_or(ClientAccount::ended(namespace));
         self.blocks.seal(block, BlockRole::Primary, owner);
         let slot = self.layout().client_slot(number);
         self.locals.known.insert(slot.0, KnownEntry { run, sealed_at_ns });

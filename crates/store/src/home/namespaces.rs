@@ -11,7 +11,7 @@ use crate::tables::names::check_full_name;
 use crate::tables::namespaces::{Namespace, NamespaceOptions};
 
 /// Maximum number of names that an error lists.
-const NAMES_TOLD_MAX: usize = 64;
+const NAMES_LISTED_MAX: usize = 64;
 
 impl Home {
     /// Create a namespace. It persists, with its objects, until it is dropped.
@@ -90,7 +90,7 @@ impl Home {
     pub fn namespace(&self, name: &str) -> Result<&Namespace, StoreError> {
         self.namespaces.find(name).ok_or_else(|| StoreError::NoSuchNamespace {
             name: name.to_owned(),
-            known: (self.namespaces().skip(1).take(NAMES_TOLD_MAX))
+            known: (self.namespaces().skip(1).take(NAMES_LISTED_MAX))
                 .map(|one| one.options.name.clone())
                 .collect(),
         })

@@ -14,7 +14,7 @@ const READ_PAGE_COST: usize = 32;
 /// Cost of each object that is registered.
 const OBJECT_COST: usize = 8;
 
-/// A part may use at most one in so many of the free grant records, which other clients need too.
+/// A part may use at most one in this number of the free grant records, which other clients need too.
 const PART_OF_RECORDS: usize = 4;
 
 /// How far a registration has come. Objects that a client seals meanwhile may be left out.

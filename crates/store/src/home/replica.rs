@@ -90,7 +90,7 @@ impl Home {
         if self.is_loading(head.id) {
             return Err(StoreError::BadRequest { reason: "the replica is being brought already" });
         }
-        self.take_blocks(head, true, ClientAccount::gone(namespace))
+        self.take_blocks(head, true, ClientAccount::ended(namespace))
     }
 
     /// Take memory for an object that `client` wrote in another region, and that becomes one of this
@@ -137,7 +137,7 @@ impl Home {
         };
         let owner = match seal.importer {
             Some(client) => self.accounts.of(client.0, seal.namespace),
-            None => ClientAccount::gone(seal.namespace),
+            None => ClientAccount::ended(seal.namespace),
         };
         if let Some(primary) = runs.first().copied() {
             self.blocks.seal(primary, BlockRole::Primary, owner);

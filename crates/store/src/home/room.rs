@@ -96,7 +96,7 @@ impl Looks {
     }
 
     fn is_next(&mut self, simulation: &Simulation, is_last: bool) -> bool {
-        let count = simulation.gone.len();
+        let count = simulation.evicted.len();
         if count == 1 {
             self.next = 1;
         }
@@ -278,13 +278,13 @@ impl Home {
             VictimScope::Directory,
             limit,
             &mut |home, simulation, is_last| {
-                if simulation.gone.len() <= count {
+                if simulation.evicted.len() <= count {
                     (count, common) = (0, 0);
                 }
-                let added = simulation.gone.iter().skip(count);
+                let added = simulation.evicted.iter().skip(count);
                 common += added.filter(|one| victims.known.contains(&one.candidate.id)).count();
-                count = simulation.gone.len();
-                // Victims that are not gone in this simulation have slots too.
+                count = simulation.evicted.len();
+                // Victims that are not evicted in this simulation have slots too.
                 let slots = u64::from(vacant + victims.slots) + (count - common) as u64;
                 if looks.is_next(simulation, is_last) && slots >= room.slots.into() {
                     fit = fit_all(home.names.heap_mut(), &room.names);

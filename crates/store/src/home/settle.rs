@@ -30,7 +30,7 @@ const ROUNDS_MAX: u32 = 8;
 pub(super) enum Fate {
     Sealed,
     Retiring,
-    Gone,
+    Removed,
     /// Sealed and not registered yet: its block is part of its client's grant.
     Later,
 }
@@ -51,7 +51,7 @@ pub(super) struct KeepCandidate {
     /// Whether a client wrote its entry.
     pub(super) is_local: bool,
     /// Whether its creator may go on using memory that became part of it: plain bytes that it wrote in
-    /// place, or blocks of its pool. What was copied into an object is used by nobody without a hold.
+    /// place, or blocks of its pool. What was copied into an object is unused without a hold.
     pub(super) is_in_place: bool,
     pub(super) fate: Fate,
 }
@@ -150,7 +150,7 @@ pub(super) fn settle_blocks(
             candidate.retire("an extra block is granted to another client", dropped);
         } else if candidate.is_local && is_others(&candidate.primary) {
             candidate.retire("its block is granted to another client", dropped);
-            candidate.fate = Fate::Gone;
+            candidate.fate = Fate::Removed;
         }
     }
     for _ in 0..ROUNDS_MAX {
@@ -165,7 +165,7 @@ pub(super) fn settle_blocks(
             };
             candidate.retire("its blocks overlap those of another object", dropped);
             if is_primary {
-                candidate.fate = Fate::Gone;
+                candidate.fate = Fate::Removed;
             }
         }
     }
@@ -182,7 +182,7 @@ fn overlapping(grants: &[FoundGrant], run: Run) -> impl Iterator<Item = &FoundGr
 fn sorted_claims(candidates: &[KeepCandidate]) -> Vec<RangeClaim> {
     let mut claims = Vec::with_capacity(candidates.len());
     for (index, candidate) in candidates.iter().enumerate() {
-        if matches!(candidate.fate, Fate::Gone | Fate::Later) {
+        if matches!(candidate.fate, Fate::Removed | Fate::Later) {
             continue;
         }
         let weight = |source| (source, candidate.sealed_at_ns, candidate.slot.0);
@@ -312,7 +312,7 @@ mod tests {
     fn of_two_primary_blocks_the_younger_goes() {
         let mut all = [candidate(0, 2, run(0, 4), &[]), candidate(1, 1, run(2, 6), &[])];
         assert_eq!(settle(&mut all), (vec![(2, 1, 0)], 1));
-        assert_eq!(all[0].fate, Fate::Gone);
+        assert_eq!(all[0].fate, Fate::Removed);
     }
 
     #[test]

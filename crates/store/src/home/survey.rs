@@ -14,7 +14,7 @@ use crate::tables::slot_set::SlotSet;
 /// Objects whose blocks one part of a survey looks up at most.
 const SLOTS_IN_PART: usize = 1024;
 
-/// A hold block costs as much as so many objects, though it has some 500 holds: they are only noted.
+/// A hold block costs as much as this number of objects, though it has some 500 holds: they are only noted.
 const HOLD_BLOCK_COST: usize = 32;
 
 /// Bytes of distinct blocks that sealed objects have.

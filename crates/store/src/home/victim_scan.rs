@@ -8,7 +8,9 @@ use super::Home;
 use super::choose::Choice;
 use crate::alloc::eviction::EvictionPolicy;
 use crate::alloc::space::Run;
-use crate::alloc::victim_order::{KEPT_PART, VictimOrder, VictimPlace, VictimScan, VictimScope};
+use crate::alloc::victim_order::{
+    RETAINED_PART, VictimOrder, VictimPlace, VictimScan, VictimScope,
+};
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::format::ids::Slot;
@@ -19,7 +21,7 @@ const SCANNED_SLOTS: usize = 2048;
 
 /// Slots that are scanned for the next order, for each victim: the scan ends before the second half
 /// of this order does.
-const SLOTS_FOR_VICTIM: usize = 2 * KEPT_PART;
+const SLOTS_FOR_VICTIM: usize = 2 * RETAINED_PART;
 
 /// What a scan of slots looks for.
 struct SlotScan<'a> {

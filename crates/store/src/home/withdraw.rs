@@ -52,7 +52,7 @@ impl Home {
     /// pages back to the kernel. Fewer bytes are withdrawn if fewer are free.
     ///
     /// # Errors
-    /// [`StoreError::TooManyGrants`] if the free memory lies in so many parts that their records
+    /// [`StoreError::TooManyGrants`] if the free memory lies in more parts than their records
     /// would leave too few for clients. Ranges withdrawn before stay so.
     pub fn withdraw_pages(&mut self, bytes: Length) -> Result<Vec<Span>, StoreError> {
         let page = self.layout().page.0;

@@ -167,7 +167,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Whether one part in so many of the records is free.
+    /// Whether one part in this number of the records is free.
     ///
     /// # Errors
     /// [`StoreError::TooManyGrants`] with the limit.

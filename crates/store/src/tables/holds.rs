@@ -151,14 +151,14 @@ impl HoldArea {
 
     /// Whether a client says that it has no open seal: it holds all objects whose memory it uses.
     pub(crate) fn has_no_open_seal(&self, client: u32) -> Result<bool, StoreError> {
-        let mut told = Vec::new();
+        let mut marks = Vec::new();
         for block in self.blocks_of(client) {
             let at = Offset(self.span_of(block).offset.0 + OPEN_SEALS_WORD * 8);
-            told.extend(self.pages.read(Span::new(at, Length(8)), Some(client))?);
+            marks.extend(self.pages.read(Span::new(at, Length(8)), Some(client))?);
         }
         // One block says how many are open; the word of the others is 0.
-        told.retain(|word| *word != 0);
-        Ok(told == [1])
+        marks.retain(|word| *word != 0);
+        Ok(marks == [1])
     }
 
     /// How many blocks are assigned.

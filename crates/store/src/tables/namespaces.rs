@@ -86,7 +86,7 @@ impl NamespaceTable {
         Ok((table, damaged))
     }
 
-    /// Create a namespace and return its number. `is_unused` tells whether nothing is left of an
+    /// Create a namespace and return its number. `is_unused`: whether nothing is left of an
     /// earlier namespace with a number.
     pub(crate) fn create(
         &mut self,

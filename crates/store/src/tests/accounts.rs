@@ -49,12 +49,12 @@ fn accounts_outlive_a_home_but_not_their_client() {
     let mut home = world.adopt();
     assert_eq!((home.usage_of(one.slot), home.usage_of(two.slot)), before);
     home.client_leave(one.slot).unwrap();
-    assert_eq!((home.usage_of(one.slot), home.usage_of_gone().objects), (usage(0, 0), 3));
+    assert_eq!((home.usage_of(one.slot), home.usage_of_ended().objects), (usage(0, 0), 3));
     home.check().unwrap();
     // Another client in the same slot starts with nothing.
     let three = Client::join(&world, &mut home).unwrap();
     assert_eq!((three.slot, home.usage_of(three.slot)), (one.slot, usage(0, 0)));
     three.put(&mut home, b"of three", None).unwrap();
-    assert_eq!((home.usage_of(three.slot).objects, home.usage_of_gone().objects), (1, 3));
+    assert_eq!((home.usage_of(three.slot).objects, home.usage_of_ended().objects), (1, 3));
     home.check().unwrap();
 }

@@ -151,7 +151,7 @@ fn what_clients_with_open_seals_sealed_outlives_a_kill_and_its_deletion() {
     let mut home = world.create();
     let (a, b) =
         (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
-    a.holds.tell_open_seals(1).unwrap();
+    a.holds.publish_open_seals(1).unwrap();
     let (first, second) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &a));
     // One that does not tell its open seals.
     let (gone, others) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &b));
@@ -190,13 +190,13 @@ fn what_a_client_without_open_seals_sealed_is_not_retained_after_a_kill() {
     let mut home = world.create();
     let (idle, busy) =
         (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
-    idle.holds.tell_open_seals(1).unwrap();
-    busy.holds.tell_open_seals(2).unwrap();
+    idle.holds.publish_open_seals(1).unwrap();
+    busy.holds.publish_open_seals(2).unwrap();
     let (free, used) = (seal_in_place(&mut home, &idle), seal_in_place(&mut home, &idle));
     let open = seal_in_place(&mut home, &busy);
     let hold = idle.reader.hold(&idle.holds, Target::Id(used)).unwrap().unwrap();
-    idle.holds.tell_open_seals(0).unwrap();
-    busy.holds.tell_open_seals(1).unwrap();
+    idle.holds.publish_open_seals(0).unwrap();
+    busy.holds.publish_open_seals(1).unwrap();
     drop(home);
 
     let mut home = world.adopt_in_doubt();
@@ -216,7 +216,7 @@ fn objects_in_doubt_stay_in_doubt_over_an_upgrade() {
     let world = World::new(small());
     let mut home = world.create();
     let a = Client::join(&world, &mut home).unwrap();
-    a.holds.tell_open_seals(1).unwrap();
+    a.holds.publish_open_seals(1).unwrap();
     let id = seal_in_place(&mut home, &a);
     drop(home);
     let home = world.adopt_in_doubt();

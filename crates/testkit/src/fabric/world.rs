@@ -33,7 +33,7 @@ pub enum Role {
 }
 
 /// The processes of the parties.
-enum Place {
+enum PartyProcesses {
     /// All in this process.
     OneProcess(Made),
     /// The home, if the contract has one, is in this process; the others are in the started ones.
@@ -53,7 +53,7 @@ type Introduced = (Vec<u8>, Vec<OwnedFd>);
 
 /// A new region of a back end, and the processes of its parties.
 pub struct World {
-    place: Place,
+    place: PartyProcesses,
     backend: Backend,
     step: RefCell<u32>,
 }
@@ -62,7 +62,7 @@ impl World {
     /// All parties in this process.
     #[must_use]
     pub fn in_one_process(backend: &Backend) -> Self {
-        let place = Place::OneProcess((backend.make)(geometry()));
+        let place = PartyProcesses::OneProcess((backend.make)(geometry()));
         Self { place, backend: *backend, step: RefCell::new(0) }
     }
 
@@ -78,9 +78,9 @@ impl World {
                 let wire = ProcessSocket::of_child();
                 let memory = RefCell::new(wire.receive().expect("where the memory lies"));
                 let party = party.parse().expect("the number of a party");
-                Place::Started { party, wire, memory, early: RefCell::default() }
+                PartyProcesses::Started { party, wire, memory, early: RefCell::default() }
             }
-            Err(_) => Place::First {
+            Err(_) => PartyProcesses::First {
                 made: (backend.make)(geometry()),
                 started: RefCell::default(),
                 test: test.split_once("::").map_or(test, |(_, path)| path).to_owned(),
@@ -92,7 +92,7 @@ impl World {
     /// Whether all parties share one address space.
     #[must_use]
     pub fn is_one_process(&self) -> bool {
-        matches!(self.place, Place::OneProcess(_))
+        matches!(self.place, PartyProcesses::OneProcess(_))
     }
 
     /// Creates the parties, each with its own map. Called once, at the beginning.
@@ -101,7 +101,7 @@ impl World {
     /// If a party cannot map the region.
     #[track_caller]
     pub fn parties<const N: usize>(&self, roles: [Role; N]) -> [Participant<'_>; N] {
-        if let Place::First { made, started, test } = &self.place {
+        if let PartyProcesses::First { made, started, test } = &self.place {
             let mut started = started.borrow_mut();
             for (number, _) in roles.iter().enumerate().filter(|(_, role)| **role != Role::Home) {
                 let child = started.entry(number).or_insert_with(|| Started::new(test, number));
@@ -113,9 +113,9 @@ impl World {
             let mut party = Participant { world: self, number, role, region: None };
             number += 1;
             let is_here = match &self.place {
-                Place::OneProcess(_) => true,
-                Place::First { .. } => role == Role::Home,
-                Place::Started { party: own, .. } => *own == party.number,
+                PartyProcesses::OneProcess(_) => true,
+                PartyProcesses::First { .. } => role == Role::Home,
+                PartyProcesses::Started { party: own, .. } => *own == party.number,
             };
             let mut region = None;
             party.exchange(is_here.then_some(|| region = Some(self.map(role))));
@@ -129,7 +129,7 @@ impl World {
     /// # Panics
     /// If one does not finish, or fails.
     pub fn finish(self) {
-        if let Place::First { started, .. } = &self.place {
+        if let PartyProcesses::First { started, .. } = &self.place {
             for (number, child) in started.borrow_mut().iter_mut() {
                 let status = child.wait();
                 assert!(status.is_some_and(|one| one.success()), "party {number}: {status:?}");
@@ -139,16 +139,18 @@ impl World {
 
     fn map(&self, role: Role) -> Arc<Region> {
         let fabric = match (&self.place, role) {
-            (Place::Started { memory, .. }, _) => self.reach(memory.take(), role),
-            (Place::OneProcess(made) | Place::First { made, .. }, Role::Home) => {
+            (PartyProcesses::Started { memory, .. }, _) => self.reach(memory.take(), role),
+            (PartyProcesses::OneProcess(made) | PartyProcesses::First { made, .. }, Role::Home) => {
                 Arc::clone(&made.home)
             }
-            (Place::OneProcess(made) | Place::First { made, .. }, Role::Client) => {
-                Arc::clone(&made.client)
-            }
-            (Place::OneProcess(made) | Place::First { made, .. }, Role::Other) => {
-                Arc::clone(&made.other)
-            }
+            (
+                PartyProcesses::OneProcess(made) | PartyProcesses::First { made, .. },
+                Role::Client,
+            ) => Arc::clone(&made.client),
+            (
+                PartyProcesses::OneProcess(made) | PartyProcesses::First { made, .. },
+                Role::Other,
+            ) => Arc::clone(&made.other),
         };
         let (access, proximity) = match role {
             Role::Home => (Access::Home, Proximity::Local),
@@ -199,31 +201,31 @@ impl World {
     }
 
     /// Sends the result of a local act to the other processes.
-    fn tell(&self, packet: &Packet) {
+    fn deliver(&self, packet: &Packet) {
         match &self.place {
-            Place::OneProcess(_) => {}
-            Place::First { started, .. } => forward(&started.borrow(), packet, None),
+            PartyProcesses::OneProcess(_) => {}
+            PartyProcesses::First { started, .. } => forward(&started.borrow(), packet, None),
             // The first process may have ended already, after an act that failed.
-            Place::Started { wire, .. } => drop(wire.say(packet)),
+            PartyProcesses::Started { wire, .. } => drop(wire.say(packet)),
         }
     }
 
     /// Waits for the result of an act of another process.
     fn hear(&self, party: usize, step: u32) -> Packet {
         match &self.place {
-            Place::OneProcess(_) => unreachable!("all are here"),
-            Place::First { started, .. } => {
+            PartyProcesses::OneProcess(_) => unreachable!("all are here"),
+            PartyProcesses::First { started, .. } => {
                 let mut started = started.borrow_mut();
                 let child = started.get_mut(&party).expect("a party that was started");
                 let packet = child.wire.hear().unwrap_or_else(|error| {
-                    let is_gone = error.kind() == std::io::ErrorKind::UnexpectedEof;
-                    let status = if is_gone { child.wait() } else { None };
+                    let is_closed = error.kind() == std::io::ErrorKind::UnexpectedEof;
+                    let status = if is_closed { child.wait() } else { None };
                     panic!("party {party} says nothing at step {step}: {error}; {status:?}")
                 });
                 forward(&started, &packet, Some(party));
                 packet
             }
-            Place::Started { wire, early, .. } => {
+            PartyProcesses::Started { wire, early, .. } => {
                 let mut early = early.borrow_mut();
                 loop {
                     if let Some(packet) = early.remove(&step) {
@@ -240,9 +242,9 @@ impl World {
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = match &self.place {
-            Place::OneProcess(_) => "in one process",
-            Place::First { .. } => "in processes, the first",
-            Place::Started { .. } => "in processes, one that was started",
+            PartyProcesses::OneProcess(_) => "in one process",
+            PartyProcesses::First { .. } => "in processes, the first",
+            PartyProcesses::Started { .. } => "in processes, one that was started",
         };
         write!(f, "{:?}, {place}", self.backend)
     }
@@ -315,7 +317,7 @@ impl<'w> Participant<'w> {
             Ok(value) => Ok(value.to_bytes()),
             Err(panic) => Err(words_of(&**panic)),
         };
-        self.world.tell(&Packet { step, place, result: said });
+        self.world.deliver(&Packet { step, place, result: said });
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 

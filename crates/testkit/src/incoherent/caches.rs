@@ -11,7 +11,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::CacheSettings;
-use super::copy::{Copy, CopyFile, LINE_WORDS_MAX, Line};
+use super::copy::{Copy, CopyFile, LINE_WORDS_MAX, LineWords};
 use crate::random::Random;
 
 /// Recently used lines, which the demon picks more often.
@@ -156,7 +156,7 @@ impl Caches {
     }
 
     /// The line, if this node did not write it.
-    fn clean(&self, line: Span) -> Option<Line> {
+    fn clean(&self, line: Span) -> Option<LineWords> {
         let now = self.own.look(line);
         (now == self.seen.look(line)).then_some(now)
     }
@@ -166,7 +166,7 @@ impl Caches {
     }
 
     /// Writes the line to memory and returns it.
-    fn write_back(&self, line: Span) -> Line {
+    fn write_back(&self, line: Span) -> LineWords {
         let now = self.own.look(line);
         self.memory.put(line, &now);
         self.seen.put(line, &now);
@@ -175,8 +175,8 @@ impl Caches {
 
     /// Updates the line from memory. `before` is its last content in memory known to this node. A
     /// word that this node stored to since then stays, and is dirty.
-    fn fetch(&self, line: Span, before: &Line) {
-        let memory: Line = self.memory.look(line);
+    fn fetch(&self, line: Span, before: &LineWords) {
+        let memory: LineWords = self.memory.look(line);
         let own = self.own.words(line);
         for (index, (before, memory)) in before.iter().zip(&memory).enumerate() {
             if before != memory {

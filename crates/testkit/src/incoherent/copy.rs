@@ -79,7 +79,7 @@ impl Fabric for CopyFile {
 }
 
 /// A line's words. Those after the end of a short line are 0.
-pub(super) type Line = [u64; LINE_WORDS_MAX];
+pub(super) type LineWords = [u64; LINE_WORDS_MAX];
 
 /// A copy, mapped readable and writable.
 #[derive(Debug)]
@@ -111,10 +111,10 @@ impl Copy {
     }
 
     /// A line as it was at one moment: two reads agree, so no store happened between them.
-    pub(super) fn look(&self, span: Span) -> Line {
+    pub(super) fn look(&self, span: Span) -> LineWords {
         let words = self.words(span);
         let once = || {
-            let mut line = Line::default();
+            let mut line = LineWords::default();
             for (index, word) in line.iter_mut().enumerate().take(words.len()) {
                 *word = words.load(index, Ordering::Acquire).unwrap_or_default();
             }
@@ -132,7 +132,7 @@ impl Copy {
     }
 
     /// Stores a line to which no other thread stores.
-    pub(super) fn put(&self, span: Span, line: &Line) {
+    pub(super) fn put(&self, span: Span, line: &LineWords) {
         let words = self.words(span);
         for (index, word) in line.iter().enumerate().take(words.len()) {
             words.store(index, *word, Ordering::Release);

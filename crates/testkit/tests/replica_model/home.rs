@@ -171,7 +171,7 @@ impl Protocol {
         Some(())
     }
 
-    /// `tell_member_gone`.
+    /// `invalidate_at_member`.
     fn notify(&self, state: &mut State, id: usize, reader: usize) {
         if !state.readers[reader].is_member {
             state.home.last[id][reader] = Last::None;
@@ -256,7 +256,7 @@ impl Protocol {
         may_have && !self.is(Mutant::EvictionWithoutRecall)
     }
 
-    /// An eviction: `victims`, `try_leave`, and the last look at the members that are noted.
+    /// An eviction: `victims`, `begin_leave`, and the last look at the members that are noted.
     fn evict(&self, state: &mut State, step: Step) -> Option<()> {
         match (step, state.home.victim) {
             (Step::TakeOver, None) => {

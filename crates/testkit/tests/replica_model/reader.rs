@@ -376,7 +376,7 @@ impl Protocol {
                 state.readers[reader].is_up.then_some(())?;
                 let notices = &mut state.links[reader].notices;
                 let (id, number) = (index < notices.len()).then(|| notices.remove(index))?;
-                self.objects_gone(state, reader, id);
+                self.on_invalidation(state, reader, id);
                 state.links[reader].acks.push((id, number));
             }
             Step::EvictReplica(id) => {
@@ -411,7 +411,7 @@ impl Protocol {
             }
             Step::Rejoin => {
                 (state.readers[reader].is_up && !state.readers[reader].is_member).then_some(())?;
-                self.objects_gone(state, reader, EVERYTHING);
+                self.on_invalidation(state, reader, EVERYTHING);
                 let it = &mut state.readers[reader];
                 (it.has_lease, it.is_member) = (true, true);
             }
@@ -442,16 +442,16 @@ impl Protocol {
         Some(())
     }
 
-    /// `objects_gone`, and `drop_replicas_of` for all objects of the home.
-    fn objects_gone(&self, state: &mut State, reader: usize, id: usize) {
+    /// `on_invalidation`, and `drop_replicas_of` for all objects of the home.
+    fn on_invalidation(&self, state: &mut State, reader: usize, id: usize) {
         let ids = if id == EVERYTHING { 0..IDS } else { id..id + 1 };
         let it = &mut state.readers[reader];
         if let Some(opening) = &mut it.opening {
             if id != EVERYTHING && !self.is(Mutant::NoticeDuringOpenIgnored) {
                 opening.gone |= bit(id);
             }
-            let is_asked = opening.stage == Stage::Asked(Node::Home);
-            if id == EVERYTHING && is_asked && !self.is(Mutant::AnswerOfEarlierLife) {
+            let is_queried = opening.stage == Stage::Asked(Node::Home);
+            if id == EVERYTHING && is_queried && !self.is(Mutant::AnswerOfEarlierLife) {
                 opening.is_outdated = true;
             }
         }

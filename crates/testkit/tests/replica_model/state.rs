@@ -28,7 +28,7 @@ pub const fn bit(number: usize) -> u8 {
 pub enum Object {
     Unsealed,
     Sealed,
-    /// Being evicted: it cannot be held, and may be sealed again (`try_leave`).
+    /// Being evicted: it cannot be held, and may be sealed again (`begin_leave`).
     Leaving,
     Gone,
 }
@@ -199,7 +199,7 @@ pub struct Client {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reader {
     pub is_up: bool,
-    /// Clients and daemon may rely on replicas: the word in the region (`tell_lease`).
+    /// Clients and daemon may rely on replicas: the word in the region (`publish_lease`).
     pub has_lease: bool,
     pub is_member: bool,
     /// The object whose bytes a replica holds, by id. `GARBAGE`: of none.

@@ -21,7 +21,7 @@ const ABANDONED_MAX: usize = 8192;
 /// Replies that have arrived, and requests without one.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// Requests whose callers wait, or whose replies are kept for them.
+    /// Requests whose callers wait, or whose replies are stored for them.
     pub(super) waiting: BTreeSet<u64>,
     pub(super) replies: BTreeMap<u64, Result<ReplyBody, WireError>>,
     pub(super) has_reader: bool,
@@ -43,7 +43,7 @@ impl Inbox {
         !self.abandoned.is_empty()
     }
 
-    /// Registers that no caller waits for this reply any more, unless it is kept for one.
+    /// Registers that no caller waits for this reply any more, unless it is stored for one.
     pub(super) fn abandon(&mut self, seq: u64, undo: Undo) {
         if matches!(undo, Undo::Keep) {
             return;

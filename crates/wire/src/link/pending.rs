@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::undo::Undo;
-use super::{Call, Link, LinkError, lock};
+use super::{Link, LinkError, PendingCall, lock};
 use crate::{ReplyBody, RequestBody};
 
 /// Why a call of [`Link::call_to_keep`] has no reply.
@@ -12,7 +12,7 @@ use crate::{ReplyBody, RequestBody};
 pub struct NoReply {
     /// The error of the call.
     pub error: LinkError,
-    /// After a timeout: the request is sent, or is sent with the next one, and its reply is kept.
+    /// After a timeout: the request is sent, or is sent with the next one, and its reply is stored.
     pub pending: Option<PendingReply>,
 }
 
@@ -66,8 +66,8 @@ impl PendingReply {
         self.link.receive(self.call(Instant::now(), deadline))
     }
 
-    fn call(&self, started: Instant, deadline: Instant) -> Call<'static> {
-        Call { seq: self.seq, undo: Undo::Keep, started, deadline, interrupt: None }
+    fn call(&self, started: Instant, deadline: Instant) -> PendingCall<'static> {
+        PendingCall { seq: self.seq, undo: Undo::Keep, started, deadline, interrupt: None }
     }
 }
 

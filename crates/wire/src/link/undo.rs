@@ -8,7 +8,7 @@ use crate::{ReplyBody, RequestBody};
 pub(super) enum Undo {
     /// The reply brings no resource.
     Nothing,
-    /// The reply is kept for its caller: see [`super::PendingReply`].
+    /// The reply is stored for its caller: see [`super::PendingReply`].
     Keep,
     /// Granted memory.
     Grant,

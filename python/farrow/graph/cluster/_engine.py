@@ -109,7 +109,7 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
-        # Batches begun with ``begin_batch``, and those of them that a worker has and nobody took.
+        # Batches begun with ``begin_batch``, and those of them that a worker has and no call took.
         # The first is a worker's, so that this process computes the next one beside it.
         self._turn, self._flying = 1, 0
         # How often the next segment was built and then could not be reached.
@@ -535,8 +535,8 @@ class ClusterEngine:
             kept.accounts.append(accounts)
             kept.known += len(more)
         self._run(lambda: self._engine.attach(segment))
-        gone = [one for one in kept.segments if one["about"]["first"] in self._expired]
-        kept.segments = [one for one in kept.segments if one not in gone]
+        expired = [one for one in kept.segments if one["about"]["first"] in self._expired]
+        kept.segments = [one for one in kept.segments if one not in expired]
         where = node or client.node or ""
         kept.segments.append({"name": name, "node": where, "about": about, "named": True})
         kept.made += 1
@@ -549,7 +549,7 @@ class ClusterEngine:
         self._expired.clear()
         over = [entry for entry in self._log if entry.end <= kept.end()]
         self._log = self._log[len(over) :]
-        segments, entries = (one["name"] for one in gone), (one.name for one in over)
+        segments, entries = (one["name"] for one in expired), (one.name for one in over)
         drop(client, [before, *segments, *entries, *unneeded])
 
     def settle(self, timeout: float = 60.0) -> None:

@@ -3,7 +3,7 @@
 //! The part has a descriptor of its own, in which all offsets are those of the whole object. The
 //! byte ranges that it needs become its blocks, so it is stored like any relocated object. Which
 //! bytes of strings, views and nested types are needed is in buffers of the object. These are read
-//! first, and written anew for the part: they become its last block.
+//! first, and rebuilt for the part: they become its last block.
 
 mod new_blocks;
 mod pieces;

@@ -102,7 +102,7 @@ impl<'a> Whole<'a> {
     }
 
     /// Bounds of these ranges, aligned and in order, and the total length of the ranges.
-    fn bounds(&self, ranges: &[(u64, u64)]) -> Result<(Vec<Bounds>, u64), NetFault> {
+    fn bounds(&self, ranges: &[(u64, u64)]) -> Result<(Vec<PieceBounds>, u64), NetFault> {
         let mut sorted = ranges.to_vec();
         sorted.sort_unstable();
         let mut bounds = Vec::with_capacity(sorted.len());
@@ -128,7 +128,7 @@ impl<'a> Whole<'a> {
         Ok((bounds, size))
     }
 
-    fn cut(&self, bounds: &[Bounds]) -> Vec<TransferPiece> {
+    fn cut(&self, bounds: &[PieceBounds]) -> Vec<TransferPiece> {
         let pieces = bounds.iter().filter_map(|(start, end, number)| {
             self.blocks.get(*number).map(|block| block.cut(*start, *end))
         });
@@ -149,10 +149,10 @@ impl<'a> Whole<'a> {
 }
 
 /// Start, end, and the index of the block.
-type Bounds = (u64, u64, usize);
+type PieceBounds = (u64, u64, usize);
 
 /// Joins bounds in one block with at most `gap` bytes between them.
-fn join(bounds: &mut Vec<Bounds>, gap: u64) {
+fn join(bounds: &mut Vec<PieceBounds>, gap: u64) {
     bounds.dedup_by(|next, last| {
         let is_near = next.2 == last.2 && next.0 <= last.1.saturating_add(gap);
         if is_near {

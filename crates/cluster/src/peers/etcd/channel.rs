@@ -349,7 +349,7 @@ mod tests {
             is_plaintext_allowed: false,
         };
         let times = PeerTimes {
-            tell: Duration::from_secs(5),
+            message: Duration::from_secs(5),
             connect: Duration::from_secs(5),
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_timeout: Duration::from_secs(5),

@@ -72,7 +72,7 @@ impl Etcd {
     /// Waits until a read of etcd succeeds.
     pub(super) fn probe(self: &Arc<Self>, runtime: &Handle) -> Result<(), StartError> {
         let failed = |reason| StartError::Etcd { place: self.place.to_string(), reason };
-        let (told, is_told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let etcd = Arc::clone(self);
         runtime.spawn(async move {
             let until = Instant::now() + PROBE_MAX;
@@ -85,9 +85,9 @@ impl Etcd {
                 tokio::time::sleep(REST_MIN * 4).await;
                 result = etcd.try_ask(request.clone(), until - Instant::now()).await;
             }
-            let _ = told.send(result.map(drop));
+            let _ = sender.send(result.map(drop));
         });
-        match is_told.recv_timeout(PROBE_MAX * 2) {
+        match receiver.recv_timeout(PROBE_MAX * 2) {
             Ok(result) => result.map_err(|failure| failed(failure.reason)),
             Err(_) => Err(failed(format!("no answer within {} s", 2 * PROBE_MAX.as_secs()))),
         }
@@ -120,7 +120,7 @@ impl Etcd {
         };
         let ended = tokio::time::timeout(deadline, call).await;
         let (result, generation) = match ended {
-            Ok(Ok(answered)) => answered,
+            Ok(Ok(response)) => response,
             Ok(Err(failure)) => return Err(failure),
             Err(_) => {
                 self.channel.discard(None).await;

@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn a_message_arrives_with_who_and_which_life() {
     let (a, mut b) = (Node::new("a"), Node::new("b"));
-    a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
+    a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
     a.peers.set_incarnation(8);
-    a.peers.tell(&b.address(), Bytes::new());
+    a.peers.send_message(&b.address(), Bytes::new());
     assert_eq!(b.told().1, 8);
 }
 
@@ -42,7 +42,7 @@ fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
     let (token, ..) = b.asked();
     assert_eq!(a.answered(1), Err(PeerError::Deadline { deadline_ms: 300 }));
     let until = Instant::now() + LIMIT;
-    while b.peers.retained().asked.contains_key(&token) {
+    while b.peers.retained().requests.contains_key(&token) {
         assert!(Instant::now() < until, "the question is kept for good");
         b.wait(Instant::now() + Duration::from_millis(10));
     }
@@ -61,7 +61,7 @@ fn nobody_at_the_address_is_said_at_once_and_to_every_asker() {
         let error = a.answered(token).unwrap_err();
         assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     }
-    a.peers.tell(&gone, Bytes::new());
+    a.peers.send_message(&gone, Bytes::new());
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn a_flood_is_refused_and_others_are_served() {
     let mut a = Node::new("a");
     for token in 0..5 {
         a.ask_through(&mut b, token);
-        a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
+        a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
         b.next(|event| {
             matches!(event, PeerEvent::Message { from, .. } if from.as_str() == "a").then_some(())
         });
@@ -277,7 +277,7 @@ fn a_server_that_talks_nonsense_is_an_error_here() {
     let mut a = Node::new("a");
     a.peers.ask(1, &address, Bytes::new(), LIMIT).unwrap();
     assert!(a.answered(1).is_err());
-    a.peers.tell(&address, Bytes::new());
+    a.peers.send_message(&address, Bytes::new());
     server.join().unwrap();
     let mut b = Node::new("b");
     a.ask_through(&mut b, 2);

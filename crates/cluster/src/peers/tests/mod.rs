@@ -36,7 +36,7 @@ struct Node {
 fn options(name: &str) -> PeersOptions {
     // A slow machine must not look like a dead one.
     let times = PeerTimes {
-        tell: Duration::from_secs(5),
+        message: Duration::from_secs(5),
         connect: Duration::from_secs(5),
         keep_alive_interval: Duration::from_secs(5),
         keep_alive_timeout: Duration::from_secs(5),
@@ -97,7 +97,7 @@ impl Node {
         .1
     }
 
-    fn asked(&mut self) -> (AskedToken, NodeName, Bytes) {
+    fn asked(&mut self) -> (RequestToken, NodeName, Bytes) {
         self.next(|event| match event {
             PeerEvent::Request { token, from, incarnation, body } => {
                 assert_eq!(*incarnation, 7);
@@ -128,10 +128,10 @@ impl Node {
 
     fn ended(&mut self, remote_session: RemoteSessionId) -> (Option<bool>, String) {
         self.next(|event| match event {
-            PeerEvent::RemoteSessionEnded { remote_session: of, is_process_gone, reason }
+            PeerEvent::RemoteSessionEnded { remote_session: of, has_process_ended, reason }
                 if *of == remote_session =>
             {
-                Some((*is_process_gone, reason.clone()))
+                Some((*has_process_ended, reason.clone()))
             }
             _ => None,
         })

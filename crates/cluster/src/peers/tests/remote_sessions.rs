@@ -5,7 +5,7 @@ use super::*;
 const REMOTE_SESSION: RemoteSessionId = RemoteSessionId::outgoing(0);
 
 /// Opens a remote session at `a` for a client of `b`.
-fn seated(a: &mut Node, b: &Node) -> RemoteSessionId {
+fn open_session(a: &mut Node, b: &Node) -> RemoteSessionId {
     b.peers.open_remote_session(REMOTE_SESSION, &a.address(), PROCESS).unwrap();
     let (remote_session, from, process) = a.opened();
     assert_eq!((from.as_str(), process, remote_session.is_incoming()), ("b", PROCESS, true));
@@ -34,17 +34,17 @@ fn send_all(
 
 #[test]
 fn bytes_go_both_ways_in_order_and_the_end_says_whether_the_process_lives() {
-    for is_process_gone in [false, true] {
+    for has_process_ended in [false, true] {
         let (mut a, mut b) = (Node::new("a"), Node::new("b"));
-        let remote_session = seated(&mut a, &b);
+        let remote_session = open_session(&mut a, &b);
         b.peers.send(REMOTE_SESSION, Bytes::from_static(b"hello")).unwrap();
         assert_eq!(a.read(remote_session, 5), b"hello");
         a.peers.send(remote_session, Bytes::from_static(b"welcome")).unwrap();
         assert_eq!(b.read(REMOTE_SESSION, 7), b"welcome");
         b.peers.send(REMOTE_SESSION, Bytes::from_static(b"bye")).unwrap();
-        b.peers.end_remote_session(REMOTE_SESSION, is_process_gone);
+        b.peers.end_remote_session(REMOTE_SESSION, has_process_ended);
         assert_eq!(a.read(remote_session, 3), b"bye");
-        assert_eq!(a.ended(remote_session).0, Some(is_process_gone));
+        assert_eq!(a.ended(remote_session).0, Some(has_process_ended));
         b.ask_through(&mut a, 1);
         assert!(b.waiting.is_empty(), "who ended it hears no more: {:?}", b.waiting);
     }
@@ -53,7 +53,7 @@ fn bytes_go_both_ways_in_order_and_the_end_says_whether_the_process_lives() {
 #[test]
 fn the_node_with_the_memory_can_end_a_remote_session_too() {
     let (mut a, mut b) = (Node::new("a"), Node::new("b"));
-    let remote_session = seated(&mut a, &b);
+    let remote_session = open_session(&mut a, &b);
     let last = pattern(0, 3 << 20);
     a.peers.send(remote_session, last.clone().into()).unwrap();
     a.peers.end_remote_session(remote_session, false);
@@ -67,7 +67,7 @@ fn the_node_with_the_memory_can_end_a_remote_session_too() {
 #[test]
 fn twenty_mebibytes_in_frames_of_all_sizes_arrive_whole() {
     let (mut a, mut b) = (Node::new("a"), Node::new("b"));
-    let remote_session = seated(&mut a, &b);
+    let remote_session = open_session(&mut a, &b);
     let all = pattern(0, 20 << 20);
     let mut got = Vec::new();
     for (part, piece) in all.chunks(5 << 20).zip([97 << 10, 4 << 20, 5 << 20, 1 << 20]) {
@@ -121,7 +121,7 @@ fn fill(node: &Node, remote_sessions: &[RemoteSessionId]) -> usize {
 #[test]
 fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
     let (mut a, mut b) = (Node::new("a"), Node::new("b"));
-    let remote_session = seated(&mut a, &b);
+    let remote_session = open_session(&mut a, &b);
     b.peers.send(REMOTE_SESSION, pattern(0, 0).into()).unwrap();
     let sent = fill(&b, &[REMOTE_SESSION]);
     // Bytes that the event loop keeps because its client does not read still count.
@@ -137,7 +137,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
         "the event loop took nothing"
     );
     // Messages and requests are not blocked.
-    b.peers.tell(&a.address(), Bytes::from_static(b"alive"));
+    b.peers.send_message(&a.address(), Bytes::from_static(b"alive"));
     assert_eq!(a.told().2, &b"alive"[..]);
     b.ask_through(&mut a, 1);
     assert!(a.read(remote_session, sent) == pattern(0, sent));
@@ -157,7 +157,7 @@ fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions
     }
     fill(&b, &remote_sessions);
     fill(&a, &theirs);
-    b.peers.tell(&a.address(), Bytes::from_static(b"alive"));
+    b.peers.send_message(&a.address(), Bytes::from_static(b"alive"));
     b.peers.ask(1, &a.address(), Bytes::new(), LIMIT).unwrap();
     // No bytes of the remote sessions are taken: they stay in `waiting`.
     let _ = a.told();
@@ -169,7 +169,7 @@ fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions
 #[test]
 fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
     let (mut a, b) = (Node::new("a"), Node::new("b"));
-    let remote_session = seated(&mut a, &b);
+    let remote_session = open_session(&mut a, &b);
     fill(&b, &[REMOTE_SESSION]);
     b.peers.end_remote_session(REMOTE_SESSION, true);
     // The end is queued after bytes that are not taken, so the stream is cut.
@@ -184,13 +184,13 @@ fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
 #[test]
 fn a_killed_node_ends_its_remote_sessions_and_says_nothing_of_the_process() {
     let (mut a, b) = (Node::new("a"), Node::new("b"));
-    let remote_session = seated(&mut a, &b);
+    let remote_session = open_session(&mut a, &b);
     b.peers.send(REMOTE_SESSION, Bytes::from_static(b"half a requ")).unwrap();
     assert_eq!(a.read(remote_session, 11), b"half a requ");
     drop(b);
     assert_eq!(a.ended(remote_session).0, None);
     let mut b = Node::new("b");
-    seated(&mut a, &b);
+    open_session(&mut a, &b);
     drop(a);
     assert_eq!(b.ended(REMOTE_SESSION).0, None);
     assert!(b.peers.retained().remote_sessions.is_empty());

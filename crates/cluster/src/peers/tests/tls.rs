@@ -61,7 +61,7 @@ fn certified_nodes_speak_and_the_answer_says_who() {
         b.peers.answer(asked, Bytes::new()).unwrap();
         assert_eq!(a.answered(token).unwrap().from.unwrap().as_str(), "b");
     }
-    a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
+    a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told().0.as_str(), "a");
     let remote_session = RemoteSessionId::outgoing(1);
     a.peers.open_remote_session(remote_session, &b.address(), PROCESS).unwrap();

@@ -11,7 +11,7 @@ use crate::protocol::identity::SessionId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerAction {
     /// Sends a message of the membership protocol; it may be lost.
-    Tell {
+    Message {
         /// The destination.
         address: String,
         /// The sending incarnation of this node.
@@ -87,7 +87,7 @@ pub enum PeerAction {
         /// Its slot.
         slot: ClientSlot,
     },
-    /// Asks etcd, which stores the membership; [`NodeState::etcd_answered`](crate::protocol::NodeState::etcd_answered) is called by a
+    /// Asks etcd, which stores the membership; [`NodeState::on_etcd_response`](crate::protocol::NodeState::on_etcd_response) is called by a
     /// deadline.
     AskEtcd {
         /// Identifies the question.

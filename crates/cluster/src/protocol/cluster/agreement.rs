@@ -51,7 +51,12 @@ impl Agreement {
         self.with_embedded(|membership, out| membership.handle(message, now_ms, out))
     }
 
-    pub(super) fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64) -> Vec<Outcome> {
+    pub(super) fn on_etcd_response(
+        &mut self,
+        id: u64,
+        reply: EtcdReply,
+        now_ms: u64,
+    ) -> Vec<Outcome> {
         self.with_etcd(|membership, out| membership.on_response(id, reply, now_ms, out))
     }
 
@@ -147,7 +152,7 @@ impl Agreement {
         let outcome = |output| match output {
             EtcdOutput::Ask { id, request } => Outcome::Ask(PeerAction::AskEtcd { id, request }),
             EtcdOutput::Keep(bytes) => Outcome::Keep(bytes),
-            EtcdOutput::Membership(told) => Outcome::Membership(told),
+            EtcdOutput::Membership(output) => Outcome::Membership(output),
         };
         out.into_iter().map(outcome).collect()
     }

@@ -48,7 +48,7 @@ impl NodeState {
             }
             Question::Sync(question) => {
                 let (barriers, mut context) = self.barriers(now_ms, out);
-                Some(barriers.asked(from, question, &mut context).unwrap_or_else(Answer::No))
+                Some(barriers.on_request(from, question, &mut context).unwrap_or_else(Answer::No))
             }
             Question::Watch { pid, start_time } => {
                 out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
@@ -91,16 +91,16 @@ impl NodeState {
                 out.push(Action::Net(NetAction::IssueTicket { token, node, incarnation, life }));
                 None
             }
-            Question::Gone { objects } if objects.len() > NAMES_MAX => {
+            Question::Invalidate { objects } if objects.len() > NAMES_MAX => {
                 Some(Answer::No(format!("{} objects, {NAMES_MAX} are taken", objects.len())))
             }
-            Question::Gone { objects } => {
-                self.objects_gone(from, &objects, now_ms, out);
+            Question::Invalidate { objects } => {
+                self.on_invalidation(from, &objects, now_ms, out);
                 Some(Answer::Done)
             }
             Question::Draining(is_draining) => {
-                let kept = self.keep_draining_member(from, is_draining);
-                Some(kept.map_or_else(|error| Answer::No(error.to_string()), |()| Answer::Done))
+                let stored = self.keep_draining_member(from, is_draining);
+                Some(stored.map_or_else(|error| Answer::No(error.to_string()), |()| Answer::Done))
             }
             Question::Take { object, number, name, is_pinned } => {
                 let ask = TakeRequest { from, object, number, name: &name, is_pinned };

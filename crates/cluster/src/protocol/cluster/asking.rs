@@ -37,7 +37,7 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
-        let Some(about) = cluster.asked.remove(&token) else {
+        let Some(about) = cluster.questions.remove(&token) else {
             return;
         };
         let answer = answer.and_then(|bytes| {
@@ -51,26 +51,26 @@ impl NodeState {
             (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
                 if self.clients.orphan(slot) == Some(peer) =>
             {
-                self.remote_client_gone(slot, now_ms);
+                self.remote_client_ended(slot, now_ms);
             }
             (PendingQuestion::Watch(slot, _), _) => self.cluster.watch_later(slot, now_ms),
             (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
-                self.family_answered(slot, Some(is_there), now_ms);
+                self.on_family_response(slot, Some(is_there), now_ms);
             }
-            (PendingQuestion::Family(slot), _) => self.family_answered(slot, None, now_ms),
+            (PendingQuestion::Family(slot), _) => self.on_family_response(slot, None, now_ms),
             (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
             (PendingQuestion::Clean(slot), _) => self.cluster.clean_later(slot, now_ms),
             (PendingQuestion::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
             (PendingQuestion::Has { lookup, node }, answer) => {
-                self.cluster.lookup_answered(lookup, &node, answer, out);
+                self.cluster.on_lookup_response(lookup, &node, answer, out);
             }
             (PendingQuestion::Where(search), answer) => {
-                self.hint_answered(search, answer, now_ms, out);
+                self.on_hint_response(search, answer, now_ms, out);
             }
             (PendingQuestion::DataAddress { node, incarnation }, answer) => {
-                self.data_address_answered(
+                self.on_data_address_response(
                     (node.as_str(), incarnation).into(),
                     answer,
                     now_ms,
@@ -78,10 +78,10 @@ impl NodeState {
                 );
             }
             (PendingQuestion::Room { node, incarnation }, answer) => {
-                self.room_answered((node.as_str(), incarnation).into(), answer, now_ms);
+                self.on_room_response((node.as_str(), incarnation).into(), answer, now_ms);
             }
             (PendingQuestion::Draining { node, incarnation, is_draining }, answer) => {
-                self.draining_answered(
+                self.on_draining_response(
                     (node.as_str(), incarnation).into(),
                     is_draining,
                     answer,
@@ -89,10 +89,10 @@ impl NodeState {
                 );
             }
             (PendingQuestion::Take { number, node }, answer) => {
-                self.take_answered((number, &node), answer, now_ms, out);
+                self.on_take_response((number, &node), answer, now_ms, out);
             }
             (PendingQuestion::Untake { number, node }, answer) => {
-                self.untake_answered((number, &node), &answer);
+                self.on_untake_response((number, &node), &answer);
             }
             (PendingQuestion::Ticket { node, number }, answer) => {
                 let result = match answer {
@@ -102,9 +102,9 @@ impl NodeState {
                 };
                 out.push(Action::Net(NetAction::Ticket { number, result }));
             }
-            (PendingQuestion::Gone(notice), answer) => {
+            (PendingQuestion::Invalidate(notice), answer) => {
                 let is_done = matches!(answer, Ok(Answer::Done));
-                self.gone_answered(&notice, is_done, now_ms, out);
+                self.on_invalidation_response(&notice, is_done, now_ms, out);
             }
             (PendingQuestion::Delete { node, which }, answer) => {
                 let result = match answer {
@@ -114,7 +114,7 @@ impl NodeState {
                     }
                     Ok(_) => Err(self.cluster.unreachable(&node)),
                 };
-                self.delete_answered(which, result, out);
+                self.on_delete_response(which, result, out);
             }
             (PendingQuestion::Sync(number), Err(_)) => self.barriers.unanswered(number, now_ms),
             (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {

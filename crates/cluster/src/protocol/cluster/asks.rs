@@ -7,7 +7,7 @@ use super::pending::PendingQuestion;
 use super::questions::{NAMES_MAX, Question};
 use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use crate::protocol::action::Action;
-use crate::protocol::replicas::gone_notice::GoneNotice;
+use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 
 /// A notification is retried for this long: longer than any transient link failure.
 const NOTIFY_MS_MAX: u64 = 30_000;
@@ -44,10 +44,10 @@ impl OptionalCluster {
     /// As [`Self::ask_node`], with a limit of its own for the answer.
     pub(in crate::protocol) fn ask(
         &mut self,
-        asked: PeerQuestion<'_>,
+        peer_question: PeerQuestion<'_>,
         out: &mut Vec<Action>,
     ) -> bool {
-        let PeerQuestion { node, question, about, timeout_ms } = asked;
+        let PeerQuestion { node, question, about, timeout_ms } = peer_question;
         let Some(cluster) = &mut self.0 else {
             return false;
         };
@@ -59,7 +59,7 @@ impl OptionalCluster {
         };
         let token = cluster.next_token;
         cluster.next_token += 1;
-        cluster.asked.insert(token, about);
+        cluster.questions.insert(token, about);
         out.push(Action::Peer(PeerAction::Ask {
             token,
             node: node.to_owned(),
@@ -102,17 +102,17 @@ impl OptionalCluster {
     }
 
     /// Notifies a member that an object is deleted; `false` if that is not possible now.
-    pub(in crate::protocol) fn ask_gone(
+    pub(in crate::protocol) fn send_invalidation_notice(
         &mut self,
-        notice: GoneNotice,
+        notice: InvalidationNotice,
         out: &mut Vec<Action>,
     ) -> bool {
         if !self.is_in_life(&notice.member) {
             return false;
         }
-        let question = Question::Gone { objects: vec![notice.id.lo] };
+        let question = Question::Invalidate { objects: vec![notice.id.lo] };
         let node = notice.member.name.clone();
-        self.ask_node(&node, &question, PendingQuestion::Gone(notice), out)
+        self.ask_node(&node, &question, PendingQuestion::Invalidate(notice), out)
     }
 
     /// Asks a node to delete one of its objects; `false` if that is not possible now.

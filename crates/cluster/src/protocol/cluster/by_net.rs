@@ -37,7 +37,7 @@ impl NodeState {
         if peer.by_net.is_some_and(|before| before != way) {
             peer.by_net = Some(way);
             cluster.has_news = true;
-            self.tell_members();
+            self.notify_members();
         }
     }
 
@@ -56,13 +56,18 @@ impl NodeState {
             let about = PendingQuestion::DataAddress { node: node.clone(), incarnation };
             if !self.cluster.ask_node(&node, &Question::DataAddress, about, out) {
                 let none = Err("it is no member".to_owned());
-                self.data_address_answered((node.as_str(), incarnation).into(), none, now_ms, out);
+                self.on_data_address_response(
+                    (node.as_str(), incarnation).into(),
+                    none,
+                    now_ms,
+                    out,
+                );
             }
         }
     }
 
     /// Handles a node's answer with the address of its data server, or its failure.
-    pub(super) fn data_address_answered(
+    pub(super) fn on_data_address_response(
         &mut self,
         from: PeerLife<'_>,
         answer: Result<Answer, String>,
@@ -91,7 +96,7 @@ impl NodeState {
             }
             _ => peer.by_net = None,
         }
-        self.tell_members();
+        self.notify_members();
     }
 
     /// Handles ended incarnations of nodes; each with whether the node is lost.
@@ -120,7 +125,7 @@ impl NodeState {
 
     /// Announces to the members that this daemon follows an earlier one, once it is one of them:
     /// what that one read of their objects has ended, and so may have replicas of its own.
-    pub(super) fn tell_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn announce_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &self.cluster.0 else { return };
         let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
         let mut members = view.members.iter();
@@ -134,7 +139,7 @@ impl NodeState {
                     self.cluster.notify(node, Question::Restarted { life }, now_ms, out);
                 }
             }
-            self.tell_new_life(others, now_ms, out);
+            self.announce_new_life(others, now_ms, out);
         }
     }
 
@@ -148,8 +153,8 @@ impl NodeState {
         let about = PendingQuestion::Ticket { node: node.to_owned(), number };
         let question = Question::Ticket { life: self.home.life() };
         let timeout_ms = TICKET_MS_MAX;
-        let asked = PeerQuestion { node, question: &question, about, timeout_ms };
-        if !self.cluster.ask(asked, out) {
+        let peer_question = PeerQuestion { node, question: &question, about, timeout_ms };
+        if !self.cluster.ask(peer_question, out) {
             let result = Err(format!("{node} is no member"));
             out.push(Action::Net(NetAction::Ticket { number, result }));
         }

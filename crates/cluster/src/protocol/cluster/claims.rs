@@ -78,7 +78,7 @@ impl OptionalCluster {
             NameRefusal::Unread { node: lost } => self
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
-            NameRefusal::NotAnswered { authority } => {
+            NameRefusal::NoResponse { authority } => {
                 let silent =
                     self.name_of(*authority).unwrap_or_else(|| authority.get().to_string());
                 let reason = format!("node {silent:?}, which grants the name, did not answer");

@@ -24,25 +24,25 @@ impl NodeState {
         let due = live.filter(|(_, peer)| peer.cost.ask_at_ms().is_some_and(|at| at <= now_ms));
         let due: Vec<(String, u64)> = due
             .map(|(name, peer)| {
-                peer.cost.asked();
+                peer.cost.query_sent();
                 (name.clone(), peer.member.incarnation.0)
             })
             .collect();
         for (node, incarnation) in due {
             let about = PendingQuestion::Room { node: node.clone(), incarnation };
             let question = Question::Room;
-            let asked =
+            let peer_question =
                 PeerQuestion { node: &node, question: &question, about, timeout_ms: ANSWER_MS_MAX };
-            if !self.cluster.ask(asked, out) {
+            if !self.cluster.ask(peer_question, out) {
                 let none = Err("it is no member".to_owned());
-                self.room_answered((node.as_str(), incarnation).into(), none, now_ms);
+                self.on_room_response((node.as_str(), incarnation).into(), none, now_ms);
             }
         }
     }
 
     /// Handles a node's answer with its room. An earlier version answers that it does not
     /// understand the question: its room stays unknown.
-    pub(super) fn room_answered(
+    pub(super) fn on_room_response(
         &mut self,
         from: PeerLife<'_>,
         answer: Result<Answer, String>,
@@ -55,11 +55,11 @@ impl NodeState {
         }
         match answer {
             Ok(Answer::Room { free, capacity }) => {
-                peer.cost.answered(Some(free), now_ms);
+                peer.cost.on_response(Some(free), now_ms);
                 cluster.has_news |= peer.cost.lends(capacity);
             }
-            Ok(_) => peer.cost.answered(None, now_ms),
-            Err(_) => peer.cost.unanswered(now_ms),
+            Ok(_) => peer.cost.on_response(None, now_ms),
+            Err(_) => peer.cost.on_no_response(now_ms),
         }
         peer.cost.ask_at(now_ms.saturating_add(ASK_EVERY_MS));
     }
@@ -68,7 +68,8 @@ impl NodeState {
     pub fn round_trip(&mut self, token: u64, elapsed_us: u64) {
         let Some(cluster) = &mut self.cluster.0 else { return };
         // Others may wait for an event.
-        let Some(PendingQuestion::Room { node, incarnation }) = cluster.asked.get(&token) else {
+        let Some(PendingQuestion::Room { node, incarnation }) = cluster.questions.get(&token)
+        else {
             return;
         };
         if let Some(peer) = cluster.peers.get_mut(node)

@@ -1,4 +1,4 @@
-//! Where names are, as the name authority was told when they were sealed: a hint that saves questions.
+//! Where names are, as reported to the name authority when they were sealed: a hint that saves questions.
 //!
 //! A home reports a name as settled once an object has it, or once it is given up. The authority
 //! remembers the last such homes. A hint may be old or missing: the hinted node is asked first, and
@@ -19,7 +19,7 @@ use crate::protocol::state::NodeState;
 
 /// Unmapped nodes from which on the authority is asked first. Below, asking all of them is as many
 /// messages, and one round trip less.
-const ASKED_FROM_NODES: usize = 3;
+const HINTS_FROM_NODES: usize = 3;
 
 /// Limit of the time for an authority's answer: then all nodes are asked.
 const HINT_MS_MAX: u64 = 500;
@@ -50,7 +50,7 @@ impl OptionalCluster {
         out: &mut Vec<Action>,
     ) -> AskFirst {
         let NameSearch { full, nodes, by } = search;
-        if nodes.len() < ASKED_FROM_NODES {
+        if nodes.len() < HINTS_FROM_NODES {
             return AskFirst::All;
         }
         let authority = self.authority_name(full);
@@ -96,7 +96,7 @@ impl OptionalCluster {
 
 impl NodeState {
     /// Handles the answer of an authority, or its failure.
-    pub(super) fn hint_answered(
+    pub(super) fn on_hint_response(
         &mut self,
         search: HintFor,
         answer: Result<Answer, String>,

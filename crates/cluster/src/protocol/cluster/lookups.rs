@@ -81,9 +81,10 @@ impl OptionalCluster {
         let timeout_ms = patience_ms.min(LOOKUP_MS_MAX);
         for node in nodes {
             let about = PendingQuestion::Has { lookup, node: node.clone() };
-            let asked = PeerQuestion { node: &node, question: &question, about, timeout_ms };
-            if !self.ask(asked, out) {
-                self.lookup_answered(lookup, &node, Err("it is no member now".to_owned()), out);
+            let peer_question =
+                PeerQuestion { node: &node, question: &question, about, timeout_ms };
+            if !self.ask(peer_question, out) {
+                self.on_lookup_response(lookup, &node, Err("it is no member now".to_owned()), out);
             }
         }
     }
@@ -108,7 +109,7 @@ impl OptionalCluster {
     }
 
     /// Handles a node's answer to a lookup, or its failure.
-    pub(in crate::protocol) fn lookup_answered(
+    pub(in crate::protocol) fn on_lookup_response(
         &mut self,
         lookup: u64,
         node: &str,

@@ -55,7 +55,7 @@ impl NodeState {
     }
 
     /// Informs clients of the nodes after a change.
-    pub(in crate::protocol) fn tell_members(&mut self) {
+    pub(in crate::protocol) fn notify_members(&mut self) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
@@ -69,7 +69,7 @@ impl NodeState {
     }
 
     /// Statistics of the cluster; `None` for a node without one.
-    pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterStats> {
+    pub fn cluster_stats(&self, now_ms: u64) -> Option<ClusterStats> {
         let cluster = self.cluster.0.as_ref()?;
         let own = (self.cluster.own_name(), self.home.region());
         let others = cluster.peers.iter();

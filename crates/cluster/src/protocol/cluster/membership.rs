@@ -60,7 +60,7 @@ impl NodeState {
             hints: NameHints::default(),
             not_joined: NotJoined::default(),
             was_member: false,
-            asked: BTreeMap::new(),
+            questions: BTreeMap::new(),
             next_token: 0,
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
@@ -78,7 +78,13 @@ impl NodeState {
     }
 
     /// Handles a message. `from` is taken from the certificate of the sender.
-    pub fn told(&mut self, from: PeerLife<'_>, body: &[u8], now_ms: u64, out: &mut Vec<Action>) {
+    pub fn on_message(
+        &mut self,
+        from: PeerLife<'_>,
+        body: &[u8],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         if self.cluster.0.is_none() {
             return;
         }
@@ -101,7 +107,7 @@ impl NodeState {
                 .map_or_else(Vec::new, |cluster| cluster.membership.handle(message, now_ms)),
         };
         self.perform_membership(outcomes, now_ms, out);
-        self.tell_members();
+        self.notify_members();
     }
 
     pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -113,10 +119,10 @@ impl NodeState {
         self.settle_reserved();
         self.tick_names(now_ms, out);
         self.watch_remote_clients(now_ms, out);
-        self.tell_again(now_ms, out);
+        self.notify_again(now_ms, out);
         self.ask_by_net(now_ms, out);
         self.ask_for_room(now_ms, out);
-        self.tell_members();
+        self.notify_members();
     }
 
     /// Announces the leave to the other nodes, so that they need not detect it.
@@ -130,8 +136,16 @@ impl NodeState {
     }
 
     /// Handles a reply of etcd; [`PeerAction::AskEtcd`] gave the number.
-    pub fn etcd_answered(&mut self, id: u64, reply: EtcdReply, now_ms: u64, out: &mut Vec<Action>) {
-        self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
+    pub fn on_etcd_response(
+        &mut self,
+        id: u64,
+        reply: EtcdReply,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_membership(now_ms, out, |membership| {
+            membership.on_etcd_response(id, reply, now_ms)
+        });
     }
 
     /// Handles a possible change in etcd.
@@ -150,7 +164,7 @@ impl NodeState {
         };
         let outcomes = what(&mut cluster.membership);
         self.perform_membership(outcomes, now_ms, out);
-        self.tell_members();
+        self.notify_members();
     }
 
     /// Notices the end of the lease before any action that depends on it: a stopped process may
@@ -171,26 +185,26 @@ impl NodeState {
     ) {
         for outcome in outcomes {
             match outcome {
-                Outcome::Membership(told) => self.perform_told(told, now_ms, out),
+                Outcome::Membership(output) => self.perform_output(output, now_ms, out),
                 Outcome::Ask(action) => out.push(Action::Peer(action)),
                 Outcome::Keep(bytes) => self.keep(&bytes),
             }
         }
     }
 
-    pub(super) fn perform_told(&mut self, told: Output, now_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn perform_output(&mut self, output: Output, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
         // It increases by itself while a node waits to join.
         cluster.incarnation = cluster.membership.incarnation().0;
-        match told {
+        match output {
             Output::Send { address, message } => {
                 let Ok(body) = postcard::to_allocvec(&message) else {
                     return;
                 };
                 let incarnation = cluster.incarnation;
-                out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
+                out.push(Action::Peer(PeerAction::Message { address, incarnation, body }));
             }
             // Converted to [`Outcome::Keep`] already.
             Output::Keep(_) => {}

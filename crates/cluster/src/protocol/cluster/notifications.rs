@@ -12,21 +12,21 @@ impl NodeState {
         let Some(cluster) = &self.cluster.0 else {
             return true;
         };
-        let asked = cluster.asked.values().filter_map(|about| match about {
+        let pending = cluster.questions.values().filter_map(|about| match about {
             PendingQuestion::Notification { question, .. } => Some(question),
             _ => None,
         });
-        let mut under_way = asked.chain(cluster.unacknowledged.iter().map(|one| &one.what.1));
+        let mut under_way = pending.chain(cluster.unacknowledged.iter().map(|one| &one.what.1));
         let is_under_way = under_way.any(|question| {
             matches!(
                 question,
-                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Told { .. })
+                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Outcome { .. })
             )
         });
         !is_under_way && self.barriers.has_nothing_set_aside()
     }
 
-    pub(super) fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn notify_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };

@@ -14,8 +14,8 @@ pub(super) struct PeerCost {
     pub(super) measured: NodeCost,
     /// When the next question is due, unless one is under way.
     ask_at_ms: u64,
-    is_asked: bool,
-    /// When its room was told.
+    is_queried: bool,
+    /// When its room was reported.
     room_at_ms: u64,
     /// Bytes that it lends.
     capacity: Option<u64>,
@@ -35,15 +35,15 @@ impl PeerCost {
 
     /// When the next question is due.
     pub(super) fn ask_at_ms(&self) -> Option<u64> {
-        (!self.is_asked).then_some(self.ask_at_ms)
+        (!self.is_queried).then_some(self.ask_at_ms)
     }
 
-    pub(super) fn asked(&mut self) {
-        self.is_asked = true;
+    pub(super) fn query_sent(&mut self) {
+        self.is_queried = true;
     }
 
     /// Notes the free bytes of an answer, if it has them.
-    pub(super) fn answered(&mut self, free: Option<u64>, now_ms: u64) {
+    pub(super) fn on_response(&mut self, free: Option<u64>, now_ms: u64) {
         (self.measured.free, self.room_at_ms) = (free, now_ms);
     }
 
@@ -57,7 +57,7 @@ impl PeerCost {
     }
 
     /// Notes that a question had no answer.
-    pub(super) fn unanswered(&mut self, now_ms: u64) {
+    pub(super) fn on_no_response(&mut self, now_ms: u64) {
         if now_ms.saturating_sub(self.room_at_ms) > ROOM_MS_MAX {
             self.measured.free = None;
         }
@@ -65,7 +65,7 @@ impl PeerCost {
 
     /// No question is under way any more. The next one is due at this time.
     pub(super) fn ask_at(&mut self, at_ms: u64) {
-        (self.is_asked, self.ask_at_ms) = (false, at_ms);
+        (self.is_queried, self.ask_at_ms) = (false, at_ms);
     }
 
     pub(super) fn round_trip(&mut self, elapsed_us: u64) {
@@ -107,7 +107,7 @@ mod tests {
     fn a_new_life_has_its_room_asked_again() {
         let measured = NodeCost { free: Some(1), latency_us: Some(2), bytes_per_second: Some(3) };
         let cost =
-            PeerCost { measured, ask_at_ms: 9, is_asked: true, room_at_ms: 0, capacity: Some(4) };
+            PeerCost { measured, ask_at_ms: 9, is_queried: true, room_at_ms: 0, capacity: Some(4) };
         assert_eq!(cost.ask_at_ms(), None);
         assert_eq!(cost.in_view(true).measured, measured);
         let later = cost.in_view(false);
@@ -118,13 +118,13 @@ mod tests {
     #[test]
     fn a_question_without_an_answer_forgets_the_room_after_a_while() {
         let mut cost = PeerCost::default();
-        cost.answered(Some(7), 100);
-        cost.unanswered(100 + ROOM_MS_MAX);
+        cost.on_response(Some(7), 100);
+        cost.on_no_response(100 + ROOM_MS_MAX);
         assert_eq!(cost.measured.free, Some(7));
-        cost.unanswered(101 + ROOM_MS_MAX);
+        cost.on_no_response(101 + ROOM_MS_MAX);
         assert_eq!(cost.measured.free, None);
-        cost.answered(Some(7), 20_000);
-        cost.answered(None, 20_001);
+        cost.on_response(Some(7), 20_000);
+        cost.on_response(None, 20_001);
         assert_eq!(cost.measured.free, None, "an earlier version does not say");
     }
 }

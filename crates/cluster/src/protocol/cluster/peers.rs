@@ -74,7 +74,7 @@ impl NodeState {
             cluster.peers.remove(&name);
         }
         self.lives_ended(ended, now_ms, out);
-        self.tell_new_life_to(&view, now_ms, out);
+        self.announce_new_life_to(&view, now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
@@ -86,7 +86,7 @@ impl NodeState {
         barriers.view_installed(&view, &lost, &mut context);
         self.await_everywhere(out);
         self.members_changed_in_drain(now_ms);
-        self.tell_members();
+        self.notify_members();
     }
 
     /// Notes the mapped memory of a node, or the reason of a failure.
@@ -106,6 +106,6 @@ impl NodeState {
             }
         };
         self.reach_by_net(node);
-        self.tell_members();
+        self.notify_members();
     }
 }

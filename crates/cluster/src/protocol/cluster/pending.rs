@@ -6,7 +6,7 @@ use farrow_store::ClientSlot;
 use super::hint_table::HintFor;
 use super::questions::Question;
 use crate::protocol::identity::PeerIdentity;
-use crate::protocol::replicas::gone_notice::GoneNotice;
+use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 
 /// Subject of a question under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The node that is asked.
         node: String,
     },
-    /// Where a name is, as its authority was told.
+    /// Where a name is, as reported to its authority.
     Where(HintFor),
     /// The address of a node's data server.
     DataAddress {
@@ -61,7 +61,7 @@ pub(in crate::protocol) enum PendingQuestion {
         number: u64,
     },
     /// Whether a member has dropped its replica of an object.
-    Gone(GoneNotice),
+    Invalidate(InvalidationNotice),
     /// A delete that another node performs.
     Delete {
         /// The node.
@@ -75,7 +75,7 @@ pub(in crate::protocol) enum PendingQuestion {
         node: String,
         /// Its incarnation.
         incarnation: u64,
-        /// What it is told.
+        /// The notification.
         is_draining: bool,
     },
     /// Whether a node has taken an object.

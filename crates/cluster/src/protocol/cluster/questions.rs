@@ -60,7 +60,7 @@ pub enum Question {
         life: u64,
     },
     /// Drop your replicas of these objects of mine.
-    Gone {
+    Invalidate {
         /// The low halves of their ids; at most `NAMES_MAX`.
         objects: Vec<u64>,
     },

@@ -2,14 +2,13 @@
 //! slots remain until their processes have certainly ended.
 
 use farrow_store::{ClientSlot, Reclaimed, RemoteClient, StoreError};
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{ReplyBody, WireError, wire_span};
 
 use super::action::PeerAction;
 use super::pending::PendingQuestion;
 use super::questions::Question;
 use super::watched::{AGAIN_MS, Dirty, Watched};
 use crate::protocol::Action;
-use crate::protocol::convert::wire_span;
 use crate::protocol::identity::node_key;
 use crate::protocol::state::NodeState;
 
@@ -63,10 +62,10 @@ impl NodeState {
                 peer.remote_client.and_then(|remote_client| self.cluster.node_of(remote_client));
             let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
             let about = PendingQuestion::Watch(slot, peer);
-            let is_asked =
+            let is_queried =
                 node.is_some_and(|node| self.cluster.ask_node(&node, &question, about, out));
             let watched =
-                if is_asked { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
+                if is_queried { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
             self.cluster.set_watched(slot, watched);
         }
     }
@@ -111,10 +110,10 @@ impl NodeState {
         for (slot, remote_client) in due {
             let spans = self.home.writable_by(slot).into_iter().map(wire_span).collect();
             let question = Question::Clean { region_uid, spans };
-            let is_asked = (self.cluster.node_of(remote_client)).is_some_and(|node| {
+            let is_queried = (self.cluster.node_of(remote_client)).is_some_and(|node| {
                 self.cluster.ask_node(&node, &question, PendingQuestion::Clean(slot), out)
             });
-            if !is_asked {
+            if !is_queried {
                 self.cluster.clean_later(slot, now_ms);
             }
         }
@@ -132,7 +131,7 @@ impl NodeState {
         self.reclaim.soon(&self.home, now_ms);
     }
 
-    pub(super) fn remote_client_gone(&mut self, slot: ClientSlot, now_ms: u64) {
+    pub(super) fn remote_client_ended(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster.0 {
             cluster.watched.remove(&slot);
         }
@@ -170,22 +169,22 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return Ok(ReplyBody::Done);
         };
-        let gone = self.clients.orphans().filter(|(_, peer)| peer.is_of_node(key));
-        let gone: Vec<ClientSlot> = gone.map(|(slot, _)| slot).collect();
-        tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");
+        let orphans = self.clients.orphans().filter(|(_, peer)| peer.is_of_node(key));
+        let orphans: Vec<ClientSlot> = orphans.map(|(slot, _)| slot).collect();
+        tracing::warn!(node, clients = orphans.len(), "a lost node is forgotten");
         let dirty = cluster.dirty.iter().filter(|(_, one)| one.remote_client.node == key);
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
-        gone.iter().for_each(|slot| self.remote_client_gone(*slot, now_ms));
+        orphans.iter().for_each(|slot| self.remote_client_ended(*slot, now_ms));
         // The children of its clients have ended too.
         let families = self.families.of_node(key);
         families.iter().for_each(|slot| self.end_family_now(*slot, now_ms));
         // Its caches are lost with it.
-        for slot in gone.into_iter().chain(families).chain(dirty) {
+        for slot in orphans.into_iter().chain(families).chain(dirty) {
             if self.home.quarantined().any(|one| one == slot) {
                 self.cleaned(slot, now_ms);
             }
         }
-        self.tell_members();
+        self.notify_members();
         Ok(ReplyBody::Done)
     }
 }

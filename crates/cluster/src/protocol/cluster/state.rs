@@ -36,7 +36,7 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) not_joined: NotJoined,
     /// Whether this node was in a view since this daemon started.
     pub(in crate::protocol) was_member: bool,
-    pub(in crate::protocol) asked: BTreeMap<u64, PendingQuestion>,
+    pub(in crate::protocol) questions: BTreeMap<u64, PendingQuestion>,
     pub(in crate::protocol) next_token: u64,
     /// Remote clients without a connection, with the state of their watch.
     pub(in crate::protocol) watched: BTreeMap<ClientSlot, Watched>,

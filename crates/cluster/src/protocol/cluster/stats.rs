@@ -2,7 +2,7 @@
 
 use farrow_wire::Members;
 
-/// See [`NodeState::cluster_numbers`](crate::protocol::NodeState::cluster_numbers).
+/// See [`NodeState::cluster_stats`](crate::protocol::NodeState::cluster_stats).
 #[derive(Debug, Clone)]
 pub struct ClusterStats {
     /// The members.

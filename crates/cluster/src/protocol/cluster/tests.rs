@@ -15,14 +15,13 @@ use farrow_store::{
 };
 use farrow_wire::{
     Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights, Rule,
-    SealItem, Welcome, WireError, WireSpan, WireTarget,
+    SealItem, Welcome, WireError, WireSpan, WireTarget, span,
 };
 
 use super::watched::AGAIN_MS;
 use super::*;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, answer_peer, node_key,
-    span,
 };
 
 mod cut_off;
@@ -52,7 +51,7 @@ fn options() -> RegionOptions {
 fn fabric(dir: &tempfile::TempDir, number: usize, is_node_local: bool) -> Arc<dyn Fabric> {
     let geometry = Layout::new(&options()).unwrap().geometry;
     if !is_node_local {
-        return Arc::new(ShmFabric::memfd("guests-test", geometry).unwrap());
+        return Arc::new(ShmFabric::memfd("remote-clients-test", geometry).unwrap());
     }
     let path = dir.path().join(number.to_string());
     std::fs::File::create(&path).unwrap().set_len(geometry.total().0).unwrap();
@@ -106,7 +105,7 @@ struct World {
     answers: VecDeque<(usize, u64, Result<Vec<u8>, String>)>,
     /// Questions that get no answer, and when that is known.
     lost: Vec<(u64, usize, u64)>,
-    next_asked: u64,
+    next_request: u64,
     /// Questions of a to b about its clients, with their times.
     log: Vec<(u64, Question)>,
     /// Replies of b to its clients.
@@ -138,7 +137,7 @@ impl World {
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
             lost: Vec::new(),
-            next_asked: 0,
+            next_request: 0,
             log: Vec::new(),
             replies: Vec::new(),
         };
@@ -375,7 +374,7 @@ impl World {
         for (to, incarnation, body) in std::mem::take(&mut self.messages) {
             if !self.is_deaf(to) {
                 let (mut out, from) = (Vec::new(), (NAMES[1 - to], incarnation));
-                self.nodes[to].told(from.into(), &body, self.now_ms, &mut out);
+                self.nodes[to].on_message(from.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
         }
@@ -431,7 +430,7 @@ impl World {
                 _ => continue,
             };
             match action {
-                PeerAction::Tell { incarnation, body, .. } if !self.is_deaf(1 - number) => {
+                PeerAction::Message { incarnation, body, .. } if !self.is_deaf(1 - number) => {
                     self.messages.push_back((1 - number, incarnation, body));
                 }
                 PeerAction::Ask { token, incarnation, body, timeout_ms, .. } => {
@@ -441,14 +440,14 @@ impl World {
                     {
                         self.log.push((self.now_ms, question));
                     }
-                    self.next_asked += 1;
+                    self.next_request += 1;
                     if self.is_deaf(1 - number) {
                         self.lost.push((self.now_ms + timeout_ms, number, token));
                     } else if self.questions == Questions::Refused && number == 0 {
                         self.answers.push_back((number, token, Err("refused".to_owned())));
                     } else {
-                        self.waiting.insert(self.next_asked, (number, token));
-                        self.asked.push_back((self.next_asked, number, incarnation, body));
+                        self.waiting.insert(self.next_request, (number, token));
+                        self.asked.push_back((self.next_request, number, incarnation, body));
                     }
                 }
                 PeerAction::Answer { token, body } => {
@@ -561,7 +560,7 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
     let clean = Question::Clean {
         region_uid: world.nodes[0].home().uid().0,
-        spans: writable.into_iter().map(crate::protocol::convert::wire_span).collect(),
+        spans: writable.into_iter().map(farrow_wire::wire_span).collect(),
     };
     let questions = world.log.iter().filter(|(_, question)| is_clean(question));
     questions.for_each(|(_, question)| assert_eq!(*question, clean));

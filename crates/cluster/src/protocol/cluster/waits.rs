@@ -51,7 +51,7 @@ impl NodeState {
     }
 
     /// Notifies other nodes of a full name that was sealed here.
-    pub(in crate::protocol) fn tell_sealed(
+    pub(in crate::protocol) fn notify_sealed(
         &mut self,
         name: &str,
         now_ms: u64,

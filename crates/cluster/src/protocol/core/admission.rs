@@ -16,9 +16,9 @@ use farrow_wire::{ReplyBody, WAIT_MS_MAX, WireError};
 use super::residency::SPILL_MS_MAX;
 use super::rooms::{RoomRequest, RoomSource};
 use crate::protocol::action::{Action, answer};
-use crate::protocol::context::Asker;
-use crate::protocol::convert::limit;
+use crate::protocol::context::{Asker, QueueWait};
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Limit of waiting requests of all clients: a scan of the queue stays within microseconds.
 const WAITING_MAX: usize = 1024;
@@ -37,13 +37,6 @@ struct WaitingGrant {
     deadline_ms: u64,
     /// Waits only while memory is being freed.
     is_for_spills: bool,
-}
-
-/// How a refused request waited: the number of requests ahead of it, and the time.
-#[derive(Debug, Clone, Copy)]
-struct Waited {
-    ahead: usize,
-    ms: u64,
 }
 
 /// Requests that wait for memory, in order of arrival.
@@ -84,7 +77,7 @@ impl Admission {
         let is_memory = matches!(refused, WireError::OutOfMemory { .. });
         let is_for_spills = !may_wait && ask.may_evict && is_memory && source.is_making_room();
         if !may_wait && !is_for_spills {
-            let waited = Waited { ahead: self.queue.len(), ms: 0 };
+            let waited = QueueWait { ahead: self.queue.len(), ms: 0 };
             return Err(with_wait(source, refused, &ask, waited));
         }
         let wait_ms = if may_wait { ask.wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
@@ -126,7 +119,7 @@ impl Admission {
                 }
                 Err(error) => {
                     self.remove(place, 0);
-                    let waited = Waited { ahead: place, ms: 0 };
+                    let waited = QueueWait { ahead: place, ms: 0 };
                     out.push(answer(asker, Err(with_wait(source, error, &ask, waited))));
                 }
             }
@@ -144,7 +137,7 @@ impl Admission {
             let WaitingGrant { asker, ask, since_ms, .. } = waiting.clone();
             self.remove(place, 0);
             self.seen = None;
-            let waited = Waited { ahead: place, ms: now_ms.saturating_sub(since_ms) };
+            let waited = QueueWait { ahead: place, ms: now_ms.saturating_sub(since_ms) };
             let short = source.shortage(&ask);
             let error = with_wait(source, short, &ask, waited);
             out.push(answer(asker, Err(error)));
@@ -213,11 +206,11 @@ impl Admission {
     fn push(&mut self, waiting: WaitingGrant) -> Result<(), WireError> {
         let session = waiting.asker.session;
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
-        limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
-        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        check_limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
+        check_limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
         let names = |waiting: &WaitingGrant| waiting.ask.room.names.len();
         let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
-        limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
+        check_limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
         if self.queue.is_empty() {
             self.passed_bytes = 0;
         }
@@ -242,7 +235,7 @@ fn with_wait(
     source: &dyn RoomSource,
     error: WireError,
     ask: &RoomRequest,
-    waited: Waited,
+    waited: QueueWait,
 ) -> WireError {
     let (waiting, waited_ms) = (waited.ahead as u64, waited.ms);
     match error {

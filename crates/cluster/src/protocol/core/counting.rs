@@ -126,7 +126,7 @@ impl CountQueue {
             let before = job.requests.len();
             job.requests.retain(keep);
             has_changed |= job.requests.len() < before;
-            // Nobody waits for the rest.
+            // No client waits for the rest.
             self.job = self.job.take().filter(|job| !job.requests.is_empty());
         }
         has_changed

@@ -19,7 +19,7 @@ pub(in crate::protocol) const UNDONE_MAX: usize = 4;
 /// Limit of nodes that move objects to this one at a time.
 pub(in crate::protocol) const INCOMING_MAX: usize = 2;
 
-/// Limit of members that are known to drain at a time. Others are told that this node does not
+/// Limit of members that are known to drain at a time. Other members are notified that this node does not
 /// note it, so nothing of theirs moves.
 pub(in crate::protocol) const DRAINING_MAX: usize = 16;
 
@@ -43,7 +43,7 @@ impl OutgoingMove {
     }
 }
 
-/// An object that moves to this node. Its name is kept, since its old home may have removed it.
+/// An object that moves to this node. Its name is retained, since its old home may have removed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::protocol) struct IncomingMove {
     /// Its id at its old home.
@@ -81,7 +81,7 @@ impl DrainRecord {
         self.draining.contains(&(member.number.get(), member.incarnation.0))
     }
 
-    /// What is worth to be kept.
+    /// The part that must survive a restart.
     pub(in crate::protocol) fn to_keep(&self) -> Option<&Self> {
         Some(self).filter(|record| **record != Self::default())
     }
@@ -131,8 +131,8 @@ pub(in crate::protocol) struct Drain {
     /// Sessions that began the drain, or go on with it. They write here what moves.
     pub(in crate::protocol) conductors: BTreeSet<SessionId>,
     /// Members that know whether this node drains, by their names, with their incarnations.
-    pub(in crate::protocol) told: BTreeMap<String, u64>,
-    /// Why members do not know it, and when they are told again; `None`: they are being told.
+    pub(in crate::protocol) notified: BTreeMap<String, u64>,
+    /// Why members do not know it, and when they are notified again; `None`: a notification is under way.
     pub(in crate::protocol) untold: BTreeMap<String, (String, Option<u64>)>,
     /// When undone moves are looked at again.
     pub(in crate::protocol) undo_at_ms: Option<u64>,

@@ -89,14 +89,14 @@ impl Families {
     }
 
     /// Its node is being asked, and answers later.
-    pub(in crate::protocol) fn asked(&mut self, slot: ClientSlot) {
+    pub(in crate::protocol) fn query_sent(&mut self, slot: ClientSlot) {
         if let Some(family) = self.places.get_mut(&slot) {
             family.look_at_ms = None;
         }
     }
 
     /// Whether its node is being asked.
-    pub(in crate::protocol) fn is_asked(&self, slot: ClientSlot) -> bool {
+    pub(in crate::protocol) fn is_queried(&self, slot: ClientSlot) -> bool {
         let family = self.places.get(&slot);
         family.is_some_and(|family| family.look_at_ms.is_none() && family.ending.is_none())
     }
@@ -160,11 +160,11 @@ mod tests {
         let mut families = Families::default();
         families.insert(SLOT, peer(Some(5)), 0);
         assert_eq!((families.of_node(5), families.of_node(6)), (vec![SLOT], vec![]));
-        families.asked(SLOT);
-        assert!(families.is_asked(SLOT) && families.due(u64::MAX).is_empty());
+        families.query_sent(SLOT);
+        assert!(families.is_queried(SLOT) && families.due(u64::MAX).is_empty());
         assert_eq!(families.next_deadline_ms(), None);
         families.ask_later(SLOT, 100);
-        assert!(!families.is_asked(SLOT));
+        assert!(!families.is_queried(SLOT));
         assert_eq!(families.next_deadline_ms(), Some(100 + ASK_MS));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A client that sends a reference seals an object with a lease. The object is pinned, so that no
 //! eviction removes it before the reference arrives. The client ends the lease when its own value is
-//! gone, or dies; some time later the object is deleted. Receivers that hold it keep its memory.
+//! removed, or dies; some time later the object is deleted. Receivers that hold it keep its memory.
 //!
 //! A label of the object has the length of its lease, so that the next daemon resumes it. That
 //! daemon gives the objects of clients that have ended a whole lease again.
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_store::{ClientSlot, Home, ObjectId, Target};
 use farrow_wire::{BATCH_ITEMS_MAX, LEASE_LABEL, LEASE_MS_MAX, WireError};
 
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
-struct Lease {
+struct LeaseEntry {
     /// `None`: the client has ended the lease, or itself.
     owner: Option<ClientSlot>,
     ms: u64,
@@ -25,7 +25,7 @@ struct Lease {
 /// The objects with a lease.
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Leases {
-    all: BTreeMap<ObjectId, Lease>,
+    all: BTreeMap<ObjectId, LeaseEntry>,
     /// Deadlines of the leases that have no owner.
     due: BTreeSet<(u64, ObjectId)>,
 }
@@ -74,7 +74,7 @@ impl Leases {
     }
 
     fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
-        let lease = Lease { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
+        let lease = LeaseEntry { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
         self.all.insert(id, lease);
     }
 
@@ -95,7 +95,7 @@ impl Leases {
         owner: ClientSlot,
         now_ms: u64,
     ) -> Result<(), WireError> {
-        limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
         for (hi, lo) in ids {
             self.end(ObjectId { hi: *hi, lo: *lo }, owner, now_ms);
         }
@@ -104,7 +104,7 @@ impl Leases {
 
     /// Starts the clocks of all leases of a client.
     pub(in crate::protocol) fn end_all(&mut self, owner: ClientSlot, now_ms: u64) {
-        let is_its = |lease: &Lease| lease.owner == Some(owner);
+        let is_its = |lease: &LeaseEntry| lease.owner == Some(owner);
         let ids = self.all.iter().filter(|(_, lease)| is_its(lease)).map(|(id, _)| *id);
         for id in ids.collect::<Vec<_>>() {
             self.end(id, owner, now_ms);

@@ -20,8 +20,9 @@ use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::reservations::{Reservations, WaitingReservation};
 use crate::protocol::action::{Action, answer};
-use crate::protocol::context::Asker;
-use crate::protocol::convert::{limit, store_error, too_many};
+use crate::protocol::context::{Asker, QueueWait};
+use crate::protocol::convert::{store_error, too_many};
+use crate::protocol::limits::check_limit;
 
 /// Limits for each client; `None`: no limit but the region's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,13 +46,6 @@ struct Limit {
     scope: Scope,
     used: u64,
     max: u64,
-}
-
-/// How a refused request waited: the number of requests ahead of it, and the time.
-#[derive(Debug, Clone, Copy, Default)]
-struct Waited {
-    ahead: usize,
-    ms: u64,
 }
 
 /// A request for room for objects.
@@ -95,7 +89,7 @@ impl Quota {
         let within = |limit: Limit, want: Length| {
             let left = limit.max.saturating_sub(limit.used);
             if least > left {
-                return Err(exceeded(home, limit, "bytes", min.0, Waited::default()));
+                return Err(exceeded(home, limit, "bytes", min.0, QueueWait::default()));
             }
             Ok(Length(want.0.min(left - left % page).max(min.0)))
         };
@@ -166,7 +160,7 @@ impl Quota {
         match self.misfits(home, slot, objects)?.first() {
             None => Ok(()),
             Some(limit) => {
-                let waited = Waited { ahead: self.reservations.waiting().count(), ms: 0 };
+                let waited = QueueWait { ahead: self.reservations.waiting().count(), ms: 0 };
                 Err(self.objects_exceeded(home, *limit, objects, waited))
             }
         }
@@ -203,14 +197,14 @@ impl Quota {
         home: &Home,
         limit: Limit,
         objects: u32,
-        waited: Waited,
+        waited: QueueWait,
     ) -> WireError {
         let is_of_it = |slot: &ClientSlot| match limit.scope {
             Scope::Client(client) => *slot == client,
             Scope::Namespace(namespace) => is_in(home, *slot, namespace),
         };
         let ahead = self.reservations.waiting().take(waited.ahead).filter(is_of_it).count();
-        exceeded(home, limit, "objects", objects.into(), Waited { ahead, ..waited })
+        exceeded(home, limit, "objects", objects.into(), QueueWait { ahead, ..waited })
     }
 
     /// Reserves room for objects. Returns `None` if the answer follows later.
@@ -222,7 +216,7 @@ impl Quota {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let ReservationRequest { asker, objects, wait_ms } = request;
-        limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
         self.serve(home, now_ms, out);
         match self.check_objects(home, asker.slot, objects) {
             Ok(()) => {
@@ -233,7 +227,7 @@ impl Quota {
                 // A request beyond the limit itself can never succeed, so it does not wait.
                 let limits = self.object_limits(home, asker.slot)?;
                 if let Some(limit) = limits.iter().find(|one| u64::from(objects) > one.max) {
-                    let waited = Waited { ahead: self.reservations.waiting().count(), ms: 0 };
+                    let waited = QueueWait { ahead: self.reservations.waiting().count(), ms: 0 };
                     return Err(self.objects_exceeded(home, *limit, objects, waited));
                 }
                 let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
@@ -292,7 +286,7 @@ impl Quota {
                     }
                     Some(limit) if waiting.deadline_ms <= now_ms => {
                         let ms = now_ms.saturating_sub(waiting.since_ms);
-                        let waited = Waited { ahead: place, ms };
+                        let waited = QueueWait { ahead: place, ms };
                         Err(self.objects_exceeded(home, *limit, objects, waited))
                     }
                     Some(_) => {
@@ -318,7 +312,7 @@ fn is_in(home: &Home, slot: ClientSlot, namespace: NamespaceId) -> bool {
     home.client(slot).is_ok_and(|record| record.namespace == namespace)
 }
 
-fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: Waited) -> WireError {
+fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: QueueWait) -> WireError {
     let whose = match limit.scope {
         Scope::Client(slot) => {
             let pid = home.client(slot).map(|record| record.pid);

@@ -35,7 +35,7 @@ impl Reclaim {
         self.at_ms = Some(0);
     }
 
-    /// Frees what nobody holds any more, if it is time.
+    /// Frees what no client holds any more, if it is time.
     pub(in crate::protocol) fn tick(&mut self, home: &mut Home, now_ms: u64) {
         if self.at_ms.is_none_or(|at| at > now_ms) {
             return;

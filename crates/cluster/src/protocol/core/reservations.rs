@@ -7,8 +7,8 @@ use farrow_wire::WireError;
 
 use super::quota::Scope;
 use crate::protocol::context::Asker;
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Limits of waiting requests, of all clients and of one: as for memory.
 const WAITING_MAX: usize = 1024;
@@ -100,8 +100,8 @@ impl Reservations {
     pub(super) fn push(&mut self, waiting: WaitingReservation) -> Result<(), WireError> {
         let session = waiting.asker.session;
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
-        limit("requests that wait for room for objects", self.queue.len() + 1, WAITING_MAX)?;
-        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        check_limit("requests that wait for room for objects", self.queue.len() + 1, WAITING_MAX)?;
+        check_limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
         self.queue.push_back(waiting);
         Ok(())
     }

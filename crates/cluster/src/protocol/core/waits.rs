@@ -161,8 +161,8 @@ impl Waits {
 
     /// Forgets the waits of an ended session.
     pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
-        let gone = self.by_session.get(&session).map(|one| one.ids.clone());
-        for id in gone.into_iter().flatten() {
+        let ids_of_session = self.by_session.get(&session).map(|one| one.ids.clone());
+        for id in ids_of_session.into_iter().flatten() {
             self.remove(id);
         }
     }

@@ -9,7 +9,8 @@ use crate::protocol::action::answer_peer;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{Answer, Question};
 use crate::protocol::context::{ReplyTo, RequestContext};
-use crate::protocol::convert::{limit, store_error, store_target};
+use crate::protocol::convert::{store_error, store_target};
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -21,7 +22,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let mut results = vec![Ok(()); targets.len()];
         let (mut own, mut far) = (Vec::new(), Vec::new());
         for (place, (target, result)) in targets.iter().zip(&mut results).enumerate() {
@@ -46,7 +47,9 @@ impl NodeState {
             } else {
                 left += 1;
                 if let Some(result) = results.get_mut(place) {
-                    *result = Err(WireError::NotFound { what: withdrawal.target.to_string() });
+                    *result = Err(WireError::NotFound {
+                        what: store_target(&withdrawal.target).to_string(),
+                    });
                 }
                 self.replicas.withdrawals.push(withdrawal);
             }
@@ -105,7 +108,7 @@ impl NodeState {
         let number = forwarded.number;
         for (place, nodes) in far {
             let Some(target) = targets.get(place) else { continue };
-            let what = target.to_string();
+            let what = store_target(target).to_string();
             if let Some(result) = forwarded.results.get_mut(place) {
                 *result = Err(WireError::NotFound { what });
             }
@@ -122,8 +125,8 @@ impl NodeState {
             };
             for node in nodes {
                 let question = Question::Delete { target: full.clone() };
-                let is_asked = self.cluster.ask_delete(&node, question, (number, place), out);
-                forwarded.left += usize::from(is_asked);
+                let is_queried = self.cluster.ask_delete(&node, question, (number, place), out);
+                forwarded.left += usize::from(is_queried);
             }
         }
         self.replicas.forwarded.insert(number, forwarded);
@@ -131,7 +134,7 @@ impl NodeState {
     }
 
     /// Records the result of one part of a delete: another node's answer, or its failure.
-    pub(in crate::protocol) fn delete_answered(
+    pub(in crate::protocol) fn on_delete_response(
         &mut self,
         (number, place): (u64, usize),
         answer: Result<(), WireError>,
@@ -244,7 +247,7 @@ impl NodeState {
 
     fn check_delete_for(&self, from: &str, target: &WireTarget) -> Result<(), WireError> {
         let of_store = store_target(target);
-        let missing = || WireError::NotFound { what: target.to_string() };
+        let missing = || WireError::NotFound { what: store_target(target).to_string() };
         if self.home.find(of_store).is_ok_and(|entry| entry.is_replica) {
             return Err(missing());
         }

@@ -87,7 +87,7 @@ impl NodeState {
             later: Vec::new(),
             is_on_its_way: false,
             is_brought: false,
-            is_gone: false,
+            is_invalidated: false,
             lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             import,
@@ -269,7 +269,7 @@ impl NodeState {
         let is_import = loading.import.is_some();
         // Without a lease the home may have forgotten this node already.
         let has_lease = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
-        if loading.is_gone || (!has_lease && !is_import && result.is_ok()) {
+        if loading.is_invalidated || (!has_lease && !is_import && result.is_ok()) {
             self.abort_replica(origin);
             return self.open_again(origin, now_ms, out);
         }
@@ -278,7 +278,10 @@ impl NodeState {
             return self.open_again(origin, now_ms, out);
         }
         if let Err(fault) = result {
-            let error = self.cluster.unreachable_by_net(&loading.node)(fault, &origin.to_string());
+            let error = self.cluster.unreachable_by_net(&loading.node)(
+                fault,
+                &Target::Id(origin).to_string(),
+            );
             self.abort_replica(origin);
             return self.end_load(origin, Err(error), now_ms, out);
         }
@@ -317,16 +320,16 @@ impl NodeState {
         out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
         if import.is_some() {
             // Its client takes it back, or its node has restarted.
-            let reason = "the object was gone before it was brought".to_owned();
+            let reason = "the object was deleted before it was brought".to_owned();
             answer_all(waiters, &Err(WireError::NodeLost { node, reason }), out);
-            return self.fetch_anew(later, now_ms, out);
+            return self.fetch_again(later, now_ms, out);
         }
         waiters.extend(later);
-        self.fetch_anew(waiters, now_ms, out);
+        self.fetch_again(waiters, now_ms, out);
     }
 
     fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {
-        let missing = || StoreError::NotFound { what: origin.to_string() };
+        let missing = || StoreError::NotFound { what: Target::Id(origin).to_string() };
         let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
         let mut name = loading.name.as_deref();
         if let Some(full) = name
@@ -378,7 +381,7 @@ impl NodeState {
         let local =
             |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };
         answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), out);
-        self.fetch_anew(later, now_ms, out);
+        self.fetch_again(later, now_ms, out);
     }
 }
 

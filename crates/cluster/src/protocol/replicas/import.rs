@@ -13,7 +13,8 @@ use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
 
 use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, ImportTarget, Opening};
 use crate::net::query::NetQuery;
-use crate::protocol::convert::{limit, store_error};
+use crate::protocol::convert::store_error;
+use crate::protocol::limits::check_limit;
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
@@ -102,7 +103,7 @@ impl NodeState {
     fn seal_of(&self, slot: ClientSlot, step: ImportStep) -> Result<Option<ImportSeal>, WireError> {
         let ImportStep::Seal { name, metadata, is_pinned } = step else { return Ok(None) };
         let bytes = metadata.as_ref().map_or(0, Vec::len);
-        limit("bytes of metadata", bytes, METADATA_BYTES_MAX as usize)?;
+        check_limit("bytes of metadata", bytes, METADATA_BYTES_MAX as usize)?;
         if let Some(Err(error)) = metadata.as_deref().map(Metadata::decode) {
             return Err(WireError::Invalid(error.to_string()));
         }
@@ -118,8 +119,8 @@ impl NodeState {
             all += 1;
             own += usize::from(import.session == session);
         }
-        limit("objects that a client imports", own, IMPORTS_PER_SESSION_MAX)?;
-        limit("objects that are imported", all, IMPORTS_MAX)
+        check_limit("objects that a client imports", own, IMPORTS_PER_SESSION_MAX)?;
+        check_limit("objects that are imported", all, IMPORTS_MAX)
     }
 
     /// All bytes of an import are in memory. `None`: it waits for its client to say what becomes of
@@ -154,7 +155,7 @@ impl NodeState {
         if !is_its(&loading.import) {
             return;
         }
-        loading.is_gone = true;
+        loading.is_invalidated = true;
         // Otherwise it waits for room, or the transfer reports its end.
         if loading.is_brought || !loading.is_on_its_way {
             if loading.is_brought {
@@ -167,7 +168,7 @@ impl NodeState {
     /// Frees what was brought for sessions that have ended.
     pub(super) fn end_imports(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let loading = self.replicas.loading.iter();
-        let over = loading.filter(|(_, one)| one.is_brought && one.is_gone);
+        let over = loading.filter(|(_, one)| one.is_brought && one.is_invalidated);
         for origin in over.map(|(origin, _)| *origin).collect::<Vec<_>>() {
             self.abort_replica(origin);
             self.end_load(origin, Err(WireError::Closing), now_ms, out);
@@ -200,7 +201,7 @@ impl NodeState {
         self.seal_brought(origin, import, now_ms, out)
     }
 
-    /// As [`Self::seal_import`], under a name that nobody else can have.
+    /// As [`Self::seal_import`], under a name that no other object can have.
     pub(in crate::protocol) fn seal_brought(
         &mut self,
         origin: ObjectId,
@@ -209,7 +210,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<ObjectId, WireError> {
         let wanted = import.seal.clone().unwrap_or_default();
-        let missing = || WireError::NotFound { what: origin.to_string() };
+        let missing = || WireError::NotFound { what: Target::Id(origin).to_string() };
         let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
         let mut descriptor = loading.brought.descriptor.clone();
         let stamp = DescriptorStamp { region: self.home.uid().0, epoch: 0 };
@@ -242,7 +243,7 @@ impl NodeState {
         if let Some(name) = &wanted.name {
             self.waits.sealed(name);
             self.answer_waits(out);
-            self.tell_sealed(name, now_ms, out);
+            self.notify_sealed(name, now_ms, out);
         }
         Ok(id)
     }

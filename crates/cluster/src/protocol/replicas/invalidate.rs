@@ -10,7 +10,7 @@ use farrow_net::source::MemberLife;
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{WireError, WireTarget};
 
-use super::gone_notice::{GoneNotice, LastNotice};
+use super::invalidation_notice::{InvalidationNotice, LastNotice};
 use super::state::Replicas;
 use super::withdrawals::{DeleteOrigin, EVERYTHING, Withdrawal};
 use crate::protocol::Action;
@@ -28,7 +28,7 @@ const RECALLS_MAX: usize = 64;
 impl NodeState {
     /// Handles the invalidation of objects by their home, which finds them until no other node
     /// does.
-    pub(in crate::protocol) fn objects_gone(
+    pub(in crate::protocol) fn on_invalidation(
         &mut self,
         node: &str,
         objects: &[u64],
@@ -44,10 +44,10 @@ impl NodeState {
         for lo in objects {
             let origin = ObjectId { hi, lo: *lo };
             for opening in self.replicas.openings.values_mut() {
-                opening.gone.insert(origin);
+                opening.invalidated.insert(origin);
             }
             match self.replicas.loading.get_mut(&origin) {
-                Some(loading) if loading.is_on_its_way => loading.is_gone = true,
+                Some(loading) if loading.is_on_its_way => loading.is_invalidated = true,
                 Some(_) => self.open_again(origin, now_ms, out),
                 None => {}
             }
@@ -83,8 +83,8 @@ impl NodeState {
         self.replicas.lazy.outdate(|_, _| true);
         let replicas = self.replicas.by_origin.values().map(|one| one.node.clone());
         let loading = self.replicas.loading.values().map(|one| one.node.clone());
-        let asked = self.replicas.openings.values().flat_map(|one| one.left.iter().cloned());
-        for node in replicas.chain(loading).chain(asked).collect::<BTreeSet<_>>() {
+        let openings = self.replicas.openings.values().flat_map(|one| one.left.iter().cloned());
+        for node in replicas.chain(loading).chain(openings).collect::<BTreeSet<_>>() {
             self.drop_replicas_of(&node, now_ms, out);
         }
     }
@@ -107,7 +107,7 @@ impl NodeState {
         }
         for loading in self.replicas.loading.values_mut().filter(|one| one.node == node) {
             // The transfer in progress reports its end itself.
-            loading.is_gone = true;
+            loading.is_invalidated = true;
         }
         let waiting = self.replicas.loading.iter();
         let waiting = waiting.filter(|(_, one)| one.node == node && !one.is_on_its_way);
@@ -119,7 +119,7 @@ impl NodeState {
 
     /// After this node joined in a new incarnation: the members drop their replicas of the previous
     /// one.
-    pub(in crate::protocol) fn tell_new_life(
+    pub(in crate::protocol) fn announce_new_life(
         &mut self,
         members: impl IntoIterator<Item = (String, u64)>,
         now_ms: u64,
@@ -130,7 +130,7 @@ impl NodeState {
         }
         for (name, incarnation) in members {
             let member = MemberLife { name, incarnation };
-            self.tell_member_gone(&member, EVERYTHING, now_ms, out);
+            self.invalidate_at_member(&member, EVERYTHING, now_ms, out);
         }
         self.settle_leaving(now_ms, out);
     }
@@ -183,7 +183,7 @@ impl NodeState {
             // The home may have taken the object over meanwhile, under one more id.
             if withdrawal.ids.insert(id) {
                 for member in interests.close(id) {
-                    self.tell_member_gone(&member, id, now_ms, out);
+                    self.invalidate_at_member(&member, id, now_ms, out);
                 }
             }
         }
@@ -220,11 +220,11 @@ impl NodeState {
         }
         let result = self.delete(std::slice::from_ref(&target));
         self.reopen(&ids);
-        let missing = || WireError::NotFound { what: target.to_string() };
+        let missing = || WireError::NotFound { what: store_target(&target).to_string() };
         let result = result.and_then(|mut all| all.pop().unwrap_or_else(|| Err(missing())));
         match asker {
             DeleteOrigin::Client(number, place) => {
-                self.delete_answered((number, place), result, out)
+                self.on_delete_response((number, place), result, out)
             }
             DeleteOrigin::Node(token) => out.push(answer_peer(token, &Answer::Deleted(result))),
             // Its client, or another one, may have deleted it meanwhile.
@@ -240,7 +240,7 @@ impl NodeState {
         self.residency.take_jobs(out);
     }
 
-    pub(super) fn tell_member_gone(
+    pub(super) fn invalidate_at_member(
         &mut self,
         member: &MemberLife,
         id: ObjectId,
@@ -255,22 +255,22 @@ impl NodeState {
             return;
         }
         let number = self.replicas.token();
-        let notice = GoneNotice { member: member.clone(), id, number };
-        let is_asked = self.cluster.ask_gone(notice, out);
-        let again_at_ms = (!is_asked).then_some(now_ms + NOTIFY_AGAIN_MS);
+        let notice = InvalidationNotice { member: member.clone(), id, number };
+        let is_queried = self.cluster.send_invalidation_notice(notice, out);
+        let again_at_ms = (!is_queried).then_some(now_ms + NOTIFY_AGAIN_MS);
         let leaving = self.replicas.leaving.entry(id).or_default();
         leaving.insert(member.clone(), LastNotice { number, again_at_ms });
     }
 
     /// A member has dropped its replica of an object, or did not answer.
-    pub(in crate::protocol) fn gone_answered(
+    pub(in crate::protocol) fn on_invalidation_response(
         &mut self,
-        notice: &GoneNotice,
+        notice: &InvalidationNotice,
         is_done: bool,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let GoneNotice { member, id, number } = notice;
+        let InvalidationNotice { member, id, number } = notice;
         let Some(leaving) = self.replicas.leaving.get_mut(id) else { return };
         let Some(last) = leaving.get_mut(member).filter(|last| last.number == *number) else {
             return;
@@ -304,7 +304,7 @@ impl NodeState {
         let mut left = std::mem::take(&mut self.replicas.wanted_bytes);
         let Some(port) = self.replicas.port.as_ref().filter(|_| left > 0) else { return };
         let interests = Arc::clone(&port.interests);
-        let ranked = self.residency.kept_by_replicas(&self.home, &self.replicas);
+        let ranked = self.residency.held_by_replicas(&self.home, &self.replicas);
         let Ok(mut ranked) = ranked else { return };
         ranked.truncate(RECALLS_MAX);
         for candidate in ranked {
@@ -314,7 +314,7 @@ impl NodeState {
             left = left.saturating_sub(candidate.bytes.0);
             for id in [Some(candidate.id), candidate.former].into_iter().flatten() {
                 for member in interests.take(id) {
-                    self.tell_member_gone(&member, id, now_ms, out);
+                    self.invalidate_at_member(&member, id, now_ms, out);
                 }
             }
         }

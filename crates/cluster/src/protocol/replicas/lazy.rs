@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use farrow_memory::{Length, Offset, Span};
-use farrow_store::ClientSlot;
+use farrow_store::{ClientSlot, Target};
 use farrow_wire::{
     Extent, LazyBlock, LazyObject, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
 };
@@ -25,7 +25,7 @@ use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.
@@ -152,7 +152,7 @@ impl NodeState {
             release_lazy(idle, out);
         }
         self.release_idle_lazy(now_ms, out);
-        limit(
+        check_limit(
             "objects of other nodes with pages on demand",
             self.replicas.lazy.all.len() + 1,
             LAZY_OBJECTS_MAX,
@@ -194,16 +194,16 @@ impl NodeState {
     pub(in crate::protocol) fn bring_pages(
         &mut self,
         to: ReplyTo,
-        asked: Range<u64>,
+        wanted: Range<u64>,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let none = || WireError::Invalid("this connection has no object".into());
         let ReplyTo { session, seq } = to;
         let file = *self.replicas.lazy.files.get(&session).ok_or_else(none)?;
         let lazy = self.replicas.lazy.all.get(&file).ok_or_else(none)?;
-        let length = asked.end.saturating_sub(asked.start);
-        let asked = Span::new(Offset(asked.start), Length(length));
-        let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(asked));
+        let length = wanted.end.saturating_sub(wanted.start);
+        let wanted = Span::new(Offset(wanted.start), Length(length));
+        let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(wanted));
         let ranges: Vec<Span> = ranges.filter(|range| !range.is_empty()).collect();
         if ranges.is_empty() {
             return Ok(Some(ReplyBody::Done));
@@ -211,7 +211,7 @@ impl NodeState {
         let (node, hold) = (lazy.node.clone(), lazy.hold);
         let waiting = self.replicas.lazy.waiting.values();
         let waiting = waiting.filter(|one| one.session == session).count();
-        limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
+        check_limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
         let token = self.replicas.token();
         self.replicas.lazy.waiting.insert(token, PagesWaiter { session, seq, file });
         out.push(Action::Net(NetAction::Pages { token, file, node, hold, ranges }));
@@ -233,7 +233,7 @@ impl NodeState {
             // The hold may have ended at the home. A later open makes another one.
             lazy.is_current = false;
             let unreachable = self.cluster.unreachable_by_net(&lazy.node);
-            unreachable(fault, &lazy.origin.to_string())
+            unreachable(fault, &Target::Id(lazy.origin).to_string())
         });
         out.push(answer_to(session, seq, body));
     }

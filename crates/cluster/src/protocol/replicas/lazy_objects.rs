@@ -90,7 +90,7 @@ impl LazyObjects {
         all.find(|(_, one)| one.is_current && is_it(one)).map(|(file, _)| *file)
     }
 
-    /// Takes out the objects that nobody uses, those of which the time is over or all of them.
+    /// Takes out the unused objects, those of which the time is over or all of them.
     pub(super) fn take_idle(&mut self, now_ms: u64) -> Vec<(u64, Lazy)> {
         let is_idle =
             |one: &Lazy| one.until_ms.is_some_and(|until_ms| until_ms <= now_ms || !one.is_current);

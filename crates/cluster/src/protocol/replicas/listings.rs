@@ -9,7 +9,8 @@ use crate::net::{NetAction, NetFault, listing};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{ReplyTo, RequestContext};
-use crate::protocol::convert::{limit, store_error};
+use crate::protocol::convert::store_error;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Limit of pages requested at a time.
@@ -23,7 +24,7 @@ impl NodeState {
         prefix: String,
         from: u64,
     ) -> Result<NetQuery, WireError> {
-        limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
+        check_limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
         Ok(NetQuery::List { namespace: self.namespace_name(slot)?, prefix, from })
     }
 
@@ -34,7 +35,7 @@ impl NodeState {
         targets: Vec<WireTarget>,
     ) -> Result<NetQuery, WireError> {
         let query = NetQuery::Find { namespace: self.namespace_name(slot)?, targets };
-        limit("bytes of names to look for", query.encode().len(), OPEN_BYTES_MAX as usize)?;
+        check_limit("bytes of names to look for", query.encode().len(), OPEN_BYTES_MAX as usize)?;
         Ok(query)
     }
 
@@ -51,7 +52,7 @@ impl NodeState {
         query: &NetQuery,
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
-        limit(
+        check_limit(
             "lists that are asked for at other nodes",
             self.replicas.listings.len() + 1,
             LISTINGS_MAX,
@@ -85,7 +86,8 @@ impl NodeState {
             Err(fault) => Err(fault.clone()),
         };
         let body = body.map(ReplyBody::Listing);
-        let body = body.map_err(|fault| unreachable(fault, &format!("the list of node {node}")));
+        let body =
+            body.map_err(|fault| unreachable(fault, &format!("list of objects at node {node}")));
         out.push(answer_to(waiter.session, waiter.seq, body));
         true
     }

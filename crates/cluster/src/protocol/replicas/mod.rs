@@ -16,9 +16,9 @@
 
 mod delete;
 mod fetch;
-pub(super) mod gone_notice;
 mod import;
 mod invalidate;
+pub(super) mod invalidation_notice;
 mod lazy;
 mod lazy_objects;
 mod listings;
@@ -41,7 +41,7 @@ use super::Action;
 use super::action::answer_to;
 use super::state::NodeState;
 use crate::net::{Interests, NetAction, NetEvent, Rules};
-use gone_notice::LastNotice;
+use invalidation_notice::LastNotice;
 use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
@@ -66,7 +66,7 @@ impl NodeState {
         // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
         self.replicas.is_restarted = self.home.life() > 1;
-        self.replicas.tell_rules(&self.rules, &self.home);
+        self.replicas.publish_rules(&self.rules, &self.home);
     }
 
     /// Whether other nodes read from an earlier incarnation of this node by network.
@@ -146,7 +146,7 @@ impl NodeState {
         let late = late.collect::<Vec<_>>();
         if !late.is_empty() {
             for (id, member) in late {
-                self.tell_member_gone(&member, id, now_ms, out);
+                self.invalidate_at_member(&member, id, now_ms, out);
             }
             self.settle_leaving(now_ms, out);
         }

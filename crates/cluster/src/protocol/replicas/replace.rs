@@ -9,7 +9,7 @@ use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError, WireTarget};
 use super::withdrawals::{DeleteOrigin, PendingReplacement, Withdrawal};
 use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Most seals that wait for replicas at a time.
@@ -27,7 +27,7 @@ impl NodeState {
         // All errors come first: an object that is closed to other nodes has to be reopened.
         let names = self.names_to_replace(context, &items)?;
         let waiting = self.replicas.replacements.len();
-        limit("seals that wait for replicas", waiting + 1, REPLACEMENTS_MAX)?;
+        check_limit("seals that wait for replicas", waiting + 1, REPLACEMENTS_MAX)?;
         let number = self.replicas.token();
         let (mut ids, mut left): (BTreeSet<ObjectId>, usize) = Default::default();
         if self.replicas.port.is_some() {

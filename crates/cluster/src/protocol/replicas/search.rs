@@ -14,7 +14,7 @@ use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
-use crate::protocol::convert::limit;
+use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
@@ -56,7 +56,7 @@ impl NodeState {
         if let Some(known) = self.known_by_net(&waiter.key, now_ms) {
             return Ok(Some(fetched(known)));
         }
-        limit(
+        check_limit(
             "clients that wait for objects of other nodes",
             self.replicas.waiting() + 1,
             WAITERS_MAX,
@@ -67,7 +67,7 @@ impl NodeState {
             return Ok(None);
         }
         let under_way = self.replicas.openings.len() + self.replicas.loading.len();
-        limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
+        check_limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
         self.begin_opening(waiter.key.clone(), vec![waiter], now_ms, out);
         Ok(None)
     }
@@ -156,7 +156,7 @@ impl NodeState {
     }
 
     /// Fetches again for clients for which the answers of other nodes are too old.
-    pub(super) fn fetch_anew(
+    pub(super) fn fetch_again(
         &mut self,
         waiters: Vec<FetchWaiter>,
         now_ms: u64,
@@ -201,9 +201,9 @@ impl NodeState {
         if self.page_came(token, node, &result, out) {
             return;
         }
-        if let Some(asked) = self.replicas.senders.remove(&token) {
+        if let Some(question) = self.replicas.senders.remove(&token) {
             let reply = SenderReply { token, node, result };
-            return self.sender_event(asked, reply, now_ms, out);
+            return self.sender_event(question, reply, now_ms, out);
         }
         let opening = self.replicas.openings.get(&token);
         let is_import = opening.is_some_and(|opening| opening.import.is_some());
@@ -246,9 +246,9 @@ impl NodeState {
                 let decoded = Brought::decode(&opened.entry);
                 let is_of_it = |head: &SpillHead| head.id.hi == region;
                 match decoded {
-                    Ok((_, head)) if opening.gone.contains(&head.id) => {
+                    Ok((_, head)) if opening.invalidated.contains(&head.id) => {
                         // The next answer is newer than the notice.
-                        opening.gone.remove(&head.id);
+                        opening.invalidated.remove(&head.id);
                         out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
                         // After the pause either all nodes find it, or none does.
                         opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
@@ -318,7 +318,7 @@ impl NodeState {
                 Some(fault) => answer_all(waiters.into_iter().chain(late), &Err(fault), out),
                 None => {
                     answer_all(waiters, &Ok(fetched(None)), out);
-                    self.fetch_anew(late, now_ms, out);
+                    self.fetch_again(late, now_ms, out);
                 }
             }
         }

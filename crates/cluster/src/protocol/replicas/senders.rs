@@ -1,7 +1,7 @@
 //! From which node the bytes of an object are fetched: small ones from their home, large ones from
 //! the node that the home names.
 //!
-//! The object stays held at its home, whoever sends it. If a sender fails in any way, or is too
+//! The object stays held at its home, whichever node sends it. If a sender fails in any way, or is too
 //! slow to begin, the home sends the object.
 
 use farrow_memory::{Offset, Span};
@@ -63,7 +63,7 @@ impl NodeState {
         self.ask_home(origin, None, Some(until_ms), out);
     }
 
-    /// Tells the home that a node does not send an object. The home sends it then.
+    /// Notifies the home that a node does not send an object. The home sends it then.
     fn fall_back(&mut self, origin: ObjectId, failed: String, out: &mut Vec<Action>) {
         self.ask_home(origin, Some(failed), None, out);
     }
@@ -77,7 +77,7 @@ impl NodeState {
     ) {
         let token = self.replicas.token();
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
-        loading.sender = FetchSender::Asked { token, until_ms };
+        loading.sender = FetchSender::Requested { token, until_ms };
         let (node, hold) = (loading.node.clone(), loading.hold);
         let want = NetQuery::Sender { hold, failed }.encode();
         self.replicas.senders.insert(token, SenderQuestion::Which(origin));
@@ -105,26 +105,27 @@ impl NodeState {
 
     /// Ends the fetch of an object that was recalled while no byte was on its way.
     fn is_given_up(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) -> bool {
-        let is_gone = self.replicas.loading.get(&origin).is_none_or(|one| one.is_gone);
-        if is_gone {
+        let is_invalidated =
+            self.replicas.loading.get(&origin).is_none_or(|one| one.is_invalidated);
+        if is_invalidated {
             if let Some(loading) = self.replicas.loading.get_mut(&origin) {
                 loading.sender = FetchSender::Home;
             }
             self.loaded(origin, Ok(()), now_ms, out);
         }
-        is_gone
+        is_invalidated
     }
 
     /// Handles the answer to a question about a sender.
     pub(super) fn sender_event(
         &mut self,
-        asked: SenderQuestion,
+        question: SenderQuestion,
         reply: SenderReply<'_>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
         let SenderReply { token, node, result } = reply;
-        match asked {
+        match question {
             SenderQuestion::Complete { hold } => {
                 release(node, &result, out);
                 out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
@@ -133,7 +134,9 @@ impl NodeState {
                 // The query holds nothing.
                 release(node, &result, out);
                 let until_ms = match self.replicas.loading.get(&origin).map(|one| &one.sender) {
-                    Some(FetchSender::Asked { token: of, until_ms }) if *of == token => *until_ms,
+                    Some(FetchSender::Requested { token: of, until_ms }) if *of == token => {
+                        *until_ms
+                    }
                     _ => return,
                 };
                 if !self.is_given_up(origin, now_ms, out) {
@@ -150,7 +153,7 @@ impl NodeState {
                 if sender != Some(&FetchSender::Opening { token }) {
                     return release(node, &result, out);
                 }
-                if self.replicas.loading.get(&origin).is_some_and(|one| one.is_gone) {
+                if self.replicas.loading.get(&origin).is_some_and(|one| one.is_invalidated) {
                     release(node, &result, out);
                     self.is_given_up(origin, now_ms, out);
                     return;
@@ -235,7 +238,7 @@ impl NodeState {
             return false;
         };
         out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
-        let is_again = has_failed && !loading.is_gone;
+        let is_again = has_failed && !loading.is_invalidated;
         if is_again {
             tracing::debug!(%origin, node, "a replica was not sent whole");
             self.fall_back(origin, node, out);
@@ -243,7 +246,7 @@ impl NodeState {
         is_again
     }
 
-    /// Lets other nodes read a new replica, and tells its home so. The hold at the home ends after
+    /// Lets other nodes read a new replica, and notifies its home. The hold at the home ends after
     /// that.
     pub(super) fn serve_to_others(
         &mut self,

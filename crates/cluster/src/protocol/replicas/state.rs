@@ -85,7 +85,7 @@ impl Replicas {
     }
 
     /// Passes the current rules to the threads of the network fabric.
-    pub(in crate::protocol) fn tell_rules(&self, rights: &RightsTable, home: &Home) {
+    pub(in crate::protocol) fn publish_rules(&self, rights: &RightsTable, home: &Home) {
         if let Some(port) = &self.port {
             let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
             rules.rights = rights.clone();
@@ -118,7 +118,8 @@ impl Replicas {
         &self,
         origin: ObjectId,
     ) -> Option<(ImportTarget, NamespaceId)> {
-        let loading = self.loading.get(&origin).filter(|one| one.is_brought && !one.is_gone)?;
+        let loading =
+            self.loading.get(&origin).filter(|one| one.is_brought && !one.is_invalidated)?;
         let import = loading.import.clone().filter(|import| import.seal.is_none())?;
         Some((import, loading.namespace))
     }
@@ -140,7 +141,8 @@ impl Replicas {
         self.listings.retain(|_, one| one.session != session);
         self.imported.retain(|(of, _), _| *of != session);
         for loading in self.loading.values_mut().filter(|one| one.is_brought) {
-            loading.is_gone |= loading.import.as_ref().is_some_and(|it| it.session == session);
+            loading.is_invalidated |=
+                loading.import.as_ref().is_some_and(|it| it.session == session);
         }
     }
 
@@ -161,7 +163,7 @@ impl Replicas {
             loading.waiters.retain(|waiter| !is_it(waiter));
             loading.later.retain(|waiter| !is_it(waiter));
             let was_last = loading.waiters.len() < all && loading.waiters.is_empty();
-            loading.is_gone |= loading.import.is_some() && !loading.is_brought && was_last;
+            loading.is_invalidated |= loading.import.is_some() && !loading.is_brought && was_last;
         }
         let listings = self.listings.len();
         self.listings.retain(|_, one| (one.session, one.seq) != (session, seq));

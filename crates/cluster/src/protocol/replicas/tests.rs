@@ -203,7 +203,9 @@ impl Pair {
             let (now_ms, mut out) = (self.now_ms, Vec::new());
             let (sender, from) = (from, (NAMES[from], INCARNATION));
             match message {
-                Message::ToPeer(body) => self.nodes[to].told(from.into(), &body, now_ms, &mut out),
+                Message::ToPeer(body) => {
+                    self.nodes[to].on_message(from.into(), &body, now_ms, &mut out)
+                }
                 Message::Question(token, body) => {
                     let number = self.asked.len() as u64;
                     self.asked.push((sender, token));
@@ -223,7 +225,7 @@ impl Pair {
         let mut others = Vec::new();
         for action in actions {
             let (to, message) = match action {
-                Action::Peer(PeerAction::Tell { address, body, .. }) => {
+                Action::Peer(PeerAction::Message { address, body, .. }) => {
                     (address.parse().unwrap(), Message::ToPeer(body))
                 }
                 Action::Peer(PeerAction::Ask { token, address, body, .. }) => {
@@ -305,7 +307,7 @@ fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
     let id = ObjectId { hi: home.home().uid().0, lo: 77 };
     let notice = |home: &mut NodeState| {
         let mut out = Vec::new();
-        home.tell_member_gone(&member, id, now_ms, &mut out);
+        home.invalidate_at_member(&member, id, now_ms, &mut out);
         asked_token(&out)
     };
     let (first, second) = (notice(home), notice(home));
@@ -333,7 +335,7 @@ fn a_home_that_started_again_takes_all_objects_for_replicated() {
     home.replicas.is_new_life = true;
     assert!(home.replicas.is_elsewhere(id), "no member was told yet");
     let out = &mut Vec::new();
-    home.tell_new_life([("b".to_owned(), INCARNATION)], now_ms, out);
+    home.announce_new_life([("b".to_owned(), INCARNATION)], now_ms, out);
     assert!(home.replicas.is_elsewhere(id), "it has not answered");
     let done = postcard::to_allocvec(&Answer::Done).unwrap();
     let token = asked_token(out);
@@ -385,9 +387,9 @@ fn a_description_from_an_earlier_life_becomes_no_replica() {
     assert_eq!(reader.fetch(waiter, now_ms, &mut out), Ok(None));
     let token = opened_at("a", &out).unwrap();
 
-    let gone = Question::Gone { objects: vec![EVERYTHING.lo] };
-    let gone = postcard::to_allocvec(&gone).unwrap();
-    reader.on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut Vec::new());
+    let invalidated = Question::Invalidate { objects: vec![EVERYTHING.lo] };
+    let invalidated = postcard::to_allocvec(&invalidated).unwrap();
+    reader.on_request(0, ("a", INCARNATION).into(), &invalidated, now_ms, &mut Vec::new());
     let answer = |hold| {
         let result = Ok((hold, opened.clone()));
         NetEvent::Opened { token, node: "a".to_owned(), result }

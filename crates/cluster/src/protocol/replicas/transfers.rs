@@ -13,8 +13,8 @@ use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// An object or part that a client wants. Clients with equal keys share one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,9 +26,9 @@ pub(in crate::protocol) struct FetchKey {
 impl FetchKey {
     pub(in crate::protocol) fn new(wish: NetQuery, extent: Extent) -> Result<Self, WireError> {
         let columns = extent.part().and_then(|part| part.columns.as_deref()).unwrap_or_default();
-        limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
+        check_limit("columns of a part", columns.len(), PART_COLUMNS_MAX)?;
         let bytes = columns.iter().map(String::len).sum();
-        limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
+        check_limit("bytes of the names of a part's columns", bytes, PART_NAME_BYTES_MAX)?;
         Ok(Self { wish, extent })
     }
 
@@ -75,7 +75,7 @@ pub(in crate::protocol) struct Opening {
     /// The error of a node that may have the object.
     pub(in crate::protocol) fault: Option<WireError>,
     /// Objects recalled meanwhile: a node may have answered before the recall.
-    pub(in crate::protocol) gone: BTreeSet<ObjectId>,
+    pub(in crate::protocol) invalidated: BTreeSet<ObjectId>,
     /// Nodes whose answer that is under way may be of an earlier life: the home does not know that
     /// this node would have a replica.
     pub(in crate::protocol) outdated: BTreeSet<String>,
@@ -104,7 +104,7 @@ impl Opening {
             rest: BTreeSet::new(),
             is_hint_awaited: false,
             fault: None,
-            gone: BTreeSet::new(),
+            invalidated: BTreeSet::new(),
             outdated: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             lost_ms,
@@ -131,14 +131,14 @@ pub(in crate::protocol) enum FetchSender {
     Home,
     /// The home is asked by this question. `None`: a sender has failed, so the home sends the object,
     /// whatever it answers.
-    Asked { token: u64, until_ms: Option<u64> },
+    Requested { token: u64, until_ms: Option<u64> },
     /// All senders are busy.
     Waiting { again_at_ms: u64, until_ms: u64 },
     /// The replica of a third node is being opened by this question.
     Opening { token: u64 },
     /// A third node, by its hold.
     Member { node: String, hold: u64 },
-    /// The replica is sealed, and the home is told so.
+    /// The replica is sealed, and the home is notified.
     Done,
 }
 
@@ -188,7 +188,7 @@ pub(in crate::protocol) struct Fetching {
     /// Whether the bytes of an import are in memory, and only its client's next step is missing.
     pub(in crate::protocol) is_brought: bool,
     /// Whether the object was recalled meanwhile.
-    pub(in crate::protocol) is_gone: bool,
+    pub(in crate::protocol) is_invalidated: bool,
     pub(in crate::protocol) lost_ms: u64,
     pub(in crate::protocol) deadline_ms: u64,
     pub(in crate::protocol) import: Option<ImportTarget>,

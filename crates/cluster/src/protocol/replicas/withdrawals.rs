@@ -6,7 +6,7 @@ use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 use farrow_wire::{SealItem, WireError, WireTarget};
 
-use super::gone_notice::LastNotice;
+use super::invalidation_notice::LastNotice;
 use crate::protocol::context::{ReplyTo, RequestContext};
 
 /// A delete that other nodes perform or allow in part.
@@ -39,7 +39,7 @@ pub(in crate::protocol) enum DeleteOrigin {
     /// The number of the delete, and the index of the object in it.
     Client(u64, usize),
     Node(u64),
-    /// The end of a lease: nobody waits for an answer.
+    /// The end of a lease: no client waits for an answer.
     Lease,
     /// The object has moved to another node.
     Move,

@@ -81,7 +81,7 @@ struct World {
     welcome: Option<Vec<Span>>,
     threads: [Thread; THREADS],
     late: Vec<LateSeal>,
-    /// Nobody deletes an object before its creator has read the answer to its seal. Otherwise a page
+    /// No client deletes an object before its creator has read the answer to its seal. Otherwise a page
     /// may be granted again with an answer that a kill loses, and the client knows it as sealed.
     is_calm: bool,
     is_broken: bool,
@@ -212,12 +212,12 @@ impl World {
 
     /// Another client deletes an object, takes a page or gives one back.
     fn step_elsewhere(&mut self) {
-        let (page, is_asked) = (self.roll(PAGES), self.roll(4) == 0);
+        let (page, is_queried) = (self.roll(PAGES), self.roll(4) == 0);
         // An object that its creator may use without a hold is retained.
         if self.is_alive && !self.is_used(page) {
             self.node[page] = match self.node[page] {
                 Owner::Object | Owner::Other => Owner::Nobody,
-                Owner::Nobody if is_asked => Owner::Other,
+                Owner::Nobody if is_queried => Owner::Other,
                 owner => owner,
             };
         }
@@ -239,7 +239,7 @@ impl World {
         self.is_alive = true;
         let ours = self.state.reconcile(self.connection, &theirs);
         for span in difference(&theirs, &ours) {
-            let first = number(crate::spans::span(span));
+            let first = number(farrow_wire::span(span));
             (first..first + (span.1 / page_bytes()) as usize).for_each(|n| self.release(page(n)));
         }
     }
@@ -289,21 +289,21 @@ impl World {
 
     fn accept(&mut self, granted: &Granted) -> Thread {
         let span = granted.ranges[0];
-        let doubt = self.state.asked.remove(&span.offset.0);
+        let doubt = self.state.pending_seals.remove(&span.offset.0);
         if self.mutant == Mutant::AcceptAlways {
             self.state.insert_granted(span);
         } else if !self.state.accept(granted) {
-            self.state.asked.extend(doubt.map(|doubt| (span.offset.0, doubt)));
+            self.state.pending_seals.extend(doubt.map(|doubt| (span.offset.0, doubt)));
             return Thread::Idle;
         }
         if self.mutant == Mutant::KeepDoubts {
-            self.state.asked.extend(doubt.map(|doubt| (span.offset.0, doubt)));
+            self.state.pending_seals.extend(doubt.map(|doubt| (span.offset.0, doubt)));
         }
         Thread::Has(self.state.hand_out(span, page_bytes()))
     }
 
     fn ask_to_seal(&mut self, span: Span) -> Thread {
-        let ticket = self.state.asked_to_seal(span);
+        let ticket = self.state.seal_requested(span);
         if !self.is_alive {
             return Thread::Sealed(ticket, Some(false), self.connection);
         }
@@ -329,7 +329,7 @@ impl World {
 
     fn sealed(&mut self, mut ticket: SealTicket, answer: Option<bool>, sent_on: u64) -> Thread {
         if self.mutant == Mutant::NoNumbers {
-            let now = self.state.asked.get(&ticket.span.offset.0);
+            let now = self.state.pending_seals.get(&ticket.span.offset.0);
             ticket.number = now.map_or(ticket.number, |asked| asked.number);
         }
         let span = ticket.span;

@@ -34,7 +34,7 @@ pub(super) struct ExtentsState {
     pub(super) granted: BTreeMap<u64, u64>,
     /// Ranges with a seal request, by start. A range that is granted again meanwhile was sealed and
     /// then deleted: it leaves this list, and a late answer to its seal changes nothing.
-    pub(super) asked: BTreeMap<u64, PendingSeal>,
+    pub(super) pending_seals: BTreeMap<u64, PendingSeal>,
     /// Requests that have left that list, to be disposed of without the lock.
     pub(super) ended: Vec<EndedSeal>,
     /// Number of seal requests so far.
@@ -60,7 +60,7 @@ impl ExtentsState {
         Ok(Self {
             free,
             granted: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending_seals: BTreeMap::new(),
             ended: Vec::new(),
             seals: 0,
             connection: FIRST_CONNECTION,

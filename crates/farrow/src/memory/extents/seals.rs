@@ -26,7 +26,7 @@ pub(crate) struct SealTicket {
 #[derive(Debug)]
 pub(crate) enum SealOutcome {
     /// The answer may arrive in time.
-    Asked,
+    Requested,
     /// The call has ended without an answer. A late answer, or the next connection, shows the
     /// outcome.
     Unanswered,
@@ -87,13 +87,13 @@ impl EndedSeal {
 }
 
 impl ExtentsState {
-    pub(super) fn asked_to_seal(&mut self, span: Span) -> SealTicket {
+    pub(super) fn seal_requested(&mut self, span: Span) -> SealTicket {
         self.seals += 1;
         let Run { start, end } = span_run(span);
-        let (number, outcome) = (self.seals, SealOutcome::Asked);
+        let (number, outcome) = (self.seals, SealOutcome::Requested);
         let seal =
             PendingSeal { end, number, outcome, was_granted: None, is_unused: false, open: None };
-        self.asked.insert(start, seal);
+        self.pending_seals.insert(start, seal);
         SealTicket { span, number }
     }
 
@@ -126,7 +126,7 @@ impl ExtentsState {
             return;
         };
         seal.open = open.cloned();
-        if !matches!(seal.outcome, SealOutcome::Asked) {
+        if !matches!(seal.outcome, SealOutcome::Requested) {
             return;
         }
         seal.outcome = SealOutcome::Unanswered;
@@ -173,7 +173,7 @@ impl ExtentsState {
     fn finish(&mut self, ticket: SealTicket) {
         let is_refused = match self.seal_mut(ticket) {
             Some(PendingSeal { is_unused: true, outcome, .. }) => match outcome {
-                SealOutcome::Asked | SealOutcome::Unanswered => return,
+                SealOutcome::Requested | SealOutcome::Unanswered => return,
                 SealOutcome::Refused => true,
                 SealOutcome::Sealed(_) => false,
             },
@@ -198,7 +198,7 @@ impl ExtentsState {
     /// outcome of each seal that was not answered. Returns the ranges that remain this client's.
     pub(super) fn reconcile(&mut self, connection: u64, theirs: &[Span]) -> Vec<Span> {
         self.connection = connection;
-        let all: Vec<SealTicket> = (self.asked.iter())
+        let all: Vec<SealTicket> = (self.pending_seals.iter())
             .map(|(start, seal)| {
                 let span = run_span(Run { start: *start, end: seal.end });
                 SealTicket { span, number: seal.number }
@@ -225,12 +225,12 @@ impl ExtentsState {
     /// carried out, whatever the answers.
     pub(super) fn end_seals(&mut self, span: Span) {
         let Run { start, end } = span_run(span);
-        let ended: Vec<Run> = (self.asked.range(..end).rev())
+        let ended: Vec<Run> = (self.pending_seals.range(..end).rev())
             .take_while(|(_, seal)| seal.end > start)
             .map(|(from, seal)| Run { start: *from, end: seal.end })
             .collect();
         for run in ended {
-            if let Some(seal) = self.asked.remove(&run.start) {
+            if let Some(seal) = self.pending_seals.remove(&run.start) {
                 self.end(EndedSeal::new(seal));
             }
             self.remove_granted(run_span(run));
@@ -238,12 +238,12 @@ impl ExtentsState {
     }
 
     fn seal_mut(&mut self, ticket: SealTicket) -> Option<&mut PendingSeal> {
-        let seal = self.asked.get_mut(&ticket.span.offset.0);
+        let seal = self.pending_seals.get_mut(&ticket.span.offset.0);
         seal.filter(|seal| seal.number == ticket.number)
     }
 
     fn remove_seal(&mut self, ticket: SealTicket) -> Option<PendingSeal> {
         self.seal_mut(ticket)?;
-        self.asked.remove(&ticket.span.offset.0)
+        self.pending_seals.remove(&ticket.span.offset.0)
     }
 }

@@ -85,7 +85,7 @@ fn in_parts(
     while found.as_ref().is_err_and(is_short) && parts <= PARTS_MAX {
         let sizes = vec![bytes.div_ceil(parts); parts as usize];
         found = match make(&sizes) {
-            // What is told at the end is that there is not all of it.
+            // The error at the end says that not all of it exists.
             Err(error) if is_too_much(&error) => found,
             made => made,
         };

@@ -277,7 +277,7 @@ impl PoolCore {
             }
             for span in pages {
                 if let Some(large) = state.large.get_mut(&span.offset.0) {
-                    let ticket = self.extents.asked(*span);
+                    let ticket = self.extents.seal_requested(*span);
                     large.state = LargeState::Sealing(ticket);
                     tickets.push(ticket);
                 }

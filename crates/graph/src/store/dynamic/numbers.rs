@@ -46,7 +46,7 @@ pub(crate) trait NumbersInUse {
 pub(crate) type NumberMoves = Vec<(u32, u32)>;
 
 impl<T: Stamp> DynamicGraph<T> {
-    /// Whether accounts keep their small numbers for ever, because the order of appearance is
+    /// Whether accounts always keep their small numbers, because the order of appearance is
     /// remembered.
     pub(crate) fn is_permanent(&self) -> bool {
         self.remembers

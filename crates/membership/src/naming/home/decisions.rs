@@ -41,7 +41,7 @@ impl Naming {
         let waiting = self.authority.members().and(self.unread.members).without(own);
         #[cfg(test)]
         let waiting = match self.unread_fault {
-            Some(UnreadFault::AsksNobody) => Default::default(),
+            Some(UnreadFault::AsksNone) => Default::default(),
             Some(UnreadFault::AsksOne) => {
                 NodeNumber::all().find(|one| waiting.has(*one)).into_iter().collect()
             }
@@ -75,7 +75,7 @@ impl Naming {
         question: u64,
         said: (&[bool], Option<NodeNumber>),
     ) {
-        if let Some((home, names)) = self.authority.undecided.answered(question, from, said) {
+        if let Some((home, names)) = self.authority.undecided.on_response(question, from, said) {
             self.authority.settle(home, &names);
         }
     }

@@ -25,7 +25,7 @@ impl Reader {
     pub(crate) fn look_for_many(
         &self,
         targets: &[Target<'_>],
-        mut tell: impl FnMut(usize, &Entry),
+        mut visit: impl FnMut(usize, &Entry),
     ) -> Result<(), StoreError> {
         let is_node_local = self.region.is_node_local();
         let (mut of_clients, mut of_home) = (Vec::new(), Vec::new());
@@ -39,7 +39,7 @@ impl Reader {
                 }
                 _ => {
                     if let Some(entry) = self.lookup(*target)? {
-                        tell(index, &entry);
+                        visit(index, &entry);
                     }
                 }
             }
@@ -51,8 +51,8 @@ impl Reader {
         let spans = of_clients.iter().filter_map(|(_, id)| self.client_entry_span(*id));
         let of_home_spans = of_home.iter().map(|(_, id)| self.entry_span(id.slot()));
         self.fetch(spans.chain(of_home_spans.filter(|_| self.region.is_remote())).collect())?;
-        self.tell_of_clients(&of_clients, &mut tell);
-        self.tell_of_home(&of_home, &mut tell)
+        self.visit_clients(&of_clients, &mut visit);
+        self.visit_home(&of_home, &mut visit)
     }
 
     fn fetch(&self, spans: Vec<Span>) -> Result<(), StoreError> {
@@ -82,7 +82,7 @@ impl Reader {
     }
 
     /// Reports entries whose life was seen; the claim checks that the life has lasted.
-    fn tell_of_clients(&self, all: &[IndexedTarget], tell: &mut impl FnMut(usize, &Entry)) {
+    fn visit_clients(&self, all: &[IndexedTarget], visit: &mut impl FnMut(usize, &Entry)) {
         for (index, id) in all {
             let words = self.client_entry_span(*id).and_then(|span| self.region.words(span).ok());
             let first = Sequence::new(id.generation(), EntryState::Sealed).0;
@@ -92,15 +92,15 @@ impl Reader {
             if let Some(Copied::Words(words)) = copied
                 && let Ok(entry) = decode(&words, self.header.uid, id.slot(), self.layout())
             {
-                tell(*index, &entry);
+                visit(*index, &entry);
             }
         }
     }
 
-    fn tell_of_home(
+    fn visit_home(
         &self,
         all: &[IndexedTarget],
-        tell: &mut impl FnMut(usize, &Entry),
+        visit: &mut impl FnMut(usize, &Entry),
     ) -> Result<(), StoreError> {
         let directory = self.region.words(self.layout().directory)?;
         for (index, id) in all {
@@ -110,7 +110,7 @@ impl Reader {
                 && let Ok(Look::Sealed(entry)) = self.look_once(entry, id.slot())
                 && entry.id == *id
             {
-                tell(*index, &entry);
+                visit(*index, &entry);
             }
         }
         Ok(())

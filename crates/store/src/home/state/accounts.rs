@@ -39,14 +39,14 @@ impl ClientAccounts {
     pub(in crate::home) fn of(&self, client: u32, namespace: NamespaceId) -> ClientAccount {
         let account = self.of_client.get(&client).map(|(account, _)| *account);
         let same = account.filter(|account| account.namespace == namespace);
-        same.unwrap_or(ClientAccount::gone(namespace))
+        same.unwrap_or(ClientAccount::ended(namespace))
     }
 
     /// The account of the process that created an object, if it is still that client.
     pub(in crate::home) fn of_creator(&self, entry: &Entry) -> ClientAccount {
         match self.of_client.get(&entry.creator) {
             Some((_, pid)) if *pid == entry.creator_pid => self.of(entry.creator, entry.namespace),
-            _ => ClientAccount::gone(entry.namespace),
+            _ => ClientAccount::ended(entry.namespace),
         }
     }
 }

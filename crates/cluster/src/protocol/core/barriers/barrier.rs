@@ -71,26 +71,26 @@ impl Barrier {
     /// Clients ended, or their node is lost: breaks the barrier if one of them takes part.
     pub(super) fn leave(
         &mut self,
-        is_gone: &impl Fn(&Party) -> bool,
+        has_left: &impl Fn(&Party) -> bool,
         why: &str,
         out: &mut Outcomes,
     ) {
         let waiting = self.arrived.iter().map(|one| &one.party);
-        let gone = waiting.chain(&self.members).find(|party| is_gone(party));
-        let Some(gone) = gone.map(Party::label) else {
+        let left = waiting.chain(&self.members).find(|party| has_left(party));
+        let Some(left) = left.map(Party::label) else {
             return;
         };
-        self.members.retain(|party| !is_gone(party));
-        self.arrived.retain(|one| !is_gone(&one.party));
-        self.break_up(&gone, why, out);
+        self.members.retain(|party| !has_left(party));
+        self.arrived.retain(|one| !has_left(&one.party));
+        self.break_up(&left, why, out);
     }
 
     /// Ends the wait of one request, and breaks the barrier for the others.
     pub(super) fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
         let place = self.arrived.iter().position(|one| one.waiter == *waiter);
         if let Some(place) = place {
-            let gone = self.arrived.remove(place).party.label();
-            self.break_up(&gone, "it gave up", out);
+            let left = self.arrived.remove(place).party.label();
+            self.break_up(&left, "it gave up", out);
         }
     }
 
@@ -112,8 +112,8 @@ impl Barrier {
 
     fn break_up(&mut self, who: &str, reason: &str, out: &mut Outcomes) {
         for one in std::mem::take(&mut self.arrived) {
-            let told = WaitOutcome::Broken { who: who.to_owned(), reason: reason.to_owned() };
-            out.push((one.waiter, told));
+            let outcome = WaitOutcome::Broken { who: who.to_owned(), reason: reason.to_owned() };
+            out.push((one.waiter, outcome));
         }
     }
 

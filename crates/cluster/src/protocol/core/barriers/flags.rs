@@ -48,8 +48,8 @@ impl Flags {
     }
 
     /// Forgets waits without an outcome.
-    pub(super) fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
-        self.waits.retain(|wait| !is_gone(&wait.waiter));
+    pub(super) fn forget(&mut self, has_left: impl Fn(&Waiter) -> bool) {
+        self.waits.retain(|wait| !has_left(&wait.waiter));
     }
 
     /// Ends expired waits.

@@ -32,11 +32,11 @@ pub enum SyncQuestion {
         pid: u32,
     },
     /// The outcome of a request of the receiving node.
-    Told {
+    Outcome {
         /// Number of the request there.
         number: u64,
         /// The outcome.
-        told: WaitOutcome,
+        outcome: WaitOutcome,
     },
     /// A client of the asking node ended.
     Left {

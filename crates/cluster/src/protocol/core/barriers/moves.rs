@@ -28,8 +28,8 @@ use super::state::{BarrierContext, Barriers};
 use super::table::NAMES_MAX;
 use super::waits::{Outcomes, Waiter};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Pause before a member that is not in this epoch yet is asked again: some round trips.
 const AGAIN_MS: u64 = 20;
@@ -93,7 +93,7 @@ impl Barriers {
                 }
             }
         }
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
         set_aside.chain(sent).for_each(|(name, retained)| self.bring(name, retained, context));
         for (name, (owner, retained)) in inherited {
             if context.cluster.authority_name(&name) == owner && !lost.contains(&owner) {
@@ -231,7 +231,7 @@ impl Barriers {
         }
         retained.check()?;
         let inherited = self.moves.inherited.len();
-        limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
+        check_limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
             .map_err(|error| error.to_string())?;
         if context.may_hand_over(&from, &name) && !self.received.has(&from, number) {
             let Moves { inherited, inherited_budget, .. } = &mut self.moves;
@@ -254,7 +254,7 @@ impl Barriers {
             let retained = self.table.move_away(&name, &mut outcomes);
             self.moves.sent.insert(name, retained);
         }
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
     }
 
     /// Flags for the next daemon of this node, which continues this incarnation.
@@ -314,7 +314,7 @@ impl Barriers {
             self.moves.sent.insert(name.clone(), retained.clone());
             self.send_retained(&heir, name, retained, context);
         }
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
     }
 
     /// Forwards state received from other leaving nodes.
@@ -362,10 +362,10 @@ impl Barriers {
         if let Err(error) = self.table.take_over(name, retained, &mut outcomes) {
             tracing::warn!(name, error, "state from another node is rejected");
         }
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
         // The end of a client during the move was reported to the old owner, or to none.
         let own = context.cluster.own_name();
-        let is_gone = |party: &&Party| {
+        let has_left = |party: &&Party| {
             if party.node == own {
                 return context.clients.session(SessionId(party.client)).is_none();
             }
@@ -374,9 +374,9 @@ impl Barriers {
                 || !context.cluster.is_peer(&party.node)
         };
         let members = self.table.members(name);
-        let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();
-        if !gone.is_empty() {
-            self.break_for(|party| gone.contains(party), "it ended", context);
+        let left: BTreeSet<Party> = members.filter(has_left).cloned().collect();
+        if !left.is_empty() {
+            self.break_for(|party| left.contains(party), "it ended", context);
         }
     }
 }

@@ -32,8 +32,8 @@ impl ReceivedRequests {
     }
 
     /// Forgets the requests of nodes that send no repetitions any more.
-    pub(super) fn forget(&mut self, is_gone: impl Fn(&str) -> bool) {
-        self.0.retain(|node, _| !is_gone(node));
+    pub(super) fn forget(&mut self, has_left: impl Fn(&str) -> bool) {
+        self.0.retain(|node, _| !has_left(node));
     }
 }
 

@@ -10,8 +10,8 @@ use super::waits::{Outcomes, WaitOutcome, Waiter};
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
 use crate::protocol::context::RequestContext;
-use crate::protocol::convert::limit;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 use crate::protocol::rights::namespace_in;
 
 /// Limit of waits of one client.
@@ -37,7 +37,7 @@ impl Barriers {
     ) -> Result<(), WireError> {
         let RequestContext { session, seq, now_ms, .. } = request;
         let waiting = self.waits.values().filter(|wait| wait.session == session).count();
-        limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        check_limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
         let Some(state) = context.clients.session(session) else {
             return Ok(());
         };
@@ -139,38 +139,38 @@ impl Barriers {
                 table.arrive(name, parties, arrival, &mut outcomes);
             }
             SyncAsk::SetFlags { set, clear } => {
-                let told = match table.set_flags(name, set, clear, &mut outcomes) {
+                let outcome = match table.set_flags(name, set, clear, &mut outcomes) {
                     Ok(value) => WaitOutcome::Flags { value, is_met: true },
                     Err(reason) => WaitOutcome::Refused(reason),
                 };
-                outcomes.push((waiter, told));
+                outcomes.push((waiter, outcome));
             }
             SyncAsk::WaitFlags { mask, .. } => {
                 table.wait_flags(name, mask, waiter, deadline_ms, &mut outcomes);
             }
         }
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
     }
 
-    pub(super) fn tell_outcomes(&mut self, outcomes: Outcomes, context: &mut BarrierContext<'_>) {
+    pub(super) fn send_outcomes(&mut self, outcomes: Outcomes, context: &mut BarrierContext<'_>) {
         let own = context.cluster.own_name();
-        for (Waiter { node, number }, told) in outcomes {
+        for (Waiter { node, number }, outcome) in outcomes {
             if node == own {
-                self.told(number, told, context);
+                self.on_outcome(number, outcome, context);
             } else {
-                let question = Question::Sync(SyncQuestion::Told { number, told });
+                let question = Question::Sync(SyncQuestion::Outcome { number, outcome });
                 context.notify(&node, question);
             }
         }
     }
 
     /// Handles the outcome of a client's request.
-    fn told(&mut self, number: u64, told: WaitOutcome, context: &mut BarrierContext<'_>) {
+    fn on_outcome(&mut self, number: u64, outcome: WaitOutcome, context: &mut BarrierContext<'_>) {
         let Some(wait) = self.waits.remove(&number) else {
             return;
         };
         let name = own_name(&wait.name).to_owned();
-        let body = match told {
+        let body = match outcome {
             WaitOutcome::Moved => {
                 // A new number: if the name returns to that node, the old one is known there.
                 let reason = format!("{:?} does not own the name any more", wait.owner);
@@ -237,7 +237,7 @@ impl Barriers {
     /// # Errors
     ///
     /// This node does not take the request, by its view or at this time.
-    pub(in crate::protocol) fn asked(
+    pub(in crate::protocol) fn on_request(
         &mut self,
         from: &str,
         question: SyncQuestion,
@@ -255,24 +255,24 @@ impl Barriers {
                 self.received.add(from, number);
                 if !context.rules.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
-                    self.tell_outcomes(vec![(waiter, WaitOutcome::NotGranted)], context);
+                    self.send_outcomes(vec![(waiter, WaitOutcome::NotGranted)], context);
                 } else if name.len() <= NAME_BYTES_MAX as usize {
                     let origin = SyncOrigin { node: from, number, client, pid };
                     self.do_sync(origin, &name, &ask, context);
                 }
             }
-            SyncQuestion::Told { number, told } => {
+            SyncQuestion::Outcome { number, outcome } => {
                 // Only the node that was asked may report the outcome.
                 if self.waits.get(&number).is_some_and(|wait| wait.owner == from) {
-                    self.told(number, told, context);
+                    self.on_outcome(number, outcome, context);
                 }
             }
             SyncQuestion::Left { client } => {
                 let ended = &mut self.ended_elsewhere;
                 ended.truncate(ENDED_MAX - 1);
                 ended.push_front((from.to_owned(), client));
-                let is_gone = |party: &Party| party.node == from && party.client == client;
-                self.break_for(is_gone, "it ended", context);
+                let has_left = |party: &Party| party.node == from && party.client == client;
+                self.break_for(has_left, "it ended", context);
             }
             SyncQuestion::GivenUp { number } => {
                 // If the request itself is still under way, it is ignored on arrival.
@@ -280,7 +280,7 @@ impl Barriers {
                 let mut outcomes = Outcomes::new();
                 let waiter = Waiter { node: from.to_owned(), number };
                 self.table.give_up(&waiter, &mut outcomes);
-                self.tell_outcomes(outcomes, context);
+                self.send_outcomes(outcomes, context);
             }
             SyncQuestion::Withdrawn { number } => {
                 // If the request itself is still under way, it is ignored on arrival.
@@ -321,13 +321,13 @@ impl Barriers {
 
     pub(super) fn break_for(
         &mut self,
-        is_gone: impl Fn(&Party) -> bool,
+        has_left: impl Fn(&Party) -> bool,
         why: &str,
         context: &mut BarrierContext<'_>,
     ) {
         let mut outcomes = Outcomes::new();
-        self.table.leave(is_gone, why, &mut outcomes);
-        self.tell_outcomes(outcomes, context);
+        self.table.leave(has_left, why, &mut outcomes);
+        self.send_outcomes(outcomes, context);
     }
 
     /// A client ended, or released everything.
@@ -392,8 +392,8 @@ impl Barriers {
         for session in std::mem::take(&mut self.ended) {
             // Only computed here, so that an idle tick allocates no string.
             let own = context.cluster.own_name();
-            let is_gone = |party: &Party| party.node == own && party.client == session.0;
-            self.break_for(is_gone, "it ended", context);
+            let has_left = |party: &Party| party.node == own && party.client == session.0;
+            self.break_for(has_left, "it ended", context);
             // All nodes, since barriers move.
             for node in context.cluster.live_peers() {
                 let question = Question::Sync(SyncQuestion::Left { client: session.0 });
@@ -403,7 +403,7 @@ impl Barriers {
         self.tick_moves(context);
         let mut outcomes = Outcomes::new();
         self.table.tick(context.now_ms, &mut outcomes);
-        self.tell_outcomes(outcomes, context);
+        self.send_outcomes(outcomes, context);
         let again = self.waits.iter();
         let again =
             again.filter(|(_, wait)| wait.again_at_ms.is_some_and(|at| at <= context.now_ms));

@@ -35,8 +35,8 @@ impl SyncTable {
     }
 
     /// Clients ended, or their node is lost: breaks the barriers that they take part in.
-    pub fn leave(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Outcomes) {
-        self.barriers.values_mut().for_each(|barrier| barrier.leave(&is_gone, why, out));
+    pub fn leave(&mut self, has_left: impl Fn(&Party) -> bool, why: &str, out: &mut Outcomes) {
+        self.barriers.values_mut().for_each(|barrier| barrier.leave(&has_left, why, out));
         self.forget_unused();
     }
 
@@ -159,8 +159,8 @@ impl SyncTable {
     }
 
     /// Forgets waiters whose outcome no client awaits any more.
-    pub fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
-        self.flags.values_mut().for_each(|flags| flags.forget(&is_gone));
+    pub fn forget(&mut self, has_left: impl Fn(&Waiter) -> bool) {
+        self.flags.values_mut().for_each(|flags| flags.forget(&has_left));
         self.forget_unused();
     }
 
@@ -376,13 +376,13 @@ mod tests {
                 }
                 if what == 2 {
                     // Requests of a client that ended need no outcome.
-                    let gone: Vec<u64> = (0..asked).filter(|number| {
+                    let left: Vec<u64> = (0..asked).filter(|number| {
                         !out.iter().any(|(to, _)| to.number == *number)
                             && !table.barriers.values().any(|barrier| {
                                 barrier.waiters().any(|waiter| waiter.number == *number)
                             })
                     }).collect();
-                    out.extend(gone.into_iter().map(|n| (waiter(n), WaitOutcome::Released)));
+                    out.extend(left.into_iter().map(|n| (waiter(n), WaitOutcome::Released)));
                 }
             }
             table.tick(u64::MAX, &mut out);

@@ -44,7 +44,7 @@ struct World {
     messages: Vec<OnTheWay>,
     /// Questions by their number at the asked node: the asking node and its token.
     asked: BTreeMap<u64, (usize, u64)>,
-    next_asked: u64,
+    next_request: u64,
     /// Nodes between which no question is delivered for now.
     held: Option<(usize, usize)>,
     /// A node whose messages are all lost.
@@ -73,7 +73,7 @@ impl World {
             now_ms: 0,
             messages: Vec::new(),
             asked: BTreeMap::new(),
-            next_asked: 0,
+            next_request: 0,
             held: None,
             cut: None,
             dice: None,
@@ -183,7 +183,7 @@ impl World {
                 Action::Send { session: CLIENT, reply, .. } => {
                     self.replies.push((by, reply.seq, reply.body));
                 }
-                Action::Peer(PeerAction::Tell { address, incarnation, body }) => {
+                Action::Peer(PeerAction::Message { address, incarnation, body }) => {
                     self.send(by, number_of(&address), Message::ToPeer { incarnation, body });
                 }
                 Action::Peer(PeerAction::Ask { token, address, incarnation, body, .. }) => {
@@ -217,13 +217,13 @@ impl World {
         let Some(node) = self.nodes.get_mut(&to) else { return };
         match message {
             Message::ToPeer { incarnation, body } => {
-                node.told((NAMES[from], incarnation).into(), &body, now_ms, &mut out);
+                node.on_message((NAMES[from], incarnation).into(), &body, now_ms, &mut out);
             }
             Message::Question { incarnation, token, body } => {
-                self.next_asked += 1;
-                self.asked.insert(self.next_asked, (from, token));
+                self.next_request += 1;
+                self.asked.insert(self.next_request, (from, token));
                 node.on_request(
-                    self.next_asked,
+                    self.next_request,
                     (NAMES[from], incarnation).into(),
                     &body,
                     now_ms,

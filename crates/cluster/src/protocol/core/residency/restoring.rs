@@ -8,8 +8,9 @@ use super::room::evicted_report;
 use super::spills::{LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Stage};
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::context::Asker;
-use crate::protocol::convert::{limit, store_error};
+use crate::protocol::convert::store_error;
 use crate::protocol::core::reclaim::reclaim;
+use crate::protocol::limits::check_limit;
 use crate::protocol::spill_job::SpillJob;
 
 /// Limit of objects that are restored at a time.
@@ -37,7 +38,7 @@ impl Residency {
             return Ok(Some(ReplyBody::Done));
         }
         let found = home.find_spilled(Target::Id(id)).map_err(store_error)?;
-        let missing = || WireError::NotFound { what: id.to_string() };
+        let missing = || WireError::NotFound { what: Target::Id(id).to_string() };
         let id = found.ok_or_else(missing)?.id;
         if !self.spills.is_on() {
             let reason = "this node runs without --spill".to_owned();
@@ -45,9 +46,13 @@ impl Residency {
         }
         let spills = &mut self.spills;
         let waiting: usize = spills.restores.values().map(|one| one.waiters.len()).sum();
-        limit("requests that wait for spilled objects", waiting + 1, WAITING_MAX)?;
+        check_limit("requests that wait for spilled objects", waiting + 1, WAITING_MAX)?;
         let is_new = !spills.restores.contains_key(&id);
-        limit("objects that come back", spills.restores.len() + usize::from(is_new), RESTORES_MAX)?;
+        check_limit(
+            "objects that come back",
+            spills.restores.len() + usize::from(is_new),
+            RESTORES_MAX,
+        )?;
         if is_new {
             spills.jobs.push(SpillJob::Look { id });
         }

@@ -233,7 +233,7 @@ impl Residency {
 
     /// Objects that could be evicted, the first ones first, were there no replicas of them on other
     /// nodes.
-    pub(in crate::protocol) fn kept_by_replicas(
+    pub(in crate::protocol) fn held_by_replicas(
         &self,
         home: &Home,
         elsewhere: &dyn RemoteReplicas,
@@ -448,7 +448,7 @@ mod tests {
         let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
         assert_eq!((replicas.wanted, residency.totals().evicted), (OBJECT_BYTES, 0));
-        let kept = residency.kept_by_replicas(&home, &replicas).unwrap();
+        let kept = residency.held_by_replicas(&home, &replicas).unwrap();
         assert_eq!(kept.iter().map(|one| one.id).collect::<Vec<_>>(), ids);
         // The second object has none any more.
         replicas.of.remove(1);

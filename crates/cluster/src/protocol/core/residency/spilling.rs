@@ -170,7 +170,7 @@ impl Residency {
                 }
                 let result = match home.has(Target::Id(id)) {
                     Ok(true) => Err(self.spills.not_restored_because(id, reason)),
-                    _ => Err(WireError::NotFound { what: id.to_string() }),
+                    _ => Err(WireError::NotFound { what: Target::Id(id).to_string() }),
                 };
                 self.restored(id, result, out);
             }

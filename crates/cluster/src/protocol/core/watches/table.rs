@@ -86,8 +86,8 @@ impl WatchTable {
 
     /// Forgets the requests of an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
-        let gone = self.by_session.get(&session).cloned();
-        for id in gone.into_iter().flatten() {
+        let ids_of_session = self.by_session.get(&session).cloned();
+        for id in ids_of_session.into_iter().flatten() {
             self.remove(id);
         }
     }

@@ -181,10 +181,16 @@ fn after_a_delete_or_a_fault_the_home_is_asked_again() {
         let out = reader.opened(&asked, 9, 1 << 32);
         let (file, _) = lazy_answer(&out, first).unwrap();
         if is_deleted {
-            let gone = Question::Gone { objects: vec![1 << 32] };
-            let gone = postcard::to_allocvec(&gone).unwrap();
+            let invalidated = Question::Invalidate { objects: vec![1 << 32] };
+            let invalidated = postcard::to_allocvec(&invalidated).unwrap();
             let now_ms = reader.pair.now_ms;
-            reader.node().on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut Vec::new());
+            reader.node().on_request(
+                0,
+                ("a", INCARNATION).into(),
+                &invalidated,
+                now_ms,
+                &mut Vec::new(),
+            );
         } else {
             let out = reader.send(first, RequestBody::Pages { start: 0, end: 1 });
             let Some(Action::Net(NetAction::Pages { token, .. })) = out.first() else {

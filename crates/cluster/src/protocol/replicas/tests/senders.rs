@@ -302,11 +302,17 @@ fn a_reader_waits_for_its_turn_and_not_for_ever() {
 fn a_recalled_object_becomes_no_replica_at_any_step() {
     for step in 0..3 {
         let (mut reader, question) = Reader::new();
-        let gone = Question::Gone { objects: vec![reader.origin.lo] };
-        let gone = postcard::to_allocvec(&gone).unwrap();
+        let invalidated = Question::Invalidate { objects: vec![reader.origin.lo] };
+        let invalidated = postcard::to_allocvec(&invalidated).unwrap();
         let recall = |reader: &mut Reader| {
             let (now_ms, mut out) = (reader.pair.now_ms, Vec::new());
-            reader.pair.nodes[1].on_request(0, ("a", INCARNATION).into(), &gone, now_ms, &mut out);
+            reader.pair.nodes[1].on_request(
+                0,
+                ("a", INCARNATION).into(),
+                &invalidated,
+                now_ms,
+                &mut out,
+            );
         };
         let out = if step == 0 {
             recall(&mut reader);

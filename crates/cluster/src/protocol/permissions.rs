@@ -133,7 +133,7 @@ impl NodeState {
         let bytes = self.record_with(membership.as_deref(), &table);
         self.home.keep_for_cluster(&bytes).map_err(store_error)?;
         self.rules = table;
-        self.replicas.tell_rules(&self.rules, &self.home);
+        self.replicas.publish_rules(&self.rules, &self.home);
         let remote: Vec<_> = self.clients.of_other_nodes().collect();
         for (session, remote_client, namespace) in remote {
             self.clients.set_rights(session, self.rights_in(namespace, remote_client));
@@ -195,7 +195,7 @@ impl NodeState {
     }
 
     /// Whether a remote client may send this request. Checked before a message has any effect.
-    pub(super) fn check_granted(
+    pub(super) fn check_permitted(
         &self,
         session: SessionId,
         body: &RequestBody,

@@ -1,11 +1,11 @@
-//! Notices to other nodes that an object is gone.
+//! Notices to other nodes that an object is removed.
 
 use farrow_net::source::MemberLife;
 use farrow_store::ObjectId;
 
 /// A notice to a member that it must drop its replica of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::protocol) struct GoneNotice {
+pub(in crate::protocol) struct InvalidationNotice {
     pub(in crate::protocol) member: MemberLife,
     pub(in crate::protocol) id: ObjectId,
     /// Differs for each notice: after the answer to an earlier one, the member may have opened the

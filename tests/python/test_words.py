@@ -1,0 +1,139 @@
+"""Names and comments use the field's terms: the words that they replaced may only become fewer.
+
+Each word has a ceiling, for the identifiers and for the comments of production Rust and Python.
+A ceiling may fall.  Tests, strings, and code in comments are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUST = sorted(
+    path
+    for path in ROOT.glob("crates/*/src/**/*.rs")
+    if "testkit" not in path.parts
+    and not any(re.search(r"^tests?$|_tests?$|^models$", part) for part in (*path.parts, path.stem))
+)
+PYTHON = sorted((ROOT / "python/farrow").rglob("*.py"))
+
+COMMENT_OR_STRING = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)|b?r(?P<hash>\#*)".*?"(?P=hash)"""
+    r"""|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\\n]|\\[^\n]+?)'""",
+    re.S,
+)
+# A module of tests in a file of production code is its end.
+INLINE_TESTS = re.compile(r"^#\[cfg\((?:test|all\(test.*)\)\]\n(?:#\[.*\n)*mod \w+ \{", re.M)
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+# The word, the field's term, and the most uses in identifiers and in comments. `None`: plain
+# English there.
+WORDS = {
+    "tell": ("notify, send, publish", 6, 20),
+    "tells": ("notifies, reports", 0, 0),
+    "told": ("notified, reported", 0, 0),
+    "teller": ("sender", 0, 0),
+    "asked": ("requested", 206, None),
+    "answered": ("on_response", 11, None),
+    "letter": ("message", 20, 2),
+    "letters": ("messages", 8, 1),
+    "neighbour": ("peer", 8, 7),
+    "seat": ("remote session", 0, 0),
+    "seated": ("remote session", 0, 0),
+    "guest": ("remote client", 0, 1),
+    "keeper": ("owner", 7, 0),
+    "registrar": ("name authority", 0, 0),
+    "roster": ("members", 0, 0),
+    "promise": ("reservation", 10, 0),
+    "promised": ("reserved", 37, 2),
+    "gone": ("removed, ended, evicted", 1, 0),
+    "kept": ("retained, stored", 93, 2),
+    "unkept": ("not stored", 0, 0),
+    "anew": ("again, rebuilt", 0, 0),
+    "nobody": ("no client, no thread, nothing", 8, 0),
+    "whoever": ("any node, any client", 0, 0),
+    "for ever": ("always, without end", 0, 0),
+    "so many": ("this number of", 0, 0),
+    "so long": ("this time", 0, 1),
+    "taken up": ("resumed", 0, 0),
+    "others": ("peers, other nodes", 172, None),
+}
+
+
+def parts_of_rust(text: str) -> tuple[str, str]:
+    """The code of a file without strings, and its comments."""
+    if tests := INLINE_TESTS.search(text):
+        text = text[: tests.start()]
+    comments = []
+
+    def blank(match: re.Match[str]) -> str:
+        if match["comment"]:
+            comments.append(match["comment"])
+        return " "
+
+    return COMMENT_OR_STRING.sub(blank, text), "\n".join(comments)
+
+
+def parts_of_python(text: str) -> tuple[str, str]:
+    """The names of a file, and its comments."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    names = " ".join(token.string for token in tokens if token.type == tokenize.NAME)
+    comments = "\n".join(token.string for token in tokens if token.type == tokenize.COMMENT)
+    return names, comments
+
+
+def count(code: str, comments: str) -> tuple[Counter[str], Counter[str]]:
+    """The words of the identifiers, and of the comments; two words that follow are also one."""
+    identifiers: Counter[str] = Counter()
+    for name in IDENTIFIER.findall(code):
+        identifiers.update({part.lower() for part in PART.findall(name)})
+    # Code in a comment is the name of something.
+    prose = re.findall(r"[a-z]+", re.sub(r"`[^`]*`", " . ", comments).lower())
+    pairs = (f"{one} {two}" for one, two in itertools.pairwise(prose))
+    return identifiers, Counter(prose) + Counter(pairs)
+
+
+@pytest.fixture(scope="module")
+def used() -> tuple[Counter[str], Counter[str]]:
+    identifiers: Counter[str] = Counter()
+    prose: Counter[str] = Counter()
+    for paths, parts_of in ((RUST, parts_of_rust), (PYTHON, parts_of_python)):
+        for path in paths:
+            some, more = count(*parts_of(path.read_text()))
+            identifiers += some
+            prose += more
+    return identifiers, prose
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_is_used_no_more_often(word: str, used: tuple[Counter[str], Counter[str]]) -> None:
+    term, *most = WORDS[word]
+    found = [counted[word] for counted in used]
+    for place, uses, ceiling in zip(("identifiers", "comments"), found, most, strict=True):
+        assert ceiling is None or uses <= ceiling, (
+            f"{word!r} is in {uses} {place} of production code, {ceiling} are allowed: "
+            f"write {term!r}, or what says more"
+        )
+
+
+def test_words_are_counted() -> None:
+    """The canary: parts of names, comments, no strings, no tests, no code in comments."""
+    rust = """/// Told so many times: `told_at` is told.
+struct Teller<'a>(&'a str); fn is_told(x: u8) { let told = "told"; toldest() } // Not gone.
+#[cfg(test)]
+mod tests { fn told() {} } // told
+"""
+    identifiers, prose = count(*parts_of_rust(rust))
+    assert (identifiers["told"], identifiers["teller"], identifiers["gone"]) == (2, 1, 0)
+    assert (prose["told"], prose["so many"], prose["gone"]) == (2, 1, 1)
+    python = 'def tell_all(told="told"):  # told\n    """Told."""\n    return told\n'
+    identifiers, prose = count(*parts_of_python(python))
+    assert (identifiers["tell"], identifiers["told"], prose["told"]) == (1, 2, 1)
