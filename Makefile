@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
+# make demo | test | test-matrix | test-wheel-aarch64 | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python sql -type f \( -name '*.rs' -o -name '
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-wheel-aarch64 test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-engines bench-tpch bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -54,9 +54,17 @@ $(VENV)/packaging: $(VENV)/tools
 	touch $@
 
 # The wheel for every Linux from glibc 2.28 on, in dist, used in an empty environment of each Python here.
+# ARCH=aarch64 builds the one for that machine on x86-64: test-wheel-aarch64 uses it.
+ARCH ?= x86_64
 wheels: $(VENV)/packaging
-	packaging/wheels.sh
-	bash tests/wheel.sh dist/farrow-*_x86_64.whl
+	packaging/wheels.sh $(ARCH)
+	if [ $(ARCH) = x86_64 ]; then bash tests/wheel.sh dist/farrow-*_x86_64.whl; fi
+
+# The aarch64 wheel, built by this and run under QEMU; its graph features are those of x86-64. Minutes.
+# As root it installs what it needs.
+test-wheel-aarch64: $(VENV)/farrow $(VENV)/packaging
+	packaging/wheels.sh aarch64
+	python tests/wheel_aarch64.py dist/farrow-*_aarch64.whl
 
 # The source distribution, in dist: built again from its own crates, without a network, and used.
 sdist: $(VENV)/packaging

@@ -1,4 +1,4 @@
-"""What must work with every pyarrow: run in each environment by tests/matrix.sh.
+"""What must work with every pyarrow: run by tests/matrix.sh, and under an emulator.
 
     python matrix_smoke.py pool|no-pool
 
@@ -107,7 +107,7 @@ def check_places(client: farrow.Client) -> None:
     addresses = [place["address"] for place in places]
     assert addresses == [place["address"] for place in client.locate(second)]
     done = subprocess.run(
-        [sys.executable, "-c", OTHER], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", OTHER], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == f"[1, None, 3] {places[0]['offset']}\n", done
     # The memory outlives the object while a value uses it.
@@ -179,7 +179,7 @@ def main(expected: str) -> None:
     print(f"matrix: {versions}, {expected}: passed", flush=True)
     if expected == "pool":
         env = {**os.environ, "FARROW_BRIDGE": "off"}
-        subprocess.run([sys.executable, __file__, "no-pool"], env=env, timeout=120, check=True)
+        subprocess.run([sys.executable, __file__, "no-pool"], env=env, timeout=300, check=True)
 
 
 if __name__ == "__main__":
