@@ -41,7 +41,7 @@ WORDS = {
     "tells": ("notifies, reports", 0, 0),
     "told": ("notified, reported", 0, 0),
     "teller": ("sender", 0, 0),
-    "asked": ("requested", 206, None),
+    "asked": ("requested", 208, None),
     "answered": ("on_response", 11, None),
     "letter": ("message", 20, 2),
     "letters": ("messages", 8, 1),
