@@ -41,7 +41,7 @@ WORDS = {
     "tells": ("notifies, reports", 0, 0),
     "told": ("notified, reported", 0, 0),
     "teller": ("sender", 0, 0),
-    "asked": ("requested", 206, None),
+    "asked": ("requested", 208, None),
     "answered": ("on_response", 11, None),
     "letter": ("message", 20, 2),
     "letters": ("messages", 8, 1),
@@ -55,7 +55,7 @@ WORDS = {
     "promise": ("reservation", 10, 0),
     "promised": ("reserved", 37, 2),
     "gone": ("removed, ended, evicted", 1, 0),
-    "kept": ("retained, stored", 93, 2),
+    "kept": ("retained, stored", 93, 3),
     "unkept": ("not stored", 0, 0),
     "anew": ("again, rebuilt", 0, 0),
     "nobody": ("no client, no thread, nothing", 8, 0),
@@ -64,7 +64,7 @@ WORDS = {
     "so many": ("this number of", 0, 0),
     "so long": ("this time", 0, 1),
     "taken up": ("resumed", 0, 0),
-    "others": ("peers, other nodes", 172, None),
+    "others": ("peers, other nodes", 183, None),
 }
 
 

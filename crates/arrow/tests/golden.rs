@@ -76,10 +76,10 @@ fn version_one_is_read_for_ever() {
     let decoded = Decoded::parse(&hex(TABLE), &Limits::default()).unwrap();
     assert_eq!(decoded.kind(), Kind::Table);
     assert_eq!(decoded.stamp(), DescriptorStamp { region: 0xdead_beef, epoch: 7 });
-    assert_eq!(decoded.batch_rows(), [3, 1]);
     let rebuilt = decoded.rebuild_checked(&|offset, length| arena.resolve(offset - 4096, length));
     let Rebuilt::Arrow(object) = rebuilt.unwrap() else { panic!("a table") };
     assert_eq!(*object.schema, schema);
+    assert_eq!(object.batches.len(), batches.len());
     for (back, batch) in object.batches.iter().zip(&batches) {
         assert_eq!(back.columns, batch.columns);
     }

@@ -214,21 +214,6 @@ impl Span {
         let start = self.offset.0 - self.offset.0 % bytes;
         Some(Self::new(Offset(start), Length(end.0 - start)))
     }
-
-    /// The largest span inside this one that starts and ends at multiples of `bytes`. `None` if
-    /// there is none or `bytes` is 0.
-    #[must_use]
-    pub const fn inward(self, bytes: u64) -> Option<Self> {
-        let Some(end) = self.end() else { return None };
-        let Some(start) = Length(self.offset.0).round_up(bytes) else {
-            return None;
-        };
-        let end = end.0 - end.0 % bytes;
-        if end <= start.0 {
-            return None;
-        }
-        Some(Self::new(Offset(start.0), Length(end - start.0)))
-    }
 }
 
 impl fmt::Display for Span {
@@ -367,13 +352,9 @@ mod tests {
     }
 
     #[test]
-    fn rounding_goes_outward_and_inward() {
+    fn rounding_goes_outward() {
         assert_eq!(span(100, 5000).outward(4096), Some(span(0, 8192)));
-        assert_eq!(span(100, 9000).inward(4096), Some(span(4096, 4096)));
-        assert_eq!(span(100, 5000).inward(4096), None);
-        assert_eq!(span(4096, 4096).inward(4096), Some(span(4096, 4096)));
         assert_eq!(span(1, 1).outward(0), None);
-        assert_eq!(span(1, 1).inward(0), None);
         assert_eq!(span(u64::MAX - 5, 5).outward(4096), None);
         assert!(span(4096, 8192).is_aligned(4096));
         assert!(!span(4096, 8191).is_aligned(4096));

@@ -113,14 +113,6 @@ impl Decoded {
         }
     }
 
-    /// Rows of each batch; empty for a NumPy array.
-    pub fn batch_rows(&self) -> &[u64] {
-        match &self.content {
-            Content::Arrow(tree) => &tree.batches,
-            Content::NdArray { .. } => &[],
-        }
-    }
-
     /// Every range of bytes (region offset, length) that the object refers to: unchecked,
     /// unsorted, with repetitions.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {

@@ -250,10 +250,12 @@ impl NodeState {
                     Err(error) => return out.push(answer_to(session, seq, Err(error))),
                 }
             }
-            (Some(node), body) => match self.forward_client((session, seq), peer, node, body) {
-                Ok(action) => return out.push(action),
-                Err(error) => Err(error),
-            },
+            (Some(node), body) => {
+                match self.forward_client(ReplyTo { session, seq }, peer, node, body) {
+                    Ok(action) => return out.push(action),
+                    Err(error) => Err(error),
+                }
+            }
             (None, RequestBody::OpenLazy(open)) => {
                 return self.open_lazy(first, &open, out);
             }
@@ -338,7 +340,7 @@ impl NodeState {
             }
             RequestBody::FindLost { name } => {
                 let full = self.full_name(slot, &name)?;
-                return self.cluster.find_lost(&self.home, (session, seq), &full, out);
+                return self.cluster.find_lost(&self.home, ReplyTo { session, seq }, &full, out);
             }
             RequestBody::Sync { name, ask } => {
                 let full = self.full_name(slot, &name)?;
@@ -397,7 +399,7 @@ impl NodeState {
                 self.leases.end_some(&ids, slot, now_ms)?;
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Set(settings) => return self.set((session, seq), settings),
+            RequestBody::Set(settings) => return self.set(ReplyTo { session, seq }, settings),
             RequestBody::Drain(step) => return self.drain_step(context, step, out),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),

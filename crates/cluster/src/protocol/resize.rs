@@ -12,9 +12,9 @@ use farrow_store::StoreError;
 use farrow_wire::{ReplyBody, WireError};
 
 use super::action::{Action, answer_to};
+use super::context::ReplyTo;
 use super::convert::store_error;
 use super::core::resize::{Preparation, ResizeJob};
-use super::identity::SessionId;
 use super::state::NodeState;
 use crate::node::MEMORY_BYTES_MIN;
 
@@ -112,7 +112,7 @@ impl NodeState {
 
     /// Begins to change the memory to what [`Self::check_memory`] has allowed. Returns true if
     /// there is nothing to do; else `waiter` is answered at the end.
-    pub(super) fn begin_resize(&mut self, bytes: u64, waiter: Option<(SessionId, u64)>) -> bool {
+    pub(super) fn begin_resize(&mut self, bytes: u64, waiter: Option<ReplyTo>) -> bool {
         let target = self.whole_pages(bytes);
         if let Some(job) = &mut self.resize.job {
             job.waiters.extend(waiter);
@@ -214,6 +214,6 @@ impl NodeState {
         self.notify_members();
         self.admission.look_again();
         let answers = job.waiters.into_iter();
-        out.extend(answers.map(|(session, seq)| answer_to(session, seq, reply.clone())));
+        out.extend(answers.map(|to| answer_to(to.session, to.seq, reply.clone())));
     }
 }

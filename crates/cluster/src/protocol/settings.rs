@@ -14,9 +14,9 @@ use farrow_wire::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::context::ReplyTo;
 use super::convert::store_error;
 use super::core::quota::Quotas;
-use super::identity::SessionId;
 use super::limits::check_limit;
 use super::state::NodeState;
 
@@ -187,7 +187,7 @@ impl NodeState {
     /// the answer follows later.
     pub(super) fn set(
         &mut self,
-        waiter: (SessionId, u64),
+        waiter: ReplyTo,
         settings: Vec<Setting>,
     ) -> Result<Option<ReplyBody>, WireError> {
         check_limit("settings in one message", settings.len(), SETTINGS_MAX)?;

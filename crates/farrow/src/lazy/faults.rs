@@ -54,7 +54,7 @@ fn pass_on(object: &PagedObject, socket: UnixStream, ends: &[u64]) -> Option<Uni
     Some(socket)
 }
 
-/// Waits until the node serves no faults any more. False: nobody reads the object, and the node shows
+/// Waits until the node serves no faults any more. False: the object has no readers, and the node shows
 /// no more pages, so that the object may be unmapped.
 fn wait_for_node(node: &UnixStream, stop: &OwnedFd) -> bool {
     let mut is_stopped = false;
@@ -83,7 +83,7 @@ fn wait_for_node(node: &UnixStream, stop: &OwnedFd) -> bool {
     }
 }
 
-/// Starts the thread. It ends once `stop` is readable: nobody reads the object then. The buffers of
+/// Starts the thread. It ends once `stop` is readable: the object has no readers then. The buffers of
 /// the object end at `ends`. `socket`: that by which the node serves faults, if it does.
 pub(super) fn start(
     object: Arc<PagedObject>,

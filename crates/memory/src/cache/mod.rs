@@ -226,11 +226,6 @@ pub fn publish_fence() {
     isa::fence_after_publish();
 }
 
-/// Prevents later loads from executing before it.
-pub fn refresh_fence() {
-    isa::fence_after_refresh();
-}
-
 /// # Safety
 /// The pages of the range are mapped readable.
 unsafe fn each_line(start: *const u8, length: usize, line_bytes: u32, method: Method) -> u64 {
@@ -329,7 +324,7 @@ mod tests {
             unsafe { isa::maintain(method, first, 4, line) };
         }
         publish_fence();
-        refresh_fence();
+        isa::fence_after_refresh();
     }
 
     #[test]

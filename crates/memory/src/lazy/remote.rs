@@ -36,7 +36,7 @@ pub struct RemoteFaults {
 }
 
 impl RemoteFaults {
-    /// Takes over the faults of a map. Whoever passes them on lets this process show pages anywhere
+    /// Takes over the faults of a map. The process that passes them on lets this process show pages anywhere
     /// in its ranges that are registered.
     ///
     /// # Errors

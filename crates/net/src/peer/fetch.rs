@@ -81,7 +81,7 @@ impl Fetch {
         Arc::new(Self { destination, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// A fetch that nobody waits for. The thread that receives its last byte calls `on_end`.
+    /// A fetch that no thread waits for. The thread that receives its last byte calls `on_end`.
     pub(super) fn with_end(destination: Destination, on_end: OnEnd) -> Arc<Self> {
         let state = FetchState { on_end: Some(on_end), ..FetchState::default() };
         Arc::new(Self { destination, state: Mutex::new(state), changed: Condvar::new() })

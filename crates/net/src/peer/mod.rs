@@ -63,7 +63,7 @@ pub enum FetchStart {
     Started(StartedFetch),
 }
 
-/// A fetch that nobody waits for.
+/// A fetch that no thread waits for.
 pub struct StartedFetch(Arc<Fetch>);
 
 impl fmt::Debug for StartedFetch {
@@ -234,7 +234,7 @@ impl Peer {
     /// Begins to fetch ranges as [`Peer::fetch`] does, and waits for nothing but a connection. `on_end`
     /// is called once, when all ranges are complete or the fetch has failed, by a thread of this
     /// peer or, before the return, by the caller's. It must return soon, and must not drop the peer.
-    /// Nobody limits the time of the fetch: see [`Peer::progress`] and [`Peer::cancel`].
+    /// The fetch has no limit of time: see [`Peer::progress`] and [`Peer::cancel`].
     ///
     /// # Errors
     /// [`NetError::Cache`], [`NetError::Busy`], [`NetError::Lost`]; nothing is called then.

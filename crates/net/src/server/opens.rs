@@ -130,7 +130,7 @@ impl<'a> Opens<'a> {
         (id, hold): (u64, HoldId),
         answer: Result<crate::frame::Opened, SourceRefusal>,
     ) -> Result<(), ConnectionError> {
-        // After the open: whoever cuts a connection ends the holds of its member next.
+        // After the open: a thread that cuts a connection ends the holds of its member next.
         if answer.is_ok() && self.socket.is_cut() {
             self.shared.source.release(&self.member, hold);
             return Err(ConnectionError::Cut("cut during an open".into()));

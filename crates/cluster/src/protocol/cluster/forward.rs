@@ -4,7 +4,8 @@ use farrow_wire::{Hello, Listen, RequestBody, WireError};
 
 use super::action::PeerAction;
 use crate::protocol::action::Action;
-use crate::protocol::identity::{PeerIdentity, SessionId};
+use crate::protocol::context::ReplyTo;
+use crate::protocol::identity::PeerIdentity;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -22,7 +23,7 @@ impl NodeState {
     /// Forwards a client that uses the memory or the events of another node.
     pub(in crate::protocol) fn forward_client(
         &mut self,
-        (session, seq): (SessionId, u64),
+        ReplyTo { session, seq }: ReplyTo,
         peer: PeerIdentity,
         name: String,
         first: RequestBody,

@@ -16,6 +16,7 @@ use super::questions::{Answer, Question};
 use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use super::waiting::NameLookup;
 use crate::protocol::action::answer_to;
+use crate::protocol::context::ReplyTo;
 use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
@@ -31,7 +32,7 @@ impl OptionalCluster {
     pub(in crate::protocol) fn find_lost(
         &mut self,
         home: &Home,
-        (session, seq): (SessionId, u64),
+        to: ReplyTo,
         full: &str,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
@@ -51,7 +52,14 @@ impl OptionalCluster {
         cluster.lookups.next += 1;
         let rest = unread.iter().cloned().collect();
         let (waiting, full_name) = (BTreeSet::new(), full.to_owned());
-        let one = NameLookup { session, seq, full: full_name, waiting, rest, silent: None };
+        let one = NameLookup {
+            session: to.session,
+            seq: to.seq,
+            full: full_name,
+            waiting,
+            rest,
+            silent: None,
+        };
         cluster.lookups.all.insert(lookup, one);
         let search = NameSearch { full, nodes: &unread, by: HintFor::Lookup(lookup) };
         match self.ask_first(home, search, out) {

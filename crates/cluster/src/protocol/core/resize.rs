@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farrow_memory::sync;
 
+use crate::protocol::context::ReplyTo;
 use crate::protocol::identity::SessionId;
 
 /// The thread that touches pages before their first use.
@@ -26,7 +27,7 @@ impl Preparation {
 #[derive(Debug)]
 pub(in crate::protocol) struct ResizeJob {
     pub(in crate::protocol) target: u64,
-    pub(in crate::protocol) waiters: Vec<(SessionId, u64)>,
+    pub(in crate::protocol) waiters: Vec<ReplyTo>,
     /// When it looks next.
     pub(in crate::protocol) at_ms: u64,
     /// When it ends without progress; `None` before its first piece.
@@ -51,19 +52,20 @@ impl Resize {
     pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let Some(job) = &mut self.job else { return false };
         let before = job.waiters.len();
-        job.waiters.retain(|waiter| *waiter != (session, seq));
+        job.waiters.retain(|waiter| *waiter != ReplyTo { session, seq });
         job.waiters.len() < before
     }
 
     /// Forgets the requests of an ended session. The change goes on.
     pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
         if let Some(job) = &mut self.job {
-            job.waiters.retain(|waiter| waiter.0 != session);
+            job.waiters.retain(|waiter| waiter.session != session);
         }
     }
 
     /// Takes out all waiting requests at shutdown.
     pub(in crate::protocol) fn drain(&mut self) -> Vec<(SessionId, u64)> {
-        self.job.as_mut().map(|job| std::mem::take(&mut job.waiters)).unwrap_or_default()
+        let waiters = self.job.as_mut().map(|job| std::mem::take(&mut job.waiters));
+        waiters.into_iter().flatten().map(|to| (to.session, to.seq)).collect()
     }
 }

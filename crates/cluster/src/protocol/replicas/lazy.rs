@@ -243,7 +243,7 @@ impl NodeState {
         self.replicas.fetched_bytes_total += bytes;
     }
 
-    /// Releases the objects that nobody has used for a while.
+    /// Releases the objects that are unused for a while.
     pub(super) fn release_idle_lazy(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         release_lazy(self.replicas.lazy.take_idle(now_ms), out);
     }
