@@ -149,7 +149,7 @@ fn run(source: FaultSource, socket: &UnixStream, stop: &Arc<OwnedFd>) -> io::Res
     let map = Arc::new(ServedMap {
         faults,
         pages: pages.unwrap_or_default(),
-        shown: ShownChunks::passed(shown, span),
+        shown: ShownChunks::passed(shown, span)?,
         arriving: Mutex::default(),
         is_closed: Mutex::new(false),
         bytes: Arc::clone(&source.bytes),

@@ -157,7 +157,7 @@ impl<'a> PageSource<'a> {
     }
 }
 
-pub(super) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
     // TMPFS_MAGIC of linux/magic.h.
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == 0x0102_1994)
 }

@@ -202,6 +202,8 @@ impl PageFaults {
         if kind.to_bytes() != b"anon_inode:[userfaultfd]" {
             return Err(failed("a descriptor that is no userfaultfd", Errno::INVAL));
         }
+        // Another thread may take the fault between a poll and the read.
+        rustix::io::ioctl_fionbio(&queue, true).map_err(|errno| failed("FIONBIO", errno))?;
         Ok(Self { queue })
     }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::page_faults::{PageFaults, PageFaultsError};
 use super::{CHUNK_BYTES, address_of};
 use crate::error::MapError;
+use crate::fabric::files::is_tmpfs;
 use crate::mapping::failure;
 use crate::units::{Offset, Span, page_bytes};
 
@@ -104,13 +105,19 @@ impl ShownChunks {
     pub fn new(span: Span) -> io::Result<Self> {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create("farrow-shown", flags)?;
-        Ok(Self::passed(file, span))
+        Self::passed(file, span)
     }
 
     /// That of another process.
-    #[must_use]
-    pub fn passed(file: OwnedFd, span: Span) -> Self {
-        Self { file: File::from(file), first: span.offset.0 / CHUNK_BYTES }
+    ///
+    /// # Errors
+    /// The file is not in memory: a write to it might block.
+    pub fn passed(file: OwnedFd, span: Span) -> io::Result<Self> {
+        if !is_tmpfs(file.as_fd()) {
+            let reason = "the notes of shown pages are in no tmpfs";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        Ok(Self { file: File::from(file), first: span.offset.0 / CHUNK_BYTES })
     }
 
     /// Its file, to pass on.

@@ -321,7 +321,9 @@ fn only_chunks_that_were_shown_as_a_whole_are_noted() {
     let span = |start: u64, end: u64| Span::new(Offset(start), Length(end - start));
     let map = span(10 * CHUNK_BYTES + 4096, 20 * CHUNK_BYTES + 8192);
     let (ours, first) = (ShownChunks::new(map).unwrap(), map.offset.0);
-    let theirs = ShownChunks::passed(ours.as_file().try_clone().unwrap().into(), map);
+    let theirs = ShownChunks::passed(ours.as_file().try_clone().unwrap().into(), map).unwrap();
+    let (pipe, _) = std::io::pipe().unwrap();
+    assert!(ShownChunks::passed(pipe.into(), map).is_err(), "a write might block");
     assert!((0..30).all(|chunk| !ours.has(at(chunk))));
     for (shown, chunks) in [
         (span(first, first + 4096), vec![]),
