@@ -332,10 +332,10 @@ def report(run: Run, size: dict[str, int]) -> str:
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     lines += ["", "| case | lazy | other | more | times |", "| --- " * 5 + "|"]
     for case, title, peer in LAZY_CASES:
-        ours, theirs = (statistics.median(run.seconds[case, one]) for one in ("farrow", peer))
-        more = f"{'-' if ours < theirs else ''}{_seconds(abs(ours - theirs))}"
-        cells = [title, _seconds(ours), f"{_seconds(theirs)} ({peer})", more]
-        lines.append(f"| {' | '.join(cells)} | {ours / theirs:.3g} |")
+        lazy, other = (statistics.median(run.seconds[case, one]) for one in ("farrow", peer))
+        more = f"{'-' if lazy < other else ''}{_seconds(abs(lazy - other))}"
+        cells = [title, _seconds(lazy), f"{_seconds(other)} ({peer})", more]
+        lines.append(f"| {' | '.join(cells)} | {lazy / other:.3g} |")
     whole = statistics.median(run.seconds["whole", "farrow"])
     lines.append(f"\nThe whole table: {size['whole'] / 2**30 / whole:.3g} GiB/s.")
     return "\n".join(lines)
