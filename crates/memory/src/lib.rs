@@ -70,7 +70,7 @@ pub use region::writable::{Retired, WritableBytes};
 pub use region::{Access, Counters, Populate, Region};
 pub use shared_words::SharedWords;
 pub use signals::BlockedSignals;
-pub use system::heap::grow_heap_in_large_steps;
+pub use system::heap::{grow_heap_in_large_steps, trim_heap};
 pub use units::{
     Address, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, WINDOW_BASE,
     WINDOW_END, page_bytes,

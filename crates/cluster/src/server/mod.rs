@@ -45,6 +45,7 @@ use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
 use audit::Audit;
+use buffers::HeapTrim;
 use connection::ClientConnection;
 use desertion::Desertion;
 pub(crate) use handover::Handover;
@@ -151,6 +152,7 @@ pub(crate) struct Server {
     turns: u64,
     /// Connections without room for input, by the time since when.
     starved: BTreeSet<(u64, SessionId)>,
+    heap_trim: HeapTrim,
     /// Finished spill jobs are left to handle.
     has_spilled: bool,
     /// Events of the network fabric are left to handle.
@@ -236,6 +238,7 @@ impl Server {
             net,
             turns: 0,
             starved: BTreeSet::new(),
+            heap_trim: HeapTrim::default(),
             has_spilled: false,
             has_net_events: false,
             replicas_until_ns: 0,
@@ -335,7 +338,8 @@ impl Server {
         let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
         let state_ms = self.state.next_deadline_ms();
         let deadlines = [state_ms, scrape_ms, self.next_starved_ms(), self.watch_again_at_ms];
-        let mut at_ms = deadlines.into_iter().chain([self.accept_again_at_ms]).flatten().min();
+        let more = [self.accept_again_at_ms, self.heap_trim.at_ms];
+        let mut at_ms = deadlines.into_iter().chain(more).flatten().min();
         let watched = self.remote_sessions.as_ref().and_then(RemoteSessions::next_deadline);
         for at in [watched, self.deserted_at()].into_iter().flatten() {
             let left = at.saturating_duration_since(self.started).as_millis() + 1;

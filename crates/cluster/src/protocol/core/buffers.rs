@@ -70,7 +70,7 @@ impl Buffers {
     }
 
     /// Bytes held now, and their limit.
-    pub(in crate::protocol) fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         let (of_peers, of_peers_max) = self.of_peers;
         ((self.total + of_peers) as u64, (self.max + of_peers_max) as u64)
     }
