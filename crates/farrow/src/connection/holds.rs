@@ -7,17 +7,22 @@ use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
 use farrow_wire::link::{Notification, confused};
 use farrow_wire::{ReplyBody, RequestBody, span};
 
-use crate::clock::{monotonic_ns, wall_clock_ns};
+use crate::clock::{millis, monotonic_ns, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::{Error, named};
+use crate::interrupt::pause;
 use crate::key::ObjectKey;
 use crate::lock::lock;
 
 /// Uses of an object within this time count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
 
-/// Attempts to hold a spilled object: it may leave memory again between its restore and the hold.
-const RETURNS_MAX: u32 = 16;
+/// Attempts to hold a spilled object without a pause: it may leave memory again between its restore
+/// and the hold. Further ones follow until the timeout of the client.
+const RETURNS_AT_ONCE: u32 = 16;
+
+/// Pause before each further attempt.
+const RETURN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A file may be long and its disk slow. The node itself gives up after a minute.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
@@ -25,7 +30,8 @@ const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 impl Session {
     /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
     pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {
-        for _ in 0..RETURNS_MAX {
+        let began = Instant::now();
+        for attempt in 1.. {
             if let Some(held) = self.hold_here(target)? {
                 return Ok(Some(held));
             }
@@ -36,9 +42,15 @@ impl Session {
                 // If the object was deleted meanwhile, its name may have a new object: look again.
                 Whereabouts::Away(id) => self.restore(id)?,
             }
+            if attempt >= RETURNS_AT_ONCE {
+                if began.elapsed() >= self.timeout {
+                    break;
+                }
+                pause(RETURN_PAUSE)?;
+            }
         }
         let what = format!("object {target}, which leaves memory again and again");
-        Err(Error::Timeout { what, waited_ms: 0 })
+        Err(Error::Timeout { what, waited_ms: millis(began.elapsed()) })
     }
 
     /// Whether there is such an object, in memory or not.

@@ -163,9 +163,13 @@ fn outcome_of(error: &Error) -> Outcome {
             std::thread::sleep(REFUSED);
             Outcome::Refused(text)
         }
-        Error::NodeLost { .. } | Error::Timeout { .. } | Error::Disconnected { .. } => {
+        // Calls to a node that the cluster has excluded fail at once, and a history in which most
+        // outcomes are unknown cannot be judged.
+        Error::Disconnected { .. } => {
+            std::thread::sleep(REFUSED);
             Outcome::Unknown(text)
         }
+        Error::NodeLost { .. } | Error::Timeout { .. } => Outcome::Unknown(text),
         // Where objects are brought: a node that did not answer may have it, or may have done it.
         Error::NodeUnreachable { reason, .. } if reason.contains("did not say") => {
             Outcome::Unknown(text)
