@@ -16,7 +16,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farrow_memory::lazy::{
@@ -35,6 +35,7 @@ use rustix::io::Errno;
 use super::Net;
 use super::lazy::LazySource;
 use super::pool::{WaitGroup, WaitGuard};
+use super::source::lock;
 use crate::protocol::SessionId;
 
 /// Stack of a thread.
@@ -189,10 +190,6 @@ struct ServedMap {
     is_closed: Mutex<bool>,
     bytes: Arc<AtomicU64>,
     stop: Arc<OwnedFd>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ServedMap {

@@ -57,7 +57,7 @@ impl Session {
         {
             return;
         }
-        let session = Weak::clone(&self.own);
+        let session = Weak::clone(&self.this);
         let meet = move || {
             let _quiet = suspend();
             if let Some(session) = session.upgrade() {

@@ -63,8 +63,8 @@ pub(super) struct Connection {
 /// Shared by the client, its objects and its pools; the session ends when all are dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Itself, for its threads.
-    pub(super) own: Weak<Self>,
+    /// This session, for its threads.
+    pub(super) this: Weak<Self>,
     pub(crate) socket: PathBuf,
     pub(crate) timeout: Duration,
     pub(crate) region: Arc<Region>,
@@ -142,8 +142,8 @@ impl Session {
         let _ = reader.lookup(farrow_store::Target::Name("farrow"));
         let (extents, pool) = (Extents::new(heap, false)?, PoolCore::new(heap)?);
         let uses = UseStamps::new(&region)?;
-        let session = Arc::new_cyclic(|own| Self {
-            own: Weak::clone(own),
+        let session = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             socket,
             timeout: options.timeout,
             extents,

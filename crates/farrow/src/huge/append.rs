@@ -305,13 +305,10 @@ impl HugeTable {
 
     /// Whether a node has a root of this table.
     fn has_root(&self, place: &Place<'_>) -> Result<bool, Error> {
-        let Some(root) = place.find_one(&self.name)? else {
-            return Ok(false);
-        };
-        if labels::check_root(&self.name, &root.metadata).is_err() {
-            return Ok(false);
+        match place.find_one(&self.name)? {
+            Some(root) => Ok(labels::read_root(&self.name, root.id, &root.metadata)?.0 == self.id),
+            None => Ok(false),
         }
-        Ok(labels::read_root(&self.name, root.id, &root.metadata)?.0 == self.id)
     }
 
     /// Pins an object: a table that lost a part to eviction would be unusable.

@@ -106,6 +106,9 @@ impl Home {
         limit: Option<usize>,
         is_enough: &mut IsEnough<'_>,
     ) -> Result<(Vec<Choice>, bool), StoreError> {
+        if policy.is_of_replicas() && self.replicas.is_empty() {
+            return Ok((Vec::new(), false));
+        }
         while let Some(name) = policy.order()
             && let Some(mut order) = self.orders.take(name, scope)
         {

@@ -176,12 +176,6 @@ impl Home {
         self.control.store(REPLICAS_UNTIL, until_ns)
     }
 
-    /// Whether there is any replica.
-    #[must_use]
-    pub fn has_replicas(&self) -> bool {
-        !self.replicas.is_empty()
-    }
-
     /// Whether an object is a replica.
     ///
     /// # Errors

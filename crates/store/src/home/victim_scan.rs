@@ -230,6 +230,9 @@ impl Home {
         policy: &dyn EvictionPolicy,
         sharing: &[VictimPlace],
     ) -> Result<Vec<VictimPlace>, StoreError> {
+        if sharing.is_empty() {
+            return Ok(Vec::new());
+        }
         let sharing = self.choices_of(policy, sharing)?;
         // Sharers of a block that are no candidates.
         let mut staying: BTreeMap<u64, u32> = BTreeMap::new();

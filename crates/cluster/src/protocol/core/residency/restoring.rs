@@ -1,10 +1,11 @@
 //! Objects come back from files into memory.
 
-use farrow_store::{Home, ObjectId, ReplicasFirst, Room, StoreError, Target};
+use farrow_store::{Home, ObjectId, Room, StoreError, Target};
 use farrow_wire::{ReplyBody, WireError};
 
 use super::Residency;
 use super::room::evicted_report;
+use super::room::make_room_of_replicas;
 use super::spills::{LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Stage};
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::context::Asker;
@@ -122,12 +123,12 @@ impl Residency {
         }
     }
 
-    /// Replicas leave first, as for a put: they can be fetched again.
+    /// Replicas leave first, as for a put.
     fn make_room_for_restore(&mut self, home: &mut Home, room: &Room) -> Result<(), StoreError> {
-        if home.has_replicas() && home.make_room(&ReplicasFirst, room)?.objects > 0 {
-            return Ok(());
+        match make_room_of_replicas(home, room)? {
+            true => Ok(()),
+            false => self.spill_for(home, room),
         }
-        self.spill_for(home, room)
     }
 
     /// Does the work that is due: room for restores, answers, jobs.

@@ -55,9 +55,7 @@ impl Residency {
             reclaim(home);
             checked = home.check_room(room);
         }
-        if checked.is_err() && may_evict && home.has_replicas() {
-            // Replicas can be fetched again, so they are evicted first.
-            home.make_room(&ReplicasFirst, room)?;
+        if checked.is_err() && may_evict && make_room_of_replicas(home, room)? {
             checked = home.check_room(room);
         }
         if checked.is_err() && may_evict {
@@ -91,8 +89,7 @@ impl Residency {
         if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
             reclaim(home);
             let room = Room::of_run(bytes);
-            let has_replicas = home.has_replicas();
-            if !has_replicas || home.make_room(&ReplicasFirst, &room)?.objects == 0 {
+            if !make_room_of_replicas(home, &room)? {
                 self.evict_or_spill(home, elsewhere, &room, bytes)?;
             }
             begun = begin(home);
@@ -154,9 +151,7 @@ impl Residency {
         bytes: Length,
     ) -> Result<(), StoreError> {
         reclaim(home);
-        if home.has_replicas() {
-            home.evict_for_pages(&ReplicasFirst, bytes)?;
-        }
+        home.evict_for_pages(&ReplicasFirst, bytes)?;
         if home.free_page_bytes() >= bytes {
             return Ok(());
         }
@@ -302,6 +297,12 @@ impl Residency {
         self.note_evicted(evicted);
         Ok(())
     }
+}
+
+/// Makes room of replicas alone: they can be fetched again, so they are evicted before other objects.
+/// False: none was evicted.
+pub(super) fn make_room_of_replicas(home: &mut Home, room: &Room) -> Result<bool, StoreError> {
+    home.make_room(&ReplicasFirst, room).map(|evicted| evicted.objects > 0)
 }
 
 pub(super) fn evicted_report(home: &Home, evicted: Evicted) -> Result<ReplyBody, StoreError> {

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 use farrow_store::{
-    Evicted, Home, NamespaceId, Need, ObjectId, ReplicasFirst, Room, SpillPlan, StoreError, Target,
-    Within,
+    Evicted, Home, NamespaceId, Need, ObjectId, Room, SpillPlan, StoreError, Target, Within,
 };
 use farrow_wire::WireError;
 
@@ -227,11 +226,8 @@ fn evict_replica(home: &mut Home, id: ObjectId) -> Option<Length> {
     if !home.is_replica(Target::Id(id)).unwrap_or(false) {
         return None;
     }
-    match home.evict_victims(&ReplicasFirst, vec![id]) {
-        Ok(evicted) => (evicted.objects > 0).then_some(evicted.bytes),
-        Err(error) => {
-            tracing::error!(%id, %error, "a replica cannot be evicted");
-            None
-        }
-    }
+    home.evict(id).unwrap_or_else(|error| {
+        tracing::error!(%id, %error, "a replica cannot be evicted");
+        None
+    })
 }
