@@ -59,6 +59,10 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
+        // Clients learn of a new member when its memory can be used, or why it cannot.
+        if cluster.peers.values().any(|peer| peer.is_being_mapped() && !peer.is_lost()) {
+            return;
+        }
         if !std::mem::take(&mut cluster.has_news) {
             return;
         }

@@ -24,6 +24,11 @@ pub struct MappablePeer {
 
 #[derive(Debug)]
 pub(super) enum PeerMemory {
+    /// The action that maps it is under way: [`NodeState::mapped`] follows in the same turn of the
+    /// loop.
+    ///
+    /// [`NodeState::mapped`]: crate::protocol::NodeState::mapped
+    BeingMapped,
     /// Not mapped, for this reason.
     Missing(String),
     Mapped(Box<MappablePeer>),
@@ -48,8 +53,10 @@ pub(in crate::protocol) struct PeerNode {
 impl PeerNode {
     pub(in crate::protocol) fn new(member: Member) -> Self {
         let offer = Offer::decode(&member.info);
-        let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
-        let memory = PeerMemory::Missing(why.to_owned());
+        let memory = match &offer {
+            Some(_) => PeerMemory::BeingMapped,
+            None => PeerMemory::Missing("it offers no memory".to_owned()),
+        };
         let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
         let cost = PeerCost::default();
         Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost }
@@ -79,8 +86,12 @@ impl PeerNode {
     pub(in crate::protocol) fn mapped(&self) -> Option<&MappablePeer> {
         match &self.memory {
             PeerMemory::Mapped(memory) => Some(memory),
-            PeerMemory::Missing(_) => None,
+            PeerMemory::BeingMapped | PeerMemory::Missing(_) => None,
         }
+    }
+
+    pub(super) fn is_being_mapped(&self) -> bool {
+        matches!(self.memory, PeerMemory::BeingMapped)
     }
 
     pub(in crate::protocol) fn has_name(&self, full: &str) -> bool {
@@ -108,12 +119,17 @@ impl PeerNode {
 
     /// The error for an object in its memory, which is not mapped here.
     pub(in crate::protocol) fn unreachable(&self) -> WireError {
-        let reason = match &self.memory {
-            PeerMemory::Missing(why) => why.clone(),
-            PeerMemory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
-        };
+        let reason = self.why_not_mapped();
         let Member { name, address, .. } = &self.member;
         WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
+    }
+
+    fn why_not_mapped(&self) -> String {
+        match &self.memory {
+            PeerMemory::Missing(why) => why.clone(),
+            PeerMemory::BeingMapped => "it is being mapped".to_owned(),
+            PeerMemory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
+        }
     }
 
     /// Whether it is lost and may return with objects whose names are unknown here.
@@ -142,8 +158,8 @@ impl PeerNode {
             ..MemberInfo::default()
         };
         match &self.memory {
-            PeerMemory::Missing(why) => {
-                report.why_not.clone_from(why);
+            PeerMemory::BeingMapped | PeerMemory::Missing(_) => {
+                report.why_not = self.why_not_mapped();
                 self.by_net.unwrap_or_default().clone_into(&mut report.fabric);
             }
             PeerMemory::Mapped(memory) => {

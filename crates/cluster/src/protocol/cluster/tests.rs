@@ -14,8 +14,8 @@ use farrow_store::{
     StoreError, Target,
 };
 use farrow_wire::{
-    Hello, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights, Rule,
-    SealItem, Welcome, WireError, WireSpan, WireTarget, span,
+    Hello, Members, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights,
+    Rule, SealItem, Welcome, WireError, WireSpan, WireTarget, span,
 };
 
 use super::watched::AGAIN_MS;
@@ -415,6 +415,21 @@ impl World {
         }
     }
 
+    fn mapped(&self, number: usize) -> (Arc<dyn Fabric>, Reader) {
+        let fabric = Arc::clone(&self.fabrics[number]);
+        let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
+        (fabric, Reader::open(Arc::new(region)).unwrap())
+    }
+
+    /// Clients see no member whose memory a node has not yet tried to map.
+    fn assert_published_with_reasons(&self, number: usize) {
+        let (_, reader) = self.mapped(number);
+        let Some((_, bytes)) = reader.published_members().unwrap() else { return };
+        let members = Members::decode(&bytes).unwrap();
+        let early = members.nodes.iter().find(|node| node.why_not.contains("being mapped"));
+        assert_eq!(early, None);
+    }
+
     fn is_deaf(&self, to: usize) -> bool {
         self.is_cut || (to == 1 && self.is_stopped)
     }
@@ -456,10 +471,9 @@ impl World {
                     }
                 }
                 PeerAction::Map { node, .. } => {
+                    self.assert_published_with_reasons(number);
                     let of = NAMES.iter().position(|name| *name == node).unwrap();
-                    let fabric = Arc::clone(&self.fabrics[of]);
-                    let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
-                    let reader = Reader::open(Arc::new(region)).unwrap();
+                    let (fabric, reader) = self.mapped(of);
                     let memory = MappablePeer { fabric, reader };
                     self.nodes[number].mapped(&node, Ok(memory));
                 }
