@@ -291,6 +291,48 @@ fn die_at(place: &str, is_root: bool, is_late: bool, flags: &[&str]) {
     assert_whole(&reader, 3, &what);
 }
 
+/// A client that has read the old root sees what is appended at a node that joins at the new one.
+#[test]
+fn what_joins_at_the_new_root_of_a_killed_node_is_seen_at_the_old_one() {
+    // Where the killed node is the authority of the new names, they wait for it anyway.
+    for _ in 0..3 {
+        join_between_roots();
+    }
+}
+
+fn join_between_roots() {
+    let mut nodes = Nodes::start(4, "16M", MAPPED);
+    append(&open(&nodes.client(0)), 0, Some("c")).unwrap();
+    nodes.daemons[0].kill9();
+    nodes.daemons[0].set_failpoint(Some(("move.taken", 1)));
+    nodes.daemons[0].restart();
+    nodes.daemons[0].set_failpoint(None);
+    nodes.settle(4);
+    let reader = open(&nodes.client(2));
+    assert_whole(&reader, 1, "before the drain");
+    // It ends before the lease.
+    let timeout = Duration::from_millis(LEASE_MS / 8);
+    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
+    let client = Client::connect(&options).unwrap();
+    begin_drain(&client);
+    let root = client.list("t").unwrap().into_iter().find(|one| one.name.as_deref() == Some("t"));
+    let moved = open(&client).move_part(root.unwrap().id, "t", "b", deadline());
+    assert_eq!(nodes.daemons[0].wait_end().signal(), Some(6), "not passed: {moved:?}");
+    let table = open(&nodes.client(1));
+    std::thread::scope(|scope| {
+        let appended = scope.spawn(|| append(&table, ROWS, Some("d")).unwrap());
+        std::thread::sleep(Duration::from_millis(LEASE_MS / 8));
+        let is_early = appended.is_finished();
+        let seen = reader.snapshot(None).unwrap().version;
+        assert!(!is_early || seen == 2, "of 2 versions, the reader sees {seen}");
+        nodes.daemons[0].restart();
+        appended.join().unwrap();
+    });
+    nodes.settle(4);
+    assert_whole(&reader, 2, "after the drain");
+    end(&mut nodes, 0);
+}
+
 #[test]
 fn a_node_that_dies_at_any_step_of_a_root_loses_nothing() {
     for place in failpoints::OF_NODES {

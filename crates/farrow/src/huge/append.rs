@@ -258,6 +258,7 @@ impl HugeTable {
         (member, is_removed): (&ChunkNode, bool),
         deadline: Instant,
     ) -> Result<(), Error> {
+        self.wait_for_sole_root(home, deadline)?;
         let name = labels::member_name(&self.name, self.id, number);
         let metadata = labels::member_metadata(member, is_removed)?;
         let wait = deadline.saturating_duration_since(Instant::now());
@@ -301,6 +302,32 @@ impl HugeTable {
             }
         }
         Ok(())
+    }
+
+    /// Waits until no other node has a root of the table. A root that moves is at two nodes until its
+    /// old node has removed it, and a client that reads the old one sees no later record.
+    fn wait_for_sole_root(&self, home: &Place<'_>, deadline: Instant) -> Result<(), Error> {
+        loop {
+            let mut others = Place::all(&self.client)?.into_iter();
+            let other = others.find_map(|place| {
+                let is_other = place.region() != home.region() && self.may_have_root(&place);
+                is_other.then(|| place.region())
+            });
+            let Some(region) = other else { return Ok(()) };
+            if Instant::now() >= deadline {
+                let node = self.client.nodes().name_of(region)?;
+                let what =
+                    format!("node {node:?} to remove the root of {:?}, which moved", self.name);
+                return Err(Error::Timeout { what, waited_ms: 0 });
+            }
+            pause(ROOM_PAUSE)?;
+        }
+    }
+
+    /// Whether a node may have a root of this table. Roots move away from draining nodes only, so
+    /// no other node is asked by a message.
+    fn may_have_root(&self, place: &Place<'_>) -> bool {
+        !place.is_by_net_to_stay() && self.has_root(place).unwrap_or(true)
     }
 
     /// Whether a node has a root of this table.

@@ -72,6 +72,11 @@ impl<'a> Place<'a> {
         matches!(self.reach, NodeReach::ByNet(_))
     }
 
+    /// Whether the node is not mapped, and does not drain.
+    pub(super) fn is_by_net_to_stay(&self) -> bool {
+        matches!(&self.reach, NodeReach::ByNet(node) if !node.is_draining)
+    }
+
     /// The objects of these names, in the same order.
     pub(super) fn find(&self, names: &[String]) -> Result<Vec<Option<FoundObject>>, Error> {
         let node = match &self.reach {
