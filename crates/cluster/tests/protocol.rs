@@ -576,6 +576,20 @@ fn an_eviction_whose_objects_were_not_even_begun_says_that_files_cannot_be_writt
     assert_eq!(written.len(), 16);
     assert_eq!(node.answers(), []);
     assert_eq!(node.ask(CLIENT, 2, RequestBody::Evict { bytes: 1 }), []);
+    let mut under_way = 1;
+    let refused = loop {
+        let answers = node.ask(CLIENT, 100 + under_way, RequestBody::Evict { bytes: u64::MAX });
+        match &answers[..] {
+            [] => under_way += 1,
+            [(_, refused)] => break refused.clone(),
+            _ => panic!("{answers:?}"),
+        }
+        assert!(under_way < 100, "no limit");
+    };
+    assert!(matches!(refused, Err(WireError::TooMany { max: 8, .. })), "{refused:?}");
+    for seq in 101..100 + under_way {
+        node.ask(CLIENT, 200 + seq, RequestBody::Cancel { seq });
+    }
     let fault = WriteFault { is_full: true, reason: "No space left on device".to_owned() };
     let done = SpillDone::Written { id: written[0], result: Err(fault) };
     let mut out = Vec::new();

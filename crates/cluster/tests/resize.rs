@@ -13,7 +13,7 @@ use farrow_memory::{Access, Fabric, Length, Region, RegionSize, Section};
 use farrow_store::{Home, Layout, Lru, RegionOptions};
 use farrow_wire::{
     Hello, NodeSettings, NodeStats, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    SealItem, Setting, WireError, WireTarget,
+    Rights, Rule, SealItem, Setting, WireError, WireTarget,
 };
 
 const MIB: u64 = 1 << 20;
@@ -57,6 +57,9 @@ impl World {
         let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
         let mut node = NodeState::new(home, daemon, AdoptedState::default(), 0);
         node.set_eviction_policy(Box::new(Lru));
+        // Written before the settings of the earlier daemon are read.
+        let (namespace, node_name, rights) = (String::new(), "b".to_owned(), Rights::READ);
+        node.set_rules(vec![Rule { namespace, node: node_name, rights }]).unwrap();
         node.begin_settings(started, None, is_following).unwrap();
         let peer = PeerIdentity { pid: 10, start_time: 1, uid: OWNER, remote_client: None };
         node.opened(CLIENT, peer, 0);

@@ -102,6 +102,7 @@ pub const OF_NODES: &[&str] = &[
     "move.removed",
     "move.ended",
     "take.recorded",
+    "take.unpinned",
     "take.sealed",
     "take.ended",
 ];

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::nodes::{self, LEASE_MS, Nodes};
 use common::{bytes_of, wait_for};
-use farrow::{Client, ConnectOptions, Error, ObjectOptions, Reach, Value};
+use farrow::{Client, ConnectOptions, Error, Members, ObjectOptions, Reach, Value};
 use farrow_store::failpoints;
+use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;
 const NAME: &str = "moving";
@@ -91,6 +92,7 @@ fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
     let mut nodes = Nodes::start(3, "16M", flags);
     let options = ObjectOptions { name: Some(NAME), ..ObjectOptions::default() };
     nodes.client(0).put_with(&Value::Bytes(&bytes_of(7, LENGTH)), &options).unwrap();
+    nodes.client(0).pin(&[NAME.into()]).unwrap();
     nodes.client(0).put(&Value::Bytes(b"other"), Some("other")).unwrap();
     nodes.daemons[victim].kill9();
     nodes.daemons[victim].set_failpoint(Some((place, 1)));
@@ -129,7 +131,9 @@ fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
     begin_drain(&client);
     move_all(&client);
     assert_found(&nodes, &what);
-    assert_eq!(nodes.client(1).list("").unwrap().len(), 2, "{what}");
+    let moved = nodes.client(1).list("").unwrap();
+    let pinned = moved.iter().filter(|one| one.is_pinned).map(|one| one.name.as_deref());
+    assert_eq!((moved.len(), pinned.collect::<Vec<_>>()), (2, vec![Some(NAME)]), "{what}");
     nodes.client(2).delete(&[NAME.into()]).unwrap();
     for number in 0..3 {
         assert!(!nodes.client(number).contains(&NAME.into()).unwrap(), "{what}: undeleted");
@@ -181,4 +185,66 @@ fn a_client_that_dies_leaves_the_object_where_it_is() {
     assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
     assert_eq!(nodes.client(1).stats().unwrap().node.free, free, "the copy is gone");
     assert_found(&nodes, "after a refused move");
+}
+
+#[test]
+fn a_draining_node_that_returns_is_known_to_drain_before_anything_moves() {
+    let nodes = Nodes::start(3, "16M", MAPPED);
+    let client = nodes.client(0);
+    client.put(&Value::Bytes(&bytes_of(7, LENGTH)), Some(NAME)).unwrap();
+    begin_drain(&client);
+    let pid = Pid::from_raw(nodes.daemons[0].pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let is_lost = |members: &Members| members.find("a").is_some_and(|a| a.reach == Reach::Lost);
+    nodes::wait_for(&nodes.client(1), is_lost);
+    kill_process(pid, Signal::CONT).unwrap();
+    for number in [1, 2] {
+        nodes::wait_for(&nodes.client(number), |members| {
+            members.find("a").is_some_and(|a| a.reach == Reach::Live && a.is_draining)
+        });
+    }
+    move_all(&client);
+    assert_found(&nodes, "moved after the return");
+}
+
+#[test]
+fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
+    let mut nodes = Nodes::start(3, "16M", MAPPED);
+    nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
+    nodes.daemons[0].kill9();
+    nodes.daemons[0].set_failpoint(Some(("move.taken", 1)));
+    nodes.daemons[0].restart();
+    nodes.daemons[0].set_failpoint(None);
+    nodes.settle(3);
+    let timeout = Duration::from_millis(LEASE_MS / 8);
+    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
+    let client = Client::connect(&options).unwrap();
+    begin_drain(&client);
+    let id = client.list(NAME).unwrap()[0].id;
+    let moved = client.move_object(id, "b", deadline());
+    assert_eq!(nodes.daemons[0].wait_end().signal(), Some(6), "not passed: {moved:?}");
+    // The old object is in mapped memory, and readers at the third node find it there.
+    let (writer, reader) = (nodes.client(1), nodes.client(2));
+    let replace = ObjectOptions { replace: true, ..ObjectOptions::named(Some(NAME)) };
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| {
+            wait_for("the replacement", || match writer.put_with(&Value::Bytes(b"new"), &replace) {
+                Ok(_) => Some(()),
+                Err(Error::NotMoved(_)) => None,
+                Err(error) => panic!("{error}"),
+            })
+        });
+        std::thread::sleep(Duration::from_millis(LEASE_MS / 8));
+        let is_early = put.is_finished();
+        let seen = reader.get(&NAME.into(), NOW).unwrap();
+        let seen = seen.view().unwrap().to_vec();
+        assert!(!is_early || seen == b"new", "{:?} after the replacement", seen.as_slice());
+        nodes.daemons[0].restart();
+        put.join().unwrap().unwrap();
+    });
+    for number in 0..3 {
+        let seen = nodes.client(number).get(&NAME.into(), NOW).unwrap();
+        assert_eq!(&seen.view().unwrap()[..], b"new", "at {number}");
+    }
+    assert_eq!(count(&nodes), 1);
 }

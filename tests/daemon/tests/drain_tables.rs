@@ -67,6 +67,10 @@ fn assert_whole(table: &HugeTable, chunks: i64, what: &str) {
 
 fn begin_drain(client: &Client) {
     client.begin_drain().unwrap();
+    await_notices(client);
+}
+
+fn await_notices(client: &Client) {
     wait_for("all members to know", || {
         client.drain_report().unwrap().untold.is_empty().then_some(())
     })
@@ -275,8 +279,9 @@ fn die_at(place: &str, is_root: bool, is_late: bool, flags: &[&str]) {
     })
     .unwrap_or_else(|| panic!("{what}: {:?}", values(&open(&nodes.client(2)), None)));
     assert_whole(&reader, 2, &what);
+    // The drain goes on with another daemon.
     let client = nodes.client(0);
-    begin_drain(&client);
+    await_notices(&client);
     move_parts(&client, "b");
     assert_whole(&reader, 2, &what);
     append(&reader, 2 * ROWS, Some("b")).unwrap();

@@ -32,7 +32,8 @@ impl NodeState {
         let slot = self.clients.session(session).and_then(|one| one.slot);
         let names = slot.map_or(0, |slot: ClientSlot| self.home.reserved_bytes(slot));
         let parked = self.cluster.parked_bytes(session);
-        names + parked + self.waits.bytes_of(session) + self.watches.bytes_of(session)
+        let moving = self.drain.bytes_of(session);
+        names + parked + moving + self.waits.bytes_of(session) + self.watches.bytes_of(session)
     }
 
     /// Rejects a request if its names exceed the limit of its client.

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{
-    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireTarget,
+    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireSpan,
+    WireTarget,
 };
 
 use super::Action;
@@ -22,7 +23,9 @@ use super::action::answer_to;
 use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
-use super::core::drain::{MoveJob, MovePhase, OutgoingMove, UNDONE_MAX};
+use super::core::drain::{
+    DrainRecord, MoveJob, MovePhase, OutgoingMove, UNDONE_MAX, WaitingRequest,
+};
 use super::identity::SessionId;
 use super::replicas::{DeleteOrigin, Withdrawal};
 use super::state::NodeState;
@@ -48,7 +51,28 @@ macro_rules! failpoint {
         farrow_store::failpoints::hit($name);
     };
 }
-pub(super) use failpoint;
+pub(in crate::protocol) use failpoint;
+
+/// Memory of a request that deletes, pins or seals.
+fn cost_of(body: &RequestBody) -> usize {
+    match body {
+        RequestBody::Delete { targets } | RequestBody::Pin { targets, .. } => {
+            let names = targets.iter().map(|target| match target {
+                WireTarget::Name(name) => name.len(),
+                WireTarget::Id(..) => 0,
+            });
+            targets.len() * size_of::<WireTarget>() + names.sum::<usize>()
+        }
+        RequestBody::Seal { items } => {
+            let heap = items.iter().map(|item| {
+                let extra = item.extra.len() * size_of::<WireSpan>();
+                extra + item.name.as_ref().map_or(0, String::len)
+            });
+            items.len() * size_of::<SealItem>() + heap.sum::<usize>()
+        }
+        _ => 0,
+    }
+}
 
 impl NodeState {
     /// Serves a step of a drain. `None`: the answer follows later.
@@ -58,6 +82,10 @@ impl NodeState {
         step: DrainStep,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
+        // A daemon that continues a drain has not seen its beginning.
+        if self.drain.record.is_draining && step != DrainStep::Cancel {
+            self.drain.conductors.insert(context.session);
+        }
         match step {
             DrainStep::Begin => {
                 self.set_draining(true, context.now_ms, out)?;
@@ -203,12 +231,11 @@ impl NodeState {
         if self.drain.job.is_none() || !self.changes_moving(context, &body) {
             return Err(body);
         }
-        if self.drain.has_room() {
-            self.drain.waiting.push((context, body));
-        } else {
-            let text = "too many requests wait for the end of its move".to_owned();
-            let error = Err(WireError::NotMoved(text));
-            out.push(answer_to(context.session, context.seq, error));
+        let bytes = cost_of(&body);
+        let checked = self.check_waiting(context.session, bytes);
+        match checked.and_then(|()| self.drain.check_room(context.session)) {
+            Ok(()) => self.drain.waiting.push(WaitingRequest { context, body, bytes }),
+            Err(error) => out.push(answer_to(context.session, context.seq, Err(error))),
         }
         Ok(())
     }
@@ -361,11 +388,20 @@ impl NodeState {
         if !self.cluster.is_peer(&node) {
             return self.undo_move(now_ms, out);
         }
+        if self.drain.record.is_draining && !self.drain.untold.is_empty() {
+            // They look once at each directory, and would miss an object between two.
+            return self.ask_to_take_later(now_ms);
+        }
         let is_pinned = self.movable(id).is_ok_and(|(_, _, is_pinned)| is_pinned);
         let question = Question::Take { object, number, name, is_pinned };
         let about = PendingQuestion::Take { number, node: node.clone() };
-        let is_queried = self.cluster.ask_node(&node, &question, about, out);
-        if let Some(job) = self.drain.job.as_mut().filter(|_| !is_queried) {
+        if !self.cluster.ask_node(&node, &question, about, out) {
+            self.ask_to_take_later(now_ms);
+        }
+    }
+
+    fn ask_to_take_later(&mut self, now_ms: u64) {
+        if let Some(job) = &mut self.drain.job {
             job.phase = MovePhase::Asking { again_at_ms: Some(now_ms + ASK_AGAIN_MS) };
         }
     }
@@ -447,7 +483,7 @@ impl NodeState {
             let body = result.map(|id| ReplyBody::Fetched(Some((id.hi, id.lo))));
             out.push(answer_to(session, seq, body));
         }
-        for (context, body) in std::mem::take(&mut self.drain.waiting) {
+        for WaitingRequest { context, body, .. } in std::mem::take(&mut self.drain.waiting) {
             if self.clients.is_of(context.session, context.slot) {
                 self.serve(RequestContext { now_ms, ..context }, body, out);
             }
@@ -521,11 +557,12 @@ impl NodeState {
     }
 
     /// A lost node does not come back, nor does its copy of an object.
-    pub(super) fn forget_undone(&mut self, node: &str) {
-        let undone = &mut self.drain.record.undone;
-        let before = undone.len();
+    pub(super) fn forget_moves_of(&mut self, node: &str) {
+        let DrainRecord { undone, incoming, .. } = &mut self.drain.record;
+        let before = undone.len() + incoming.len();
         undone.retain(|one| one.node != node);
-        if undone.len() < before {
+        incoming.retain(|one| one.from != node);
+        if undone.len() + incoming.len() < before {
             self.keep_drain();
         }
     }

@@ -5,7 +5,7 @@ use farrow_wire::WireError;
 
 use super::Action;
 use super::cluster::{Answer, PendingQuestion, Question};
-use super::core::drain::DRAINING_MAX;
+use super::core::drain::{DRAINING_MAX, DrainNotice};
 use super::drain::{ASK_AGAIN_MS, NOTIFY_DRAIN_AGAIN_MS};
 use super::identity::PeerLife;
 use super::state::NodeState;
@@ -18,17 +18,18 @@ impl NodeState {
         self.drain.untold = all.map(|node| (node, first())).collect();
     }
 
-    /// After a change of the members, those that do not know of the drain are notified.
+    /// After a change of the members or of this node's incarnation, members that do not know of the
+    /// drain are notified.
     pub(super) fn members_changed_in_drain(&mut self, now_ms: u64) {
         let record = &self.drain.record;
         if !record.is_draining && !record.is_cancelled {
             return;
         }
-        let live = self.cluster.live_lives();
+        let (live, own) = (self.cluster.live_lives(), self.cluster.own_incarnation());
         self.drain.untold.retain(|node, _| live.iter().any(|(name, _)| name == node));
         for (node, incarnation) in live {
-            if self.drain.notified.get(&node) != Some(&incarnation) {
-                let why = "it has just joined".to_owned();
+            if self.drain.notified.get(&node) != Some(&(incarnation, own)) {
+                let why = "one of the two nodes has just joined".to_owned();
                 self.drain.untold.insert(node, (why, Some(now_ms)));
             }
         }
@@ -38,21 +39,20 @@ impl NodeState {
     pub(super) fn on_draining_response(
         &mut self,
         from: PeerLife<'_>,
-        was_draining: bool,
+        notice: DrainNotice,
         answer: Result<Answer, String>,
         now_ms: u64,
     ) {
         let PeerLife { name: node, incarnation } = from;
-        let record = &self.drain.record;
-        let is_current = record.is_draining == was_draining
-            && self.cluster.peer_in_life(node, incarnation).is_some();
+        let is_current =
+            notice == self.drain_notice() && self.cluster.peer_in_life(node, incarnation).is_some();
         if !is_current {
             // It is notified again, of the present state.
             return self.members_changed_in_drain(now_ms);
         }
         match answer {
             Ok(Answer::Done) => {
-                self.drain.notified.insert(node.to_owned(), incarnation);
+                self.drain.notified.insert(node.to_owned(), (incarnation, notice.own));
                 self.drain.untold.remove(node);
                 if self.drain.untold.is_empty() && self.drain.record.is_cancelled {
                     self.drain.record.is_cancelled = false;
@@ -70,6 +70,11 @@ impl NodeState {
                 self.drain.untold.insert(node.to_owned(), (why, at_ms));
             }
         }
+    }
+
+    fn drain_notice(&self) -> DrainNotice {
+        let is_draining = self.drain.record.is_draining;
+        DrainNotice { is_draining, own: self.cluster.own_incarnation() }
     }
 
     /// Notes that a member drains, or does not any more, also for the next daemon: objects move once
@@ -105,7 +110,13 @@ impl NodeState {
     }
 
     pub(super) fn notify_of_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let is_draining = self.drain.record.is_draining;
+        let notice = self.drain_notice();
+        if !notice.is_draining && self.drain.record.outgoing.is_some() {
+            // Until the last move has ended, members look as in a drain.
+            let untold = self.drain.untold.values_mut();
+            untold.for_each(|(_, at_ms)| *at_ms = Some(now_ms + ASK_AGAIN_MS));
+            return;
+        }
         let untold = self.drain.untold.iter_mut();
         let due = untold.filter(|(_, (_, at_ms))| at_ms.is_some_and(|at_ms| at_ms <= now_ms));
         let due: Vec<String> = due
@@ -122,13 +133,13 @@ impl NodeState {
                 continue;
             };
             let incarnation = *incarnation;
-            let about = PendingQuestion::Draining { node: node.clone(), incarnation, is_draining };
-            let question = Question::Draining(is_draining);
+            let about = PendingQuestion::Draining { node: node.clone(), incarnation, notice };
+            let question = Question::Draining(notice.is_draining);
             if !self.cluster.ask_node(&node, &question, about, out) {
                 let none = Err("it is no member".to_owned());
                 self.on_draining_response(
                     (node.as_str(), incarnation).into(),
-                    is_draining,
+                    notice,
                     none,
                     now_ms,
                 );

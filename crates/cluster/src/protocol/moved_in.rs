@@ -51,14 +51,22 @@ impl NodeState {
             Some(_) => return Err(WireError::NotMoved("it was taken by another move".to_owned())),
             None => None,
         };
-        if let Some(id) = taken {
-            return Ok(id);
+        if let Some((hi, lo)) = taken {
+            // An earlier daemon may have ended between the seal and the pin.
+            self.pin_taken(ObjectId { hi, lo }, ask.is_pinned);
+            return Ok((hi, lo));
         }
         let taken = self.take_now(ask, origin, now_ms, out);
         if taken.is_err() {
             self.drain.refused.insert(ask.from.to_owned(), ask.number);
         }
         taken
+    }
+
+    fn pin_taken(&mut self, id: ObjectId, is_pinned: bool) {
+        if is_pinned && let Err(error) = self.home.pin(Target::Id(id), true) {
+            tracing::warn!(%id, %error, "a moved object is not pinned");
+        }
     }
 
     fn take_now(
@@ -157,14 +165,12 @@ impl NodeState {
     fn note_incoming(&mut self, ask: &TakeRequest<'_>, origin: ObjectId) -> Result<(), WireError> {
         let before = self.drain.record.clone();
         let incoming = &mut self.drain.record.incoming;
-        // A node moves one object after another: it has removed the one before.
+        // A node moves one object after another: it has removed the one before. A lost node has
+        // perhaps not, and asks again when it is back.
         incoming.retain(|one| one.from != ask.from);
-        let cluster = &self.cluster;
         if incoming.len() >= INCOMING_MAX {
-            incoming.retain(|one| cluster.is_peer(&one.from));
-        }
-        if incoming.len() >= INCOMING_MAX {
-            let text = format!("{INCOMING_MAX} other nodes move objects to this one");
+            let others: Vec<&str> = incoming.iter().map(|one| one.from.as_str()).collect();
+            let text = format!("nodes {others:?} move objects to this one, {INCOMING_MAX} at most");
             self.drain.record = before;
             return Err(WireError::NotMoved(text));
         }

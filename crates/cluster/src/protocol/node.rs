@@ -305,6 +305,7 @@ impl NodeState {
             }
             RequestBody::Evict { bytes } => {
                 let Self { home, residency, replicas, .. } = self;
+                residency.check_evictions(asker.session)?;
                 return residency.evict(home, replicas, asker, bytes).map_err(store_error);
             }
             RequestBody::Restore { id: (hi, lo) } => {

@@ -70,6 +70,12 @@ pub(super) struct RuntimeSettings {
 }
 
 impl RuntimeSettings {
+    /// The changes of an earlier daemon. The region keeps them until [`NodeState::begin_settings`]
+    /// has read them.
+    pub(super) fn retained(record: SettingsRecord) -> Self {
+        Self { record, log: None }
+    }
+
     /// What the region keeps: nothing, unless something was changed.
     pub(super) fn record(&self) -> Option<&SettingsRecord> {
         Some(&self.record).filter(|record| record.started != record.current)

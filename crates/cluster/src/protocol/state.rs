@@ -8,7 +8,7 @@ use super::core::admission::Admission;
 use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
 use super::core::clients::Clients;
-use super::core::cluster_record::{retained_drain, retained_rules};
+use super::core::cluster_record::{retained_rules, retained_settings_and_drain};
 use super::core::counting::CountQueue;
 use super::core::drain::Drain;
 use super::core::families::Families;
@@ -118,7 +118,8 @@ impl NodeState {
         };
         let watches = Watches::resumed(&home, now_ms);
         let rules = retained_rules(&home);
-        let drain = Drain { record: retained_drain(&home), ..Drain::default() };
+        let (settings, drain) = retained_settings_and_drain(&home);
+        let drain = Drain { record: drain, ..Drain::default() };
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
         let mut state = Self {
@@ -139,7 +140,7 @@ impl NodeState {
             leases,
             quota: Quota::default(),
             rules,
-            settings: RuntimeSettings::default(),
+            settings: RuntimeSettings::retained(settings),
             resize: Resize::default(),
             drain,
             reclaim: Reclaim::new(now_ms),

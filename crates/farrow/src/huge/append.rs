@@ -308,8 +308,8 @@ impl HugeTable {
     /// old node has removed it, and a client that reads the old one sees no later record.
     fn wait_for_sole_root(&self, home: &Place<'_>, deadline: Instant) -> Result<(), Error> {
         loop {
-            let mut others = Place::all(&self.client)?.into_iter();
-            let other = others.find_map(|place| {
+            let mut places = Place::all(&self.client)?.into_iter();
+            let other = places.find_map(|place| {
                 let is_other = place.region() != home.region() && self.may_have_root(&place);
                 is_other.then(|| place.region())
             });

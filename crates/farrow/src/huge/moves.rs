@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use farrow_store::ObjectId;
+use farrow_wire::{DrainStep, RequestBody};
 
 use super::labels;
 use super::place::Place;
@@ -80,6 +81,8 @@ impl HugeTable {
         let empty = Value::Table { schema: &self.schema, batches: &[] };
         let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
         let own = self.client.nodes().own();
+        // A daemon that drains grants memory to clients alone of which it knows that they move objects.
+        own.call(RequestBody::Drain(DrainStep::Report))?;
         let staged = Draft::staged(own, &empty, &options)?.stage()?;
         let moved = self.client.move_name((root, staged.id()), node, &next, deadline);
         discard(own, staged.id());

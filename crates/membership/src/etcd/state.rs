@@ -90,6 +90,11 @@ pub struct EtcdMembership {
 }
 
 impl EtcdMembership {
+    /// The info of this node in a state that an earlier process retained; `None` for other data.
+    pub fn retained_info(retained: &[u8]) -> Option<Vec<u8>> {
+        EtcdPersistentState::decode(retained).map(|retained| retained.own.info)
+    }
+
     /// Creates a node, with `retained` where the last process stopped. The retained state counts
     /// only if name, address and info are the same; otherwise a new life begins. The seeds of the
     /// options are not used.

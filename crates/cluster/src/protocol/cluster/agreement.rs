@@ -27,6 +27,16 @@ pub(super) enum Outcome {
 }
 
 impl Agreement {
+    /// The info of this node in the state of an earlier process; `None` if that is of another kind.
+    pub(super) fn retained_info(kind: AgreementKind, retained: &[u8]) -> Option<Vec<u8>> {
+        match kind {
+            AgreementKind::Embedded => {
+                postcard::from_bytes::<PersistentState>(retained).ok().map(|retained| retained.info)
+            }
+            AgreementKind::Etcd => EtcdMembership::retained_info(retained),
+        }
+    }
+
     /// `retained` is the state of an earlier process; that of another kind is ignored.
     /// `incarnation` increases from one process to the next.
     pub(super) fn new(

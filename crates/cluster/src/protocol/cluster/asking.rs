@@ -80,10 +80,10 @@ impl NodeState {
             (PendingQuestion::Room { node, incarnation }, answer) => {
                 self.on_room_response((node.as_str(), incarnation).into(), answer, now_ms);
             }
-            (PendingQuestion::Draining { node, incarnation, is_draining }, answer) => {
+            (PendingQuestion::Draining { node, incarnation, notice }, answer) => {
                 self.on_draining_response(
                     (node.as_str(), incarnation).into(),
-                    is_draining,
+                    notice,
                     answer,
                     now_ms,
                 );

@@ -10,7 +10,7 @@ use super::action::PeerAction;
 use super::agreement::{Agreement, Outcome};
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
-use super::offer::info_of;
+use super::offer::{continued_info, info_of};
 use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
 use super::waiting::{Awaited, Lookups, Parked};
@@ -32,10 +32,17 @@ impl NodeState {
     ) -> Result<(), JoinError> {
         let retained = self.retained_membership()?;
         let first_number = options.incarnation;
+        let (offer, lease_ms) = (&options.offer, options.lease_ms);
+        let earlier =
+            retained.as_deref().and_then(|one| Agreement::retained_info(options.agreement, one));
+        let info = match earlier {
+            Some(earlier) => continued_info(offer, lease_ms, &earlier),
+            None => info_of(offer, lease_ms),
+        };
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
-            info: info_of(&options.offer, options.lease_ms),
+            info,
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
             incarnation: Incarnation(options.incarnation),
@@ -235,6 +242,8 @@ impl NodeState {
                 self.perform_naming(outputs, now_ms, out);
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.outcast(&mut context);
+                // What members noted of a drain, they noted of the incarnation that is over.
+                self.members_changed_in_drain(now_ms);
             }
             Output::Left => cluster.has_left = true,
             Output::Clash(clash) => {

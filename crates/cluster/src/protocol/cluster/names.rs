@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_membership::Member;
 use farrow_membership::naming::{self, NameRefusal, NameRequest};
 use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
+use farrow_wire::{
+    BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, SealItem, WireError, WireTarget,
+};
 
 use super::peer::{is_name_known, unread};
 use super::pending::PendingQuestion;
@@ -23,8 +25,9 @@ use crate::protocol::state::NodeState;
 const PARKED_MAX: usize = 4096;
 
 impl NodeState {
-    /// Parks a request that takes names until the cluster grants them. A request that frees names
-    /// waits until their authorities know that they are not in flight. `Err` returns a request that
+    /// Parks a request that takes names until the cluster grants them. A request that frees names or
+    /// gives them other objects waits until their authorities know that they are not in flight, and
+    /// until the old home of an object that has moved here has removed it. `Err` returns a request that
     /// does neither, or takes no name that is free here.
     pub(in crate::protocol) fn park(
         &mut self,
@@ -37,7 +40,7 @@ impl NodeState {
             return Err(body);
         }
         let names_in_debt = self.names_in_debt(slot, &body);
-        let is_delete = names_in_debt.is_some();
+        let is_in_debt = names_in_debt.is_some();
         let Some(names) = names_in_debt.or_else(|| self.names_to_take(slot, &body)) else {
             return Err(body);
         };
@@ -53,13 +56,14 @@ impl NodeState {
             return Ok(());
         }
         let lease_ms = cluster.options.lease_ms;
-        if is_delete {
-            // An authority that is silent for this long is excluded, and the next one knows
-            // nothing.
-            let deadline_ms = now_ms.saturating_add(lease_ms);
+        if is_in_debt {
+            // An authority that is silent for a lease is excluded, and the next one knows nothing.
+            // An old home that is restarted needs longer, and a replacement is not served before.
+            let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
+            let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(leases));
             let then = Then::Serve(body);
-            let delete = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
-            cluster.parked.indebted.push(delete);
+            let release = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
+            cluster.parked.indebted.push(release);
             return Ok(());
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
@@ -77,11 +81,14 @@ impl NodeState {
         Ok(())
     }
 
-    /// Names in a delete that have objects, while an authority may not know that yet. It would
-    /// report them as taken after they are free again.
+    /// Names in a delete that have objects, while an authority may not know that yet: it would
+    /// report them as taken after they are free again. Also names in a delete, or of replacements,
+    /// whose objects may still be at their old home.
     fn names_in_debt(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
-        let RequestBody::Delete { targets } = body else {
-            return None;
+        let targets = match body {
+            RequestBody::Delete { targets } => targets,
+            RequestBody::Seal { items } => return self.names_arriving(slot, items),
+            _ => return None,
         };
         let naming = &self.cluster.0.as_ref()?.naming;
         let is_any = naming.owes_any() || !self.drain.record.incoming.is_empty();
@@ -98,6 +105,18 @@ impl NodeState {
         (!names.is_empty()).then_some(names)
     }
 
+    /// Names of objects that are replaced while their old home may still have them.
+    fn names_arriving(&self, slot: ClientSlot, items: &[SealItem]) -> Option<Vec<String>> {
+        if self.drain.record.incoming.is_empty() {
+            return None;
+        }
+        let replacing = items.iter().filter(|item| item.is_replacing);
+        let names = replacing.filter_map(|item| item.name.as_deref());
+        let names = names.filter_map(|name| self.full_name(slot, name).ok());
+        let names: Vec<String> = names.filter(|name| self.drain.has_arriving(name)).collect();
+        (!names.is_empty()).then_some(names)
+    }
+
     /// Resumes requests that need not wait for authorities any more.
     pub(in crate::protocol) fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Self { cluster, drain, .. } = self;
@@ -109,8 +128,16 @@ impl NodeState {
             one.deadline_ms <= now_ms || !one.names.iter().any(is_early)
         };
         let due: Vec<PendingNameRelease> = parked.indebted.extract_if(.., is_due).collect();
-        for PendingNameRelease { session, slot, seq, then, .. } in due {
+        for PendingNameRelease { session, slot, seq, names, then, .. } in due {
             match then {
+                // The old home may keep its object after all, and a replaced one cannot be undone.
+                Then::Serve(RequestBody::Seal { .. })
+                    if names.iter().any(|name| self.drain.has_arriving(name)) =>
+                {
+                    let text = "its old node has not confirmed the move of the object to replace";
+                    let error = WireError::NotMoved(text.to_owned());
+                    out.push(answer_to(session, seq, Err(error)));
+                }
                 Then::Serve(body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
                     self.serve_parked(context, body, out);

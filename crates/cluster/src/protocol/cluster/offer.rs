@@ -73,6 +73,15 @@ pub(super) fn info_of(offer: &Offer, lease_ms: u64) -> Vec<u8> {
     offer.encode().map_or_else(Vec::new, |bytes| [bytes, lease].concat())
 }
 
+/// The info of a node that continues the life of which `retained` is the info. A node that was
+/// resized meanwhile is the same node, and announces the capacity of then: other members ask it for
+/// the present one.
+pub(super) fn continued_info(offer: &Offer, lease_ms: u64, retained: &[u8]) -> Vec<u8> {
+    let earlier = Offer::decode(retained).map_or(offer.capacity, |earlier| earlier.capacity);
+    let info = info_of(&Offer { capacity: earlier, ..offer.clone() }, lease_ms);
+    if info == retained { info } else { info_of(offer, lease_ms) }
+}
+
 /// The lease in a member's info; `None` if there is none.
 pub(super) fn lease_ms_in(info: &[u8]) -> Option<u64> {
     let (_, rest) = postcard::take_from_bytes::<Offer>(info).ok()?;
@@ -99,6 +108,12 @@ mod tests {
         assert_eq!(Offer::decode(b"\xff\xff"), None);
         let info = info_of(&offer, 5000);
         assert_eq!((Offer::decode(&info), lease_ms_in(&info)), (Some(offer.clone()), Some(5000)));
+        let resized = Offer { capacity: offer.capacity * 2, ..offer.clone() };
+        assert_eq!(continued_info(&resized, 5000, &info), info);
+        assert_eq!(continued_info(&resized, 6000, &info), info_of(&resized, 6000));
+        let other = Offer { region_uid: offer.region_uid + 1, ..resized };
+        assert_eq!(continued_info(&other, 5000, &info), info_of(&other, 5000));
+        assert_eq!(continued_info(&offer, 5000, b"\xff\xff"), info);
         assert_eq!(lease_ms_in(&offer.encode().unwrap()), None);
         assert_eq!(lease_ms_in(b"\xff\xff"), None);
         let long = Offer { host: "x".repeat(2000), ..offer };

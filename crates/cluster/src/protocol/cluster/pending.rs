@@ -5,6 +5,7 @@ use farrow_store::ClientSlot;
 
 use super::hint_table::HintFor;
 use super::questions::Question;
+use crate::protocol::core::drain::DrainNotice;
 use crate::protocol::identity::PeerIdentity;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 
@@ -75,8 +76,8 @@ pub(in crate::protocol) enum PendingQuestion {
         node: String,
         /// Its incarnation.
         incarnation: u64,
-        /// The notification.
-        is_draining: bool,
+        /// What it is notified of.
+        notice: DrainNotice,
     },
     /// Whether a node has taken an object.
     Take {

@@ -165,7 +165,7 @@ impl NodeState {
         }
         cluster.peers.remove(node);
         cluster.has_news = true;
-        self.forget_undone(node);
+        self.forget_moves_of(node);
         let Some(cluster) = &mut self.cluster.0 else {
             return Ok(ReplyBody::Done);
         };

@@ -41,7 +41,7 @@ pub(in crate::protocol) struct PendingNameRelease {
 
 #[derive(Debug)]
 pub(in crate::protocol) enum Then {
-    /// Serves a delete of objects that have the names.
+    /// Serves a delete of objects that have the names, or a seal of others in their place.
     Serve(RequestBody),
     /// Answers a request that was granted the names and did not use them.
     Answer(Result<ReplyBody, WireError>),

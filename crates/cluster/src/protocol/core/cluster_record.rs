@@ -57,16 +57,18 @@ pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
     Some(ClusterRecord { membership, rules, settings, drain })
 }
 
-/// What an earlier incarnation stored of a drain, and of moves of other nodes.
-pub(in crate::protocol) fn retained_drain(home: &farrow_store::Home) -> DrainRecord {
+/// What an earlier incarnation stored of changed settings, of a drain, and of moves of other nodes.
+pub(in crate::protocol) fn retained_settings_and_drain(
+    home: &farrow_store::Home,
+) -> (SettingsRecord, DrainRecord) {
     match home.retained_for_cluster() {
         Ok(retained) => {
-            let record = retained.and_then(|bytes| decode(&bytes));
-            record.and_then(|record| record.drain).unwrap_or_default()
+            let record = retained.and_then(|bytes| decode(&bytes)).unwrap_or_default();
+            (record.settings.unwrap_or_default(), record.drain.unwrap_or_default())
         }
         Err(error) => {
-            tracing::error!(%error, "a drain cannot be resumed");
-            DrainRecord::default()
+            tracing::error!(%error, "a drain and changed settings cannot be resumed");
+            Default::default()
         }
     }
 }

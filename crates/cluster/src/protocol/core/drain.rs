@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_store::ObjectId;
-use farrow_wire::{RequestBody, WireTarget};
+use farrow_wire::{RequestBody, WireError, WireTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 
 /// Limit of requests about the moving object that wait for the end of the move.
 const WAITING_MAX: usize = 1024;
+
+/// Limit of those of one session.
+const OWN_WAITING_MAX: usize = 64;
 
 /// Limit of copies at lost nodes that are to be removed once these are back.
 pub(in crate::protocol) const UNDONE_MAX: usize = 4;
@@ -87,6 +91,15 @@ impl DrainRecord {
     }
 }
 
+/// What members are notified of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) struct DrainNotice {
+    /// Whether this node drains.
+    pub(in crate::protocol) is_draining: bool,
+    /// The incarnation of this node for which members note it.
+    pub(in crate::protocol) own: u64,
+}
+
 /// How far a move is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol) enum MovePhase {
@@ -121,17 +134,27 @@ impl MoveJob {
     }
 }
 
+/// A request that waits for the end of the move.
+#[derive(Debug)]
+pub(in crate::protocol) struct WaitingRequest {
+    pub(in crate::protocol) context: RequestContext,
+    pub(in crate::protocol) body: RequestBody,
+    /// Its memory.
+    pub(in crate::protocol) bytes: usize,
+}
+
 /// State of the drain of this node, and of moves from others.
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Drain {
     pub(in crate::protocol) record: DrainRecord,
     pub(in crate::protocol) job: Option<MoveJob>,
     /// Requests that change the moving object.
-    pub(in crate::protocol) waiting: Vec<(RequestContext, RequestBody)>,
+    pub(in crate::protocol) waiting: Vec<WaitingRequest>,
     /// Sessions that began the drain, or go on with it. They write here what moves.
     pub(in crate::protocol) conductors: BTreeSet<SessionId>,
-    /// Members that know whether this node drains, by their names, with their incarnations.
-    pub(in crate::protocol) notified: BTreeMap<String, u64>,
+    /// Members that know whether this node drains, by their names, with their incarnations and that
+    /// of this node for which they know it.
+    pub(in crate::protocol) notified: BTreeMap<String, (u64, u64)>,
     /// Why members do not know it, and when they are notified again; `None`: a notification is under way.
     pub(in crate::protocol) untold: BTreeMap<String, (String, Option<u64>)>,
     /// When undone moves are looked at again.
@@ -169,9 +192,17 @@ impl Drain {
         self.job.as_ref().is_some_and(|job| job.brought != job.id.lo)
     }
 
-    /// Whether one more request may wait for the end of the move.
-    pub(in crate::protocol) fn has_room(&self) -> bool {
-        self.waiting.len() < WAITING_MAX
+    /// Whether one more request of a session may wait for the end of the move.
+    pub(in crate::protocol) fn check_room(&self, session: SessionId) -> Result<(), WireError> {
+        let own = self.waiting.iter().filter(|one| one.context.session == session).count();
+        check_limit("requests of a client that wait for a move", own + 1, OWN_WAITING_MAX)?;
+        check_limit("requests that wait for a move", self.waiting.len() + 1, WAITING_MAX)
+    }
+
+    /// Memory of the requests of a session that wait.
+    pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
+        let own = self.waiting.iter().filter(|one| one.context.session == session);
+        own.map(|one| one.bytes).sum()
     }
 
     /// The move of an object from another node.
@@ -183,7 +214,7 @@ impl Drain {
     /// Forgets one request. A move goes on.
     pub(in crate::protocol) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|(one, _)| (one.session, one.seq) != (session, seq));
+        self.waiting.retain(|one| (one.context.session, one.context.seq) != (session, seq));
         if let Some(job) = self.job.as_mut().filter(|job| job.waiter == Some((session, seq))) {
             job.waiter = None;
             return true;
@@ -194,7 +225,7 @@ impl Drain {
     /// Forgets the requests of an ended session. A move goes on.
     pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
         self.conductors.remove(&session);
-        self.waiting.retain(|(one, _)| one.session != session);
+        self.waiting.retain(|one| one.context.session != session);
         if let Some(job) = self.job.as_mut()
             && job.waiter.is_some_and(|(of, _)| of == session)
         {
@@ -206,7 +237,7 @@ impl Drain {
     pub(in crate::protocol) fn drain(&mut self) -> Vec<(SessionId, u64)> {
         let waiter = self.job.as_mut().and_then(|job| job.waiter.take());
         let waiting = std::mem::take(&mut self.waiting);
-        let waiting = waiting.into_iter().map(|(one, _)| (one.session, one.seq));
+        let waiting = waiting.into_iter().map(|one| (one.context.session, one.context.seq));
         waiting.chain(waiter).collect()
     }
 

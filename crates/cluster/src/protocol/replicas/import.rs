@@ -14,6 +14,7 @@ use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
 use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, ImportTarget, Opening};
 use crate::net::query::NetQuery;
 use crate::protocol::convert::store_error;
+use crate::protocol::drain::failpoint;
 use crate::protocol::limits::check_limit;
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
@@ -232,6 +233,9 @@ impl NodeState {
             importer: Some(import.slot),
         };
         let id = self.home.finish_replica(origin, &seal, now_ns).map_err(store_error)?;
+        if wanted.is_moved {
+            failpoint!("take.unpinned");
+        }
         if wanted.is_pinned
             && let Err(error) = self.home.pin(Target::Id(id), true)
         {

@@ -13,12 +13,18 @@ use super::order::CopiedOrder;
 use super::spills::{ManualEviction, Spills, Stage};
 use crate::protocol::action::Action;
 use crate::protocol::context::Asker;
+use crate::protocol::identity::SessionId;
+use crate::protocol::limits::check_limit;
 use crate::protocol::spill_job::{SpillDone, SpillJob, WriteFault};
 
 /// Limit of objects being written at a time; the worker writes one, the others are its supply.
 const WRITES_MAX: usize = 16;
 /// Limit of bytes being written at a time.
 const WRITE_BYTES_MAX: u64 = 1 << 30;
+
+/// Limit of manual evictions under way, and of those of one session.
+const EVICTIONS_MAX: usize = 32;
+const OWN_EVICTIONS_MAX: usize = 8;
 
 /// Longest wait for objects being spilled, of a request that may not wait for memory.
 pub(in crate::protocol) const SPILL_MS_MAX: u64 = 8_000;
@@ -80,6 +86,16 @@ impl Residency {
             spills.forget_file(id);
         }
         true
+    }
+
+    /// # Errors
+    ///
+    /// [`WireError::TooMany`]: each eviction under way keeps a list of its objects.
+    pub(in crate::protocol) fn check_evictions(&self, session: SessionId) -> Result<(), WireError> {
+        let all = &self.spills.evictions;
+        let own = all.iter().filter(|one| one.session == session).count();
+        check_limit("evictions of a client under way", own + 1, OWN_EVICTIONS_MAX)?;
+        check_limit("evictions under way", all.len() + 1, EVICTIONS_MAX)
     }
 
     /// Starts a manual eviction. The answer follows once each of its objects has left memory or
