@@ -1,13 +1,19 @@
 //! The client at a node that is chosen by a rule.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::Client;
+use crate::clock::deadline_after;
 use crate::cluster::placement::{
     Candidates, PlacementNeed, PlacementRule, is_of_one_node, no_room,
 };
 use crate::error::Error;
+use crate::interrupt;
+
+/// How long a name that a node gave back may be on its way to its authority.
+const RELEASE_MAX: Duration = Duration::from_millis(500);
+const RELEASE_PAUSE: Duration = Duration::from_millis(2);
 
 /// One attempt to place an object.
 #[derive(Debug, Clone, Copy)]
@@ -39,13 +45,15 @@ impl Client {
         for (number, node) in all.iter().enumerate() {
             // A single node has no alternative to wait for.
             let wait = if number == 0 && all.len() == 1 { wait } else { Duration::ZERO };
-            match place(PlacementAttempt { node: Some(node), wait }) {
+            let attempt = || place(PlacementAttempt { node: Some(node), wait });
+            match once_released(!failures.is_empty(), attempt) {
                 Err(error) if is_of_one_node(&error) => failures.push(((*node).to_owned(), error)),
                 done => return done,
             }
         }
         if let Some(&first) = all.first().filter(|_| all.len() > 1 && !wait.is_zero()) {
-            match place(PlacementAttempt { node: Some(first), wait }) {
+            let attempt = || place(PlacementAttempt { node: Some(first), wait });
+            match once_released(true, attempt) {
                 Err(error) if is_of_one_node(&error) => {
                     failures.insert(0, (first.to_owned(), error))
                 }
@@ -73,5 +81,22 @@ impl Client {
     /// The same client at its own node.
     pub(crate) fn at_own(&self) -> Self {
         Self::new(Arc::clone(self.nodes().own()), Arc::clone(self.nodes()))
+    }
+}
+
+/// Calls `place` again for a moment while the name is taken, if another node has just refused the
+/// object: that node gives back the name, of which the name's authority hears a little later.
+fn once_released<T>(
+    has_refusal: bool,
+    mut place: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let deadline = deadline_after(RELEASE_MAX);
+    loop {
+        match place() {
+            Err(Error::AlreadyExists { .. }) if has_refusal && Instant::now() < deadline => {
+                interrupt::pause(RELEASE_PAUSE)?;
+            }
+            done => return done,
+        }
     }
 }
