@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::slice;
 use std::sync::Arc;
+use std::time::Instant;
 
 use farrow_wire::link::confused;
 use farrow_wire::{EvictedReport, MemberInfo, ReplyBody, RequestBody, WireError};
 
 use crate::api::Client;
+use crate::clock::millis;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
 use crate::objects::delete::CHANGES_IN_MESSAGE;
 use crate::objects::object::Object;
-
-/// Attempts to pin an object of another node: it may leave memory again after its restore.
-const RETURNS_MAX: u32 = 16;
 
 /// Attempts to find an object that moves between nodes.
 const MOVES_MAX: u32 = 3;
@@ -106,7 +105,8 @@ impl Client {
     ) -> Result<(), Error> {
         let link = self.nodes().request_link(node)?;
         let mut first_error: Option<Error> = None;
-        for _ in 0..RETURNS_MAX {
+        let began = Instant::now();
+        loop {
             let mut again = Vec::new();
             for batch in left.chunks(CHANGES_IN_MESSAGE) {
                 let targets = batch.iter().map(ObjectKey::wire).collect();
@@ -130,10 +130,14 @@ impl Client {
             if again.is_empty() {
                 return first_error.map_or(Ok(()), Err);
             }
+            if began.elapsed() >= link.own.timeout {
+                let what =
+                    format!("objects of node {:?}, which leave memory again and again", node.name);
+                let waited_ms = millis(began.elapsed());
+                return Err(first_error.unwrap_or(Error::Timeout { what, waited_ms }));
+            }
             left = again;
         }
-        let what = format!("objects of node {:?}, which leave memory again and again", node.name);
-        Err(first_error.unwrap_or(Error::Timeout { what, waited_ms: 0 }))
     }
 }
 
