@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::nodes::Nodes;
 use common::supervised::Supervised;
@@ -415,4 +415,25 @@ fn apart() -> (Nodes, tempfile::TempDir) {
     let spill = folder.path().to_str().unwrap();
     let nodes = Nodes::start(2, "32M", &["--no-prepare", "--net", "only", "--spill", spill]);
     (nodes, folder)
+}
+
+/// Regression test: the reader waited for a minute.
+#[test]
+fn a_reader_on_another_node_learns_that_a_file_is_gone() {
+    let spill = tempfile::tempdir().unwrap();
+    let flags = ["--no-prepare", "--net", "only", "--spill", spill.path().to_str().unwrap()];
+    let nodes = Nodes::start(2, "8M", &flags);
+    let owner = nodes.client(0);
+    owner.put(&Value::Bytes(&bytes_of(1, 100_000)), Some("x")).unwrap();
+    owner.evict(1).unwrap();
+    assert!(is_spilled(&owner, "x"));
+    let regions = fs::read_dir(spill.path()).unwrap().map(|one| one.unwrap().path());
+    let files = regions.filter(|path| path.is_dir()).flat_map(|dir| fs::read_dir(dir).unwrap());
+    let objects = files.map(|one| one.unwrap().path());
+    let removed = objects.filter(|path| path.metadata().unwrap().len() > 100_000);
+    assert_eq!(removed.map(|path| fs::remove_file(path).unwrap()).count(), 1);
+    let began = Instant::now();
+    let error = nodes.client(1).get(&"x".into(), Duration::ZERO).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {error}", began.elapsed());
+    assert!(error.to_string().contains("No such file"), "{error}");
 }

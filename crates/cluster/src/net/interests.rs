@@ -2,6 +2,7 @@
 //! replicas of this node's objects, and the replicas that others may read here.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use farrow_memory::sync::Ordering;
 use farrow_net::source::MemberLife;
@@ -9,7 +10,10 @@ use farrow_net::ticket::Ticket;
 use farrow_store::ObjectId;
 
 use super::broadcast::ReplicaKey;
-use super::source::{RegionSource, lock};
+use super::source::{RESTORE_REFUSED, RegionSource, lock};
+
+/// Limit of spilled objects of which it is noted that they cannot be restored.
+const UNRESTORED_MAX: usize = 256;
 
 /// The members that may have replicas of this node's objects, and this node's own replicas.
 pub(crate) trait Interests: Send + Sync {
@@ -32,6 +36,9 @@ pub(crate) trait Interests: Send + Sync {
 
     /// Undoes a [`Interests::serve_replica`]. Reads that have begun go on.
     fn hide_replica(&self, origin: ObjectId);
+
+    /// Lets opens of a spilled object fail for a moment: it cannot be restored.
+    fn not_restored(&self, object: ObjectId, reason: String);
 
     /// Bytes that other nodes read of this node's objects, and of its replicas.
     fn served(&self) -> [u64; 2];
@@ -78,6 +85,14 @@ impl Interests for RegionSource {
 
     fn hide_replica(&self, origin: ObjectId) {
         lock(&self.state).replicas.remove(&origin);
+    }
+
+    fn not_restored(&self, object: ObjectId, reason: String) {
+        let mut state = lock(&self.state);
+        state.unrestored.retain(|_, (since, _)| since.elapsed() < RESTORE_REFUSED);
+        if state.unrestored.len() < UNRESTORED_MAX {
+            state.unrestored.insert(object, (Instant::now(), reason));
+        }
     }
 
     fn served(&self) -> [u64; 2] {

@@ -36,6 +36,9 @@ use farrow_wire::{Listing, Rights, WireTarget};
 /// limit.
 const RESTORE_AGAIN: Duration = Duration::from_millis(100);
 
+/// Time for which opens of an object that cannot be restored fail, before it is tried again.
+pub(super) const RESTORE_REFUSED: Duration = Duration::from_secs(1);
+
 /// Limit on the objects that one member holds.
 const HOLDS_PER_MEMBER_MAX: usize = 256;
 
@@ -69,6 +72,8 @@ pub(super) struct ServedState {
     lives: BTreeMap<MemberLife, u64>,
     /// Spilled objects that are wanted, and when the event loop was asked for them.
     restoring: BTreeMap<ObjectId, Instant>,
+    /// Spilled objects that could not be restored: since when, and why.
+    pub(super) unrestored: BTreeMap<ObjectId, (Instant, String)>,
 }
 
 impl ServedState {
@@ -275,7 +280,7 @@ impl RegionSource {
             match reader.whereabouts(target).map_err(other)? {
                 Whereabouts::Nowhere => return Err(missing()),
                 Whereabouts::InMemory => {}
-                Whereabouts::Away(id) => self.ask_for(id),
+                Whereabouts::Away(id) => self.ask_for(id)?,
             }
             let text = format!("{wish} is being restored");
             return Err(SourceRefusal::passing(text));
@@ -317,13 +322,23 @@ impl RegionSource {
     }
 
     /// Asks the event loop to restore a spilled object, once in a while.
-    fn ask_for(&self, id: ObjectId) {
+    ///
+    /// # Errors
+    ///
+    /// It has failed to just now.
+    fn ask_for(&self, id: ObjectId) -> Result<(), SourceRefusal> {
         let mut state = lock(&self.state);
+        if let Some((since, reason)) = state.unrestored.get(&id)
+            && since.elapsed() < RESTORE_REFUSED
+        {
+            return Err(SourceRefusal::new(ErrorCode::Other, reason.clone()));
+        }
         state.restoring.retain(|_, since| since.elapsed() < RESTORE_AGAIN);
         if let Entry::Vacant(vacant) = state.restoring.entry(id) {
             vacant.insert(Instant::now());
             self.event_sender.send(NetEvent::Restore { id });
         }
+        Ok(())
     }
 
     /// A span of the region as a span of its data section.

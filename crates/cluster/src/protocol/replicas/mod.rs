@@ -105,6 +105,10 @@ impl NodeState {
 
     /// Does the work that is due.
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let unrestored = self.residency.take_unrestored();
+        if let Some(port) = &self.replicas.port {
+            unrestored.into_iter().for_each(|(id, why)| port.interests.not_restored(id, why));
+        }
         self.end_imports(now_ms, out);
         self.release_idle_lazy(now_ms, out);
         self.recall_replicas(now_ms, out);

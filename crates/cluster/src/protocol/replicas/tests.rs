@@ -67,6 +67,8 @@ impl Interests for NoInterests {
 
     fn hide_replica(&self, _: ObjectId) {}
 
+    fn not_restored(&self, _: ObjectId, _: String) {}
+
     fn packed(&self) -> [[u64; 2]; 2] {
         Default::default()
     }
@@ -114,6 +116,8 @@ impl Interests for CountedCloses {
     }
 
     fn hide_replica(&self, _: ObjectId) {}
+
+    fn not_restored(&self, _: ObjectId, _: String) {}
 
     fn packed(&self) -> [[u64; 2]; 2] {
         Default::default()

@@ -80,6 +80,12 @@ impl Residency {
         }
     }
 
+    /// Objects that could not be restored since the last call, and why: readers on other nodes, who
+    /// have no request here, are told so.
+    pub(in crate::protocol) fn take_unrestored(&mut self) -> Vec<(ObjectId, String)> {
+        std::mem::take(&mut self.spills.unrestored)
+    }
+
     /// Starts the read of an object if there is room for it.
     pub(super) fn load(&mut self, home: &mut Home, id: ObjectId, out: &mut Vec<Action>) {
         let Some(PendingRestore { stage: Stage::Waiting(head), .. }) =
@@ -195,6 +201,9 @@ impl Residency {
         let Some(restore) = self.spills.restores.remove(&id) else {
             return;
         };
+        if let Err(error @ WireError::NotRestored { .. }) = &result {
+            self.spills.unrestored.push((id, error.to_string()));
+        }
         for SpillWaiter { session, seq, .. } in restore.waiters {
             out.push(answer_to(session, seq, result.clone().map(|()| ReplyBody::Done)));
         }

@@ -76,6 +76,10 @@ pub(super) struct Spills {
     /// Objects in memory with an up-to-date file: they leave memory without a write.
     pub(super) copied: BTreeSet<ObjectId>,
     pub(super) restores: BTreeMap<ObjectId, PendingRestore>,
+    /// Objects that could not be restored since the last [`Residency::take_unrestored`], and why.
+    ///
+    /// [`Residency::take_unrestored`]: super::Residency::take_unrestored
+    pub(super) unrestored: Vec<(ObjectId, String)>,
     pub(super) evictions: Vec<ManualEviction>,
     pub(super) jobs: Vec<SpillJob>,
     pub(super) paused_until_ms: u64,
