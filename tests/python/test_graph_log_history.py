@@ -298,6 +298,92 @@ def test_an_entry_of_a_writer_that_was_replaced_counts_if_its_successor_read_it(
     again.close()
 
 
+def names_of(nodes: Cluster, kind: str) -> list[str]:
+    found = nodes.client("a").list(f"graph/payments/{kind}/", all_nodes=True)
+    return sorted(found["name"].to_pylist())
+
+
+@pytest.mark.parametrize("was_read", [True, False])
+def test_a_writer_that_was_replaced_adds_nothing_however_often_it_is_called(
+    make_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, was_read: bool
+) -> None:
+    """Its service logs the error and calls with the next batch. A shorter entry with the same first
+    row counted, too, and readers took its rows in place of those that the successor has."""
+    nodes, matrix = make_cluster(2), stream(1000)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.partial_fit(matrix[:300])
+    successors: list[GraphFeatures] = []
+
+    def replaced(*arguments: Any) -> Any:
+        monkeypatch.setattr(_engine, "log", _objects.log)
+        entry = _objects.log(*arguments) if was_read else None
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successors.append(successor.partial_fit(matrix[:0]))
+        return entry or _objects.log(*arguments)
+
+    monkeypatch.setattr(_engine, "log", replaced)
+    with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+        features.partial_fit(matrix[300:400])
+    before = names_of(nodes, "log")
+    other = matrix[500:700].copy()
+    other[:, 3] = matrix[300, 3]
+    for rows in (10, 1, 100, 200):
+        other[:rows, 0] = np.arange(300, 300 + rows)
+        for call in (features.partial_fit, features.transform):
+            with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+                call(other[:rows])
+    assert names_of(nodes, "log") == before
+    have = 400 if was_read else 300
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:have])
+    more = matrix[have : have + 100]
+    reader = attach("payments", nodes.nodes["b"].socket)
+    assert reader._engine.next_number() == have
+    assert np.array_equal(reader.preview(more), whole.preview(more))
+    assert np.array_equal(successors[0].transform(more), whole.transform(more))
+    features.close()
+    successors[0].close()
+
+
+def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of its next manifest is free again once its successor has put two."""
+    joined, joins = _engine.joined, []
+    monkeypatch.setattr(_engine, "joined", lambda *given: (joins.append(given), joined(*given))[1])
+    matrix = stream(1000)
+    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 6)
+    for step in ("commits", "joins"):
+        features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+        features.partial_fit(matrix[:10])
+        engine, rows = features._stream.engine, 10
+        if step == "commits":
+            while engine._pending is None:
+                features.partial_fit(matrix[rows : rows + 100])
+                rows += 100
+            engine._pending.result(LIMIT_SECONDS)
+        while step == "joins" and rows < 60:
+            features.partial_fit(matrix[rows : rows + 10])
+            rows += 10
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successor.partial_fit(matrix[:0])
+        if step == "commits":
+            successor.partial_fit(matrix[rows : rows + 50])
+            successor._stream.engine.settle(LIMIT_SECONDS)
+            assert successor.stats()["segments"] == 1
+        before = [names_of(nodes, kind) for kind in ("manifest", "log")]
+        for _ in range(2):
+            with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+                features.partial_fit(matrix[rows : rows + 50])
+        assert [names_of(nodes, kind) for kind in ("manifest", "log")] == before, step
+        assert len(engine._log) >= (6 if step == "joins" else 1)
+        assert joins == []
+        features.close()
+        successor.close()
+        client = nodes.client("a")
+        client.delete(client.list("graph/", all_nodes=True)["id"].to_pylist())
+
+
 def test_a_reader_that_saw_rows_which_were_taken_back_has_them_no_more(
     make_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

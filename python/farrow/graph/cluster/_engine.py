@@ -22,6 +22,7 @@ import pyarrow as pa
 import farrow
 from farrow.graph.cluster import ClusterGraph
 from farrow.graph.cluster._objects import (
+    NOT_PUT,
     Batch,
     Entry,
     Manifest,
@@ -66,18 +67,13 @@ _TAKEOVERS_MAX = 5
 _ROWS_MAX = 1 << 16
 
 
-class _Unwritable(Exception):
-    """Invalid rows; the engine will raise for them as well."""
+class _NotLogged(Exception):
+    """The log has no part of an entry, so the writer may continue.  All other errors end it: two
+    entries of one epoch with the same first row and different rows must not exist."""
 
-
-# After these errors the log surely has no part of an entry.
-_NOT_LOGGED = (
-    farrow.OutOfMemory,
-    farrow.LimitReached,
-    farrow.AlreadyExists,
-    farrow.PermissionDenied,
-    _Unwritable,
-)
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -109,6 +105,8 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
+        # Another process has taken the graph over.
+        self._is_replaced = False
         # Batches begun with ``begin_batch``, and those of them that a worker has and no call took.
         # The first is a worker's, so that this process computes the next one beside it.
         self._turn, self._flying = 1, 0
@@ -360,7 +358,10 @@ class ClusterEngine:
         except BaseException as error:
             self._fail(error)
             raise
-        self._log.append(self._written(written))
+        try:
+            self._log.append(self._written(written))
+        except _NotLogged as error:
+            raise error.reason from None
         self._run(self._engine.keep)
         return result
 
@@ -372,7 +373,10 @@ class ClusterEngine:
         if not batch.count:
             return call()
         number = self._engine.next_number()
-        entry = self._run(lambda: self._write(number, batch, workers), _NOT_LOGGED)
+        try:
+            entry = self._run(lambda: self._write(number, batch, workers), (_NotLogged,))
+        except _NotLogged as error:
+            raise error.reason from None
         try:
             result = call()
         except (ValueError, MemoryError):
@@ -395,31 +399,47 @@ class ClusterEngine:
     def _write(
         self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | _One | None
     ) -> Entry:
-        """Write rows to the log, and ask workers for their shares."""
+        """Write rows to the log, and ask workers for their shares.
+
+        Raises:
+            _NotLogged: the log has no part of the rows.
+            farrow.AlreadyExists: another process has taken the graph over.
+        """
         if not isinstance(batch, Batch):
             try:
                 batch = batch()
             except (ValueError, MemoryError) as error:
-                raise _Unwritable from error
+                # The engine will raise for these rows as well.
+                raise _NotLogged(error) from error
         name, home = self._config.name, self._manifest.home
-        entry = log(self._client, name, number, batch, home, self._epoch)
+        try:
+            entry = log(self._client, name, number, batch, home, self._epoch)
+        except NOT_PUT as error:
+            raise _NotLogged(error) from error
         # A later take-over reads this entry. An earlier one may or may not have read it, so the
-        # entry stays.
-        after = fence(name, self._epoch + 1)
-        if self._client.contains(after):
-            raise farrow.AlreadyExists(
-                f"another process writes graph {name!r}: {after} is there; what becomes of this "
-                "call's rows is for that process to say"
-            )
+        # entry stays, and this writer ends: a further entry could count in place of this one.
+        self._check_fence("; that process decides whether the rows of this call count")
         if workers is not None:
             workers.ask(entry)
         return entry
+
+    def _check_fence(self, consequence: str = "") -> None:
+        """Check that no other process has taken the graph over.
+
+        Raises:
+            farrow.AlreadyExists: the fence of the next epoch exists.
+        """
+        after = fence(self._config.name, self._epoch + 1)
+        if self._client.contains(after):
+            raise farrow.AlreadyExists(
+                f"another process writes graph {self._config.name!r}: {after} is there{consequence}"
+            )
 
     def _written(self, written: Future[Entry]) -> Entry:
         """The entry of rows in the graph; if logging failed, the graph removes the rows."""
         try:
             return written.result()
-        except _NOT_LOGGED:
+        except _NotLogged:
             self._run(self._engine.undo)
             raise
         except BaseException as error:
@@ -430,7 +450,7 @@ class ClusterEngine:
         """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
-        except _NOT_LOGGED:
+        except _NotLogged:
             return
         self._unlog(entry, workers)
         self._run(self._engine.undo)
@@ -454,6 +474,7 @@ class ClusterEngine:
         """Record that graph and log may differ; the graph still has all acknowledged rows."""
         self._engine.undo()
         self._failed = f"{type(error).__name__}: {error}"
+        self._is_replaced = isinstance(error, farrow.AlreadyExists)
 
     def _run(
         self, call: Callable[[], _Result], harmless: tuple[type[Exception], ...] = ()
@@ -468,6 +489,11 @@ class ClusterEngine:
             raise
 
     def _check(self) -> None:
+        if self._is_replaced:
+            raise farrow.AlreadyExists(
+                f"another process writes graph {self._config.name!r} ({self._failed}): this "
+                "GraphFeatures adds nothing more"
+            )
         if self._failed is not None:
             raise RuntimeError(
                 f"an earlier call on graph {self._config.name!r} failed ({self._failed}): "
@@ -479,6 +505,7 @@ class ClusterEngine:
         short = [one for one in self._log[-_ENTRIES_MAX // 2 :] if one.epoch == self._epoch]
         if len(short) < 2:
             return
+        self._run(self._check_fence)
         whole = joined(self._client, self._config.name, short, self._manifest.home)
         drop(self._client, [one.name for one in short])
         self._log[-len(short) :] = [whole]
@@ -525,6 +552,8 @@ class ClusterEngine:
 
     def _commit(self, name: str, node: str | None, segment: GraphSegment) -> None:
         """Replace edges by their segment, in this process and for all readers."""
+        # A manifest or a deletion by a replaced writer would be one of its successor's graph.
+        self._run(self._check_fence)
         kept, client = self._manifest, self._client
         about = segment.about()
         # None, unless numbers of accounts are permanent.
@@ -545,6 +574,9 @@ class ClusterEngine:
         kept.late = self._engine.stragglers()
         before, kept.number = kept.name(self._config.name), kept.number + 1
         self._run(lambda: kept.put(client, self._config.name))
+        # A take-over before the put may not know this manifest, and needs the objects that it
+        # replaces; a later one reads it.
+        self._run(self._check_fence)
         # From here on the rows of the segment are needed nowhere else.
         self._expired.clear()
         over = [entry for entry in self._log if entry.end <= kept.end()]

@@ -10,7 +10,8 @@ Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are un
 so an epoch has one writer, and the fences stay.  After a writer has logged the rows of a call, it
 looks for the fence of the next epoch.  If that exists, the call is not acknowledged and the writer
 ends.  Its entry stays, because the next writer may have read it: the manifest has the rows of each
-epoch, and other entries do not count.
+epoch, and other entries do not count.  The writer logs nothing more: a second entry with the same
+first row could count in place of the one that was read.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ VERSION = 3
 _KEY = b"farrow.graph.manifest"
 _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
+# After these errors of a put there is no object.
+NOT_PUT = (farrow.OutOfMemory, farrow.LimitReached, farrow.PermissionDenied)
 Ends = list["npt.NDArray[np.int64]"]
 Measured = list["npt.NDArray[np.float64]"]
 
@@ -303,6 +306,7 @@ def log(
     Raises:
         farrow.AlreadyExists: another process writes this graph.
         farrow.NodeLost: the home node cannot be reached.
+        NOT_PUT: the log has no part of the entry; after all other errors it may have it.
     """
     entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
     narrow, bases = zip(*map(narrowed, batch.ends), strict=True)
@@ -310,7 +314,12 @@ def log(
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
     about = {"is_raw": str(int(batch.is_raw)), "bases": json.dumps(bases)}
     table = pa.table(columns).replace_schema_metadata(about)
-    keep(client, table, entry.name, elsewhere(client, home))
+    reference = client.put(table, entry.name, node=elsewhere(client, home))
+    try:
+        client.pin(reference)
+    except NOT_PUT as error:
+        # Readers may have the rows.
+        raise RuntimeError(f"{entry.name} is in the log and not pinned: {error}") from error
     return entry
 
 
