@@ -39,6 +39,7 @@ from farrow.graph.cluster._objects import (
     root,
 )
 from farrow.graph.cluster._placement import check, nodes
+from farrow.graph.cluster._progress import Progress
 from farrow.graph.cluster._ray import RayWorkers
 from farrow.graph.cluster._reader import adopt, counted, replay
 from farrow.graph.cluster._segments import opened, sealed
@@ -125,6 +126,7 @@ class ClusterEngine:
         self._workers: _Helpers | None = None
         if config.addresses():
             self._workers = RayWorkers(config) if config.ray else Workers(config)
+        self._progress = Progress(len(config.addresses()), self._engine.next_number())
 
     def _resume(self, found: Manifest, wanted: Manifest) -> None:
         for what in ("parameters", "stream", "segment"):
@@ -211,6 +213,7 @@ class ClusterEngine:
         mine = self._manifest.name(self._config.name)
         fences = f"{root(self._config.name)}writer/"
         drop(self._client, [one for one in names if one != mine and not one.startswith(fences)])
+        self._refresh_workers()
 
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
         """Add rows."""
@@ -264,7 +267,9 @@ class ClusterEngine:
         share = (0, workers.count + 1)
         call = functools.partial(self._engine.transform_share, ends, measured, share)
         own = self._kept(batch, call, workers)
-        return self._run(lambda: workers.gather(self._client, own))
+        features = self._run(lambda: workers.gather(self._client, own))
+        self._progress.all_answered()
+        return features
 
     @property
     def in_flight(self) -> int:
@@ -276,6 +281,9 @@ class ClusterEngine:
         compute whole batches in turn.  The functions must be called in order."""
         batch, workers = self._batch(ends, measured), self._workers
         owner = -1 if workers is None else self._turn % (workers.count + 1) - 1
+        self._check()
+        if self._progress.lacks(self._engine.next_number()):
+            self._refresh_workers()
         if workers is None or not batch.count or owner < 0:
             asked = None if workers is None else _One(workers, -1)
             call = functools.partial(self._engine.transform_columns, ends, measured)
@@ -284,6 +292,7 @@ class ClusterEngine:
             return lambda: features
         learn = functools.partial(self._engine.learn_columns, *batch.arrivals())
         self._kept(batch, learn, _One(workers, owner))
+        end = self._engine.next_number()
         self._turn += 1
         self._flying += 1
 
@@ -291,9 +300,16 @@ class ClusterEngine:
             found = np.zeros((len(batch.ends[0]), self._width))
             self._flying -= 1
             self._run(lambda: workers.take(self._client, owner, found))
+            self._progress.answered(owner, end)
             return found
 
         return awaited
+
+    def _refresh_workers(self) -> None:
+        """Wait until the workers have all rows of the graph."""
+        if self._workers is not None:
+            self._run(self._workers.refresh)
+            self._progress.refreshed(self._engine.next_number())
 
     @functools.cached_property
     def _width(self) -> int:
@@ -420,6 +436,7 @@ class ClusterEngine:
         # entry stays, and this writer ends: a further entry could count in place of this one.
         self._check_fence("; that process decides whether the rows of this call count")
         if workers is not None:
+            self._progress.ask(entry)
             workers.ask(entry)
         return entry
 
@@ -501,14 +518,22 @@ class ClusterEngine:
             )
 
     def _join_log(self) -> None:
-        """Join short entries of the log."""
-        short = [one for one in self._log[-_ENTRIES_MAX // 2 :] if one.epoch == self._epoch]
-        if len(short) < 2:
+        """Join entries of the log that no worker may still read: the last of the longest run."""
+        first = longest = 0
+        for at, entry in enumerate(self._log):
+            if entry.epoch != self._epoch or self._progress.needs(entry):
+                first = at + 1
+            elif at + 1 - first >= longest:
+                end, longest = at + 1, at + 1 - first
+        # Fewer are not worth the copy of the rows.
+        if longest < max(2, _ENTRIES_MAX // 8):
             return
+        start = end - min(longest, _ENTRIES_MAX // 2)
+        short = self._log[start:end]
         self._run(self._check_fence)
         whole = joined(self._client, self._config.name, short, self._manifest.home)
         drop(self._client, [one.name for one in short])
-        self._log[-len(short) :] = [whole]
+        self._log[start:end] = [whole]
 
     def _advance(self) -> None:
         """Attach a finished segment, and begin the next one."""
@@ -577,10 +602,12 @@ class ClusterEngine:
         # A take-over before the put may not know this manifest, and needs the objects that it
         # replaces; a later one reads it.
         self._run(self._check_fence)
-        # From here on the rows of the segment are needed nowhere else.
+        # From here on the rows of the segment are needed nowhere else, except by workers that have
+        # yet to read them: such entries are deleted with the next segment.
         self._expired.clear()
-        over = [entry for entry in self._log if entry.end <= kept.end()]
-        self._log = self._log[len(over) :]
+        needs = self._progress.needs
+        over = [entry for entry in self._log if entry.end <= kept.end() and not needs(entry)]
+        self._log = [entry for entry in self._log if entry not in set(over)]
         segments, entries = (one["name"] for one in expired), (one.name for one in over)
         drop(client, [before, *segments, *entries, *unneeded])
 
