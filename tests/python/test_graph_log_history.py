@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Cluster
+from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _engine, _objects, attach
 from test_graph_cluster import SETTINGS, on, stream
@@ -382,6 +382,41 @@ def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
         successor.close()
         client = nodes.client("a")
         client.delete(client.list("graph/", all_nodes=True)["id"].to_pylist())
+
+
+def test_rows_on_the_node_of_a_former_writer_are_missed_while_it_is_down(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """The manifest lies on the node of the writer after it, which logged nothing: that the log had
+    rows at all was seen by nobody, and the next writer began in their place."""
+    nodes, matrix = make_cluster(3), stream(600)
+    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:150])
+    reader = attach("payments", nodes.nodes["c"].socket)
+    first.close()
+    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b")).partial_fit(matrix[:0])
+    assert second._stream.engine.rows == 150
+    second.close()
+    nodes.nodes["a"].kill9()
+    client = nodes.client("c")
+    wait_until(lambda: {one.name: one.reach for one in client.nodes()}["a"] == "lost", "a is lost")
+    for _ in range(2):
+        with pytest.raises(farrow.NodeLost, match=r"rows 0 to 149 of graph 'payments' .* be on a"):
+            attach("payments", nodes.nodes["c"].socket)
+        third = GraphFeatures(**SETTINGS, cluster=on(nodes, "c"))
+        with pytest.raises(farrow.NodeLost, match=r"rows 0 to 149 of graph 'payments' .* be on a"):
+            third.partial_fit(matrix[150:200])
+    # A reader that has the rows misses nothing.
+    assert reader.refresh() == 0
+    nodes.nodes["a"].start()
+    nodes.settle(3)
+    third = GraphFeatures(**SETTINGS, cluster=on(nodes, "c")).partial_fit(matrix[150:200])
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:200])
+    more = matrix[200:300]
+    assert reader.refresh() == 50
+    for one in (reader, attach("payments", nodes.nodes["b"].socket)):
+        assert np.array_equal(one.preview(more), whole.preview(more))
+    third.close()
 
 
 def test_a_reader_that_saw_rows_which_were_taken_back_has_them_no_more(

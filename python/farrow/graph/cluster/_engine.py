@@ -41,7 +41,7 @@ from farrow.graph.cluster._objects import (
 from farrow.graph.cluster._placement import check, nodes
 from farrow.graph.cluster._progress import Progress
 from farrow.graph.cluster._ray import RayWorkers
-from farrow.graph.cluster._reader import adopt, counted, replay
+from farrow.graph.cluster._reader import adopt, counted, missing, replay
 from farrow.graph.cluster._segments import opened, sealed
 from farrow.graph.cluster._workers import Workers
 
@@ -148,14 +148,17 @@ class ClusterEngine:
                 adopt(self._client, name, self._engine, self._manifest, without_lost=without_lost)
                 log = counted(self._client, name, self._manifest)
                 self._log = replay(self._client, name, self._engine, log)
+                self._manifest.check_rows(name, self._engine.next_number())
                 self._manifest.begin_epoch(self._epoch, self._engine.next_number())
                 self._manifest.number += 1
                 self._manifest.put(self._client, name)
-            except (farrow.AlreadyExists, farrow.NotFound):
+            except (farrow.AlreadyExists, farrow.NotFound) as error:
                 # The former writer committed a segment meanwhile.
-                if attempt == _TAKEOVERS_MAX - 1:
-                    raise
-                continue
+                if attempt < _TAKEOVERS_MAX - 1:
+                    continue
+                if isinstance(error, farrow.NotFound):
+                    raise missing(self._client, error) from None
+                raise
             break
         self._tidy()
 

@@ -122,6 +122,16 @@ class Manifest:
                 return entry.first >= first and (end is None or entry.end <= end)
         return False
 
+    def check_rows(self, graph: str, rows: int) -> None:
+        """Check that an engine with ``rows`` rows has all rows of the former epochs.
+
+        Raises:
+            farrow.NotFound: it does not; a list omits the log's entries on lost nodes.
+        """
+        end = self.writers[-1][1]
+        if rows < end:
+            raise farrow.NotFound(f"rows {rows} to {end - 1} of graph {graph!r} are in no log")
+
     def begin_epoch(self, epoch: int, first: int) -> None:
         """Assign rows from ``first`` on to this epoch.  Epochs whose rows are all in segments are
         removed."""
@@ -201,12 +211,12 @@ def newest(client: Client, graph: str) -> Manifest | None:
             empty += 1
             if empty < _EMPTY_LISTS:
                 continue
-            lost = [node.name for node in client.nodes() if node.reach not in ("live", "draining")]
+            lost = unreachable(client)
             if lost:
                 # Creating a new graph would make two of the same name.
                 raise farrow.NodeLost(
                     f"graph {graph!r} is on no node that can be reached; it may be on "
-                    f"{', '.join(lost)}, until `farrow nodes forget` says that it is gone"
+                    f"{lost}, until `farrow nodes forget` says that it is gone"
                 )
             return None
         empty = 0
@@ -215,6 +225,11 @@ def newest(client: Client, graph: str) -> Manifest | None:
         except farrow.NotFound:
             continue
     raise farrow.NotFound(f"the manifest of graph {graph!r}: it is replaced again and again")
+
+
+def unreachable(client: Client) -> str:
+    """The names of the nodes that cannot be reached; "": there are none."""
+    return ", ".join(one.name for one in client.nodes() if one.reach not in ("live", "draining"))
 
 
 def names_of(client: Client, prefix: str) -> list[str]:

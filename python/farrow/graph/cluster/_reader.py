@@ -23,6 +23,7 @@ from farrow.graph.cluster._objects import (
     fence,
     logged,
     newest,
+    unreachable,
 )
 from farrow.graph.cluster._segments import opened
 
@@ -88,6 +89,14 @@ def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) ->
     return log
 
 
+def missing(client: Client, error: farrow.NotFound) -> farrow.FarrowError:
+    """The error for rows that are missing though the manifest is the current one."""
+    lost = unreachable(client)
+    if not lost:
+        return error
+    return farrow.NodeLost(f"{error}; they may be on {lost}: start that node again")
+
+
 def add(client: Client, graph: str, engine: GraphEngine, entry: Entry) -> None:
     """Add the rows of one entry that an engine does not have."""
     have = engine.next_number()
@@ -148,10 +157,11 @@ class GraphReader:
             attempts += 1
             try:
                 replay(self._client, self.name, self._engine, log)
-            except farrow.NotFound:
+                self._manifest.check_rows(self.name, self._engine.next_number())
+            except farrow.NotFound as error:
                 # Rows moved into a segment while the log was read.
                 if not self._is_stale():
-                    raise
+                    raise missing(self._client, error) from None
                 continue
             return self._engine.next_number() - before
         raise farrow.Timeout(f"graph {self.name!r} is written faster than it can be read")
@@ -210,6 +220,7 @@ class GraphReader:
 
         Raises:
             DaysLost: segments are on nodes that cannot be reached.
+            farrow.NodeLost: rows of the log are on such a node.
             farrow.NotFound: the graph was deleted.
         """
         return self._catch_up()
