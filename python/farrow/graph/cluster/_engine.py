@@ -111,7 +111,7 @@ class ClusterEngine:
         # Batches begun with ``begin_batch``, and those of them that a worker has and no call took.
         # The first is a worker's, so that this process computes the next one beside it.
         self._turn, self._flying = 1, 0
-        # How often the next segment was built and then could not be reached.
+        # Failed attempts to make the next segment.
         self._attempts = 0
         found = newest(self._client, config.name)
         if found is None:
@@ -544,18 +544,23 @@ class ClusterEngine:
         if self._pending is not None:
             if not self._pending.done():
                 return
+            # A manifest or a deletion by a replaced writer would be one of its successor's graph.
+            self._run(self._check_fence)
             pending, self._pending = self._pending, None
             try:
                 name, node = pending.result()
-                # Its node may have been lost since, with the segment's name.
-                self._attempts += 1
                 segment = opened(self._client.get(name))
+                accounts = self._keep_accounts(segment)
             except (farrow.FarrowError, pa.ArrowException, MemoryError, OSError) as error:
                 # The rows stay in this process and in the log: nothing is lost.
+                self._attempts += 1
                 self._trouble = (time.monotonic(), f"{type(error).__name__}: {error}")
             else:
-                self._trouble, self._attempts = None, 0
-                self._commit(name, node, segment)
+                self._trouble = None
+                self._commit(
+                    {"name": name, "node": node or self._client.node or ""}, segment, accounts
+                )
+                self._attempts = 0
         if self._trouble and time.monotonic() < self._trouble[0] + _RETRY_SECONDS:
             return
         frozen = self._engine.freeze()
@@ -565,37 +570,47 @@ class ClusterEngine:
     def _seal(self, frozen: GraphFrozen, turn: int) -> tuple[str, str | None]:
         """Build a segment on a node with room for it; runs on its own thread."""
         plan: GraphPlan = frozen.plan()
-        # An unreachable earlier segment still occupies its name.
-        attempt = f".{self._attempts}" if self._attempts else ""
-        name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}{attempt}"
         failure: Exception | None = None
         for node in nodes(self._client, self._config.placement, turn):
+            name = self._part("segment", plan.about()["first"])
             try:
                 sealed(self._client, plan, name, node)
-            except (farrow.OutOfMemory, farrow.NodeLost, pa.ArrowMemoryError) as error:
+            except (farrow.FarrowError, pa.ArrowException) as error:
+                self._attempts += 1
                 failure = error
                 continue
             return name, node
         raise failure or farrow.NodeLost("no node can be reached")
 
-    def _commit(self, name: str, node: str | None, segment: GraphSegment) -> None:
-        """Replace edges by their segment, in this process and for all readers."""
-        # A manifest or a deletion by a replaced writer would be one of its successor's graph.
-        self._run(self._check_fence)
-        kept, client = self._manifest, self._client
-        about = segment.about()
-        # None, unless numbers of accounts are permanent.
-        more = self._engine.accounts(kept.known)[: max(0, about["accounts"] - kept.known)]
+    def _part(self, kind: str, first: int) -> str:
+        """A name that no object has: neither one of a replaced writer, nor one of an earlier
+        attempt, which may be there although the attempt failed."""
+        attempt = f".{self._attempts}" if self._attempts else ""
+        return f"{root(self._config.name)}{kind}/{first:020d}-{self._epoch}{attempt}"
+
+    def _keep_accounts(self, segment: GraphSegment) -> tuple[str, int]:
+        """Put the accounts that a segment needs and the manifest lacks; returns the name of their
+        object and their number.  There are none, unless numbers of accounts are permanent."""
+        kept = self._manifest
+        more = self._engine.accounts(kept.known)
+        more = more[: max(0, segment.about()["accounts"] - kept.known)]
+        name = self._part("accounts", kept.known)
         if len(more):
-            accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
-            keep(client, more, accounts, elsewhere(client, kept.home))
-            kept.accounts.append(accounts)
-            kept.known += len(more)
+            keep(self._client, more, name, elsewhere(self._client, kept.home))
+        return name, len(more)
+
+    def _commit(
+        self, where: dict[str, Any], segment: GraphSegment, accounts: tuple[str, int]
+    ) -> None:
+        """Replace edges by their segment, in this process and for all readers."""
+        kept, client = self._manifest, self._client
+        if accounts[1]:
+            kept.accounts.append(accounts[0])
+            kept.known += accounts[1]
         self._run(lambda: self._engine.attach(segment))
         expired = [one for one in kept.segments if one["about"]["first"] in self._expired]
         kept.segments = [one for one in kept.segments if one not in expired]
-        where = node or client.node or ""
-        kept.segments.append({"name": name, "node": where, "about": about, "named": True})
+        kept.segments.append({**where, "about": segment.about(), "named": True})
         kept.made += 1
         is_permanent = kept.known > 0 and len(self._engine.accounts(kept.known - 1)) > 0
         unneeded = [] if is_permanent else kept.take_accounts()
@@ -612,7 +627,20 @@ class ClusterEngine:
         over = [entry for entry in self._log if entry.end <= kept.end() and not needs(entry)]
         self._log = [entry for entry in self._log if entry not in set(over)]
         segments, entries = (one["name"] for one in expired), (one.name for one in over)
-        drop(client, [before, *segments, *entries, *unneeded])
+        drop(client, [before, *segments, *entries, *unneeded, *self._failed_parts()])
+
+    def _failed_parts(self) -> list[str]:
+        """The objects of failed attempts, on the nodes that can be reached."""
+        name, kept = root(self._config.name), self._manifest
+        if not self._attempts:
+            return []
+        named = {one["name"] for one in kept.segments} | set(kept.accounts)
+        found: list[str] = []
+        with contextlib.suppress(farrow.FarrowError):
+            for kind in ("segment", "accounts"):
+                found += names_of(self._client, f"{name}{kind}/")
+        epoch = f"-{self._epoch}"
+        return [one for one in found if one not in named and one.partition(".")[0].endswith(epoch)]
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.
@@ -650,3 +678,6 @@ class ClusterEngine:
                 drop(self._client, names_of(self._client, f"{root(self._config.name)}share/"))
         self._thread.shutdown(wait=True)
         self._scribe.shutdown(wait=True)
+        if self._pending is not None and self._pending.exception() is None:
+            # No manifest names it: the next writer makes it again.
+            drop(self._client, [self._pending.result()[0]])

@@ -1,9 +1,11 @@
 """The objects of a graph in the store: names, the manifest, and the log.
 
 The manifest ``graph/NAME/manifest/K`` with the highest K lists the objects of graph NAME.
-``.../segment/N`` holds edges from sequence number N on, and ``.../log/N-COUNT-EPOCH`` rows in no
-segment yet.  Where internal numbers of accounts are permanent, ``.../accounts/N`` holds the
-accounts with numbers from N on; elsewhere each segment names its own accounts.  For a short time
+``.../segment/N-EPOCH`` holds edges from sequence number N on, and ``.../log/N-COUNT-EPOCH`` rows in
+no segment yet.  Where internal numbers of accounts are permanent, ``.../accounts/N-EPOCH`` holds
+the accounts with numbers from N on; elsewhere each segment names its own accounts.  The names of
+both end with ``.ATTEMPT`` after a failed attempt, and are those in the manifest: earlier versions
+had no epoch in them.  For a short time
 ``.../share/N.WORKER`` holds a worker's features of the rows from N on.
 
 Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
