@@ -27,7 +27,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import _engine, _objects, attach
+from farrow.graph.cluster import _engine, _objects, _reader, attach
 from test_graph_cluster import SETTINGS, on, stream
 
 if TYPE_CHECKING:
@@ -417,6 +417,44 @@ def test_rows_on_the_node_of_a_former_writer_are_missed_while_it_is_down(
     for one in (reader, attach("payments", nodes.nodes["b"].socket)):
         assert np.array_equal(one.preview(more), whole.preview(more))
     third.close()
+
+
+def test_a_reader_follows_rows_into_a_joined_entry(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of its list are deleted before it reads them, and no manifest changes."""
+    matrix = stream(400)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:10])
+    reader = attach("payments", nodes.nodes["b"].socket)
+    for start in range(10, 90, 10):
+        features.partial_fit(matrix[start : start + 10])
+    engine, lists = features._stream.engine, []
+
+    def listed(*arguments: Any) -> list[_objects.Entry]:
+        found = counted(*arguments)
+        lists.append(len(found))
+        if len(lists) == 1:
+            monkeypatch.setattr(_engine, "_ENTRIES_MAX", 8)
+            engine._join_log()
+            monkeypatch.undo()
+        return found
+
+    counted = _reader.counted
+    monkeypatch.setattr(_reader, "counted", listed)
+    assert reader.refresh() == 80
+    assert lists == [9]
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:90])
+    more = matrix[100:200]
+    assert np.array_equal(reader.preview(more), whole.preview(more))
+    # An entry that is listed and cannot be read is an error at once, and so is a gap.
+    features.partial_fit(matrix[90:100])
+    features.partial_fit(matrix[100:110])
+    client = nodes.client("a")
+    client.delete(names_of(nodes, "log")[-2])
+    with pytest.raises(farrow.NotFound, match="rows 90 to 99 of graph 'payments' are in no log"):
+        reader.refresh()
+    features.close()
 
 
 def test_a_reader_that_saw_rows_which_were_taken_back_has_them_no_more(

@@ -159,10 +159,11 @@ class GraphReader:
                 replay(self._client, self.name, self._engine, log)
                 self._manifest.check_rows(self.name, self._engine.next_number())
             except farrow.NotFound as error:
-                # Rows moved into a segment while the log was read.
-                if not self._is_stale():
-                    raise missing(self._client, error) from None
-                continue
+                # Rows moved into a segment while the log was read, or into a joined entry, which
+                # changes no manifest.
+                if self._is_stale() or log != counted(self._client, self.name, self._manifest):
+                    continue
+                raise missing(self._client, error) from None
             return self._engine.next_number() - before
         raise farrow.Timeout(f"graph {self.name!r} is written faster than it can be read")
 
