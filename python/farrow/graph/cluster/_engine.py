@@ -271,7 +271,7 @@ class ClusterEngine:
         call = functools.partial(self._engine.transform_share, ends, measured, share)
         own = self._kept(batch, call, workers)
         features = self._run(lambda: workers.gather(self._client, own))
-        self._progress.all_answered()
+        self._progress.all_have_read()
         return features
 
     @property
@@ -303,7 +303,7 @@ class ClusterEngine:
             found = np.zeros((len(batch.ends[0]), self._width))
             self._flying -= 1
             self._run(lambda: workers.take(self._client, owner, found))
-            self._progress.answered(owner, end)
+            self._progress.has_read(owner, end)
             return found
 
         return awaited
@@ -591,12 +591,12 @@ class ClusterEngine:
     def _keep_accounts(self, segment: GraphSegment) -> tuple[str, int]:
         """Put the accounts that a segment needs and the manifest lacks; returns the name of their
         object and their number.  There are none, unless numbers of accounts are permanent."""
-        kept = self._manifest
-        more = self._engine.accounts(kept.known)
-        more = more[: max(0, segment.about()["accounts"] - kept.known)]
-        name = self._part("accounts", kept.known)
+        manifest = self._manifest
+        more = self._engine.accounts(manifest.known)
+        more = more[: max(0, segment.about()["accounts"] - manifest.known)]
+        name = self._part("accounts", manifest.known)
         if len(more):
-            keep(self._client, more, name, elsewhere(self._client, kept.home))
+            keep(self._client, more, name, elsewhere(self._client, manifest.home))
         return name, len(more)
 
     def _commit(
@@ -631,10 +631,10 @@ class ClusterEngine:
 
     def _failed_parts(self) -> list[str]:
         """The objects of failed attempts, on the nodes that can be reached."""
-        name, kept = root(self._config.name), self._manifest
+        name, manifest = root(self._config.name), self._manifest
         if not self._attempts:
             return []
-        named = {one["name"] for one in kept.segments} | set(kept.accounts)
+        named = {one["name"] for one in manifest.segments} | set(manifest.accounts)
         found: list[str] = []
         with contextlib.suppress(farrow.FarrowError):
             for kind in ("segment", "accounts"):

@@ -19,30 +19,30 @@ class Progress:
 
     def __init__(self, workers: int, rows: int) -> None:
         self._read = [rows] * workers
-        self._asked = rows
+        self._requested = rows
 
     def ask(self, entry: Entry) -> None:
         """Record that all workers were given an entry."""
-        self._asked = entry.end
+        self._requested = entry.end
 
-    def answered(self, worker: int, end: int) -> None:
+    def has_read(self, worker: int, end: int) -> None:
         """Record that a worker has the rows before ``end``."""
         self._read[worker] = end
 
-    def all_answered(self) -> None:
+    def all_have_read(self) -> None:
         """Record that the workers have read all entries that they were given."""
-        self._read = [self._asked] * len(self._read)
+        self._read = [self._requested] * len(self._read)
 
     def refreshed(self, rows: int) -> None:
         """Record that all workers have the rows before ``rows``."""
-        self._asked = rows
-        self.all_answered()
+        self._requested = rows
+        self.all_have_read()
 
     def lacks(self, rows: int) -> bool:
         """Whether workers were not given all of the entries before ``rows``.  They need the
         manifest then: that of a later row may lack segments that are in the window."""
-        return bool(self._read) and self._asked != rows
+        return bool(self._read) and self._requested != rows
 
     def needs(self, entry: Entry) -> bool:
         """Whether a worker may still read an entry."""
-        return bool(self._read) and min(self._read) < entry.end and entry.first < self._asked
+        return bool(self._read) and min(self._read) < entry.end and entry.first < self._requested
