@@ -384,6 +384,51 @@ def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
         client.delete(client.list("graph/", all_nodes=True)["id"].to_pylist())
 
 
+@pytest.mark.parametrize("call", ["refused", "clear"])
+def test_a_replaced_writer_that_begins_an_epoch_takes_nothing_from_its_successor(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It put the fence after its successor's, so that both were replaced."""
+    matrix = stream(600)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:100])
+    engine, real = features._stream.engine, features._stream.engine._engine
+    begin_epoch, successors = _engine.begin_epoch, []
+
+    def late(*arguments: Any) -> int:
+        monkeypatch.setattr(_engine, "begin_epoch", begin_epoch)
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successors.append(successor.partial_fit(matrix[:0]))
+        return begin_epoch(*arguments)
+
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def learn_columns(self, *_: object) -> None:
+            raise ValueError("refused")
+
+    monkeypatch.setattr(_engine, "begin_epoch", late)
+    if call == "refused":
+        engine._engine = Refusing()
+    for _ in range(2):
+        with pytest.raises(farrow.AlreadyExists):
+            if call == "refused":
+                features.partial_fit(matrix[100:200])
+            else:
+                engine.clear()
+    engine._engine = real
+    features.close()
+    # The rows that were refused were in the log when the successor read it.
+    have = successors[0]._stream.engine.rows
+    assert have == (200 if call == "refused" else 100)
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:have])
+    for start in (have, have + 100):
+        more = matrix[start : start + 100]
+        assert np.array_equal(successors[0].transform(more), whole.transform(more))
+    successors[0].close()
+
+
 def test_rows_on_the_node_of_a_former_writer_are_missed_while_it_is_down(
     make_cluster: Callable[..., Cluster],
 ) -> None:

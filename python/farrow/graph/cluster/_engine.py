@@ -203,7 +203,7 @@ class ClusterEngine:
             self._pending.exception()
             self._pending = None
         before = self._manifest
-        self._epoch = begin_epoch(self._client, self._config.name, before.home)
+        self._begin_epoch()
         self._manifest = Manifest(
             before.number + 1, before.stream, before.parameters, before.segment, before.home
         )
@@ -484,11 +484,20 @@ class ClusterEngine:
     def _void(self, entry: Entry) -> None:
         """Invalidate rows in the log that may have been read: a new epoch begins before them."""
         name, kept = self._config.name, self._manifest
-        self._epoch = begin_epoch(self._client, name, kept.home)
+        self._begin_epoch()
         kept.begin_epoch(self._epoch, entry.first)
         before, kept.number = kept.name(name), kept.number + 1
         kept.put(self._client, name)
         drop(self._client, [before, entry.name])
+
+    def _begin_epoch(self) -> None:
+        """Begin this writer's next epoch.
+
+        Raises:
+            farrow.AlreadyExists: another process has taken the graph over.
+        """
+        name, home = self._config.name, self._manifest.home
+        self._epoch = self._run(lambda: begin_epoch(self._client, name, home, self._epoch))
 
     def _fail(self, error: BaseException) -> None:
         """Record that graph and log may differ; the graph still has all acknowledged rows."""

@@ -244,14 +244,22 @@ def fence(graph: str, epoch: int) -> str:
     return f"{root(graph)}writer/{epoch:012d}"
 
 
-def begin_epoch(client: Client, graph: str, home: str | None) -> int:
+def begin_epoch(client: Client, graph: str, home: str | None, own: int | None = None) -> int:
     """Put the fence of the next epoch; returns its number.
+
+    Args:
+        client: a client of the cluster.
+        graph: the graph's name.
+        home: the node of the fence.
+        own: the epoch of the calling writer, which does not take the graph over from another one.
 
     Raises:
         farrow.AlreadyExists: another process did so first.
     """
-    there = names_of(client, f"{root(graph)}writer/")
-    epoch = int(there[-1].rsplit("/", 1)[1]) + 1 if there else 1
+    if own is None:
+        there = names_of(client, f"{root(graph)}writer/")
+        own = int(there[-1].rsplit("/", 1)[1]) if there else 0
+    epoch = own + 1
     keep(client, b"", fence(graph, epoch), elsewhere(client, home))
     return epoch
 
