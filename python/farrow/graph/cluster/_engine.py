@@ -30,13 +30,16 @@ from farrow.graph.cluster._objects import (
     drop,
     elsewhere,
     engine_of,
+    failed_parts,
     fence,
     joined,
     keep,
     log,
+    longest_run,
     names_of,
     newest,
     root,
+    tidy,
 )
 from farrow.graph.cluster._placement import check, nodes
 from farrow.graph.cluster._progress import Progress
@@ -59,8 +62,6 @@ _Result = TypeVar("_Result")
 _RETRY_SECONDS = 10.0
 # Entries of the log before half of them are joined.
 _ENTRIES_MAX = 256
-# Kinds of objects that are garbage unless the manifest names them.
-_PARTS = ("segment", "accounts", "share")
 # A replaced writer commits at most the segment that it has already built.
 _TAKEOVERS_MAX = 5
 # Most rows of a provisional call, and of an entry of a split call. Larger calls are logged before
@@ -160,25 +161,7 @@ class ClusterEngine:
                     raise missing(self._client, error) from None
                 raise
             break
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """Delete garbage of a killed writer, and pin objects that it did not pin."""
-        name, kept = root(self._config.name), self._manifest
-        belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
-        found = self._client.list(name, all_nodes=True)["name"].to_pylist()
-        mine = kept.name(self._config.name)
-        over = []
-        for other in found:
-            is_part = other.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
-            is_old = other.startswith(f"{name}manifest/") and other < mine
-            is_void = other.startswith(f"{name}log/") and not kept.counts(Entry.of(other))
-            if is_old or is_void or (is_part and other not in belongs):
-                over.append(other)
-            else:
-                with contextlib.suppress(farrow.FarrowError):
-                    self._client.pin(other)
-        drop(self._client, over)
+        tidy(self._client, name, self._manifest)
 
     @property
     def rows(self) -> int:
@@ -208,7 +191,8 @@ class ClusterEngine:
             before.number + 1, before.stream, before.parameters, before.segment, before.home
         )
         self._manifest.writers = [[self._epoch, 0]]
-        self._manifest.put(self._client, self._config.name)
+        # Without this manifest, no row of the new epoch counts.
+        self._run(lambda: self._manifest.put(self._client, self._config.name))
         self._log = []
         self._engine = engine_of(self._manifest)
         self._expired.clear()
@@ -531,16 +515,12 @@ class ClusterEngine:
 
     def _join_log(self) -> None:
         """Join entries of the log that no worker may still read: the last of the longest run."""
-        first = longest = 0
-        for at, entry in enumerate(self._log):
-            if entry.epoch != self._epoch or self._progress.needs(entry):
-                first = at + 1
-            elif at + 1 - first >= longest:
-                end, longest = at + 1, at + 1 - first
+        needs = self._progress.needs
+        start, end = longest_run([x.epoch == self._epoch and not needs(x) for x in self._log])
         # Fewer are not worth the copy of the rows.
-        if longest < max(2, _ENTRIES_MAX // 8):
+        if end - start < max(2, _ENTRIES_MAX // 8):
             return
-        start = end - min(longest, _ENTRIES_MAX // 2)
+        start = max(start, end - _ENTRIES_MAX // 2)
         short = self._log[start:end]
         self._run(self._check_fence)
         whole = joined(self._client, self._config.name, short, self._manifest.home)
@@ -632,24 +612,12 @@ class ClusterEngine:
         # From here on the rows of the segment are needed nowhere else, except by workers that have
         # yet to read them: such entries are deleted with the next segment.
         self._expired.clear()
-        needs = self._progress.needs
-        over = [entry for entry in self._log if entry.end <= kept.end() and not needs(entry)]
-        self._log = [entry for entry in self._log if entry not in set(over)]
-        segments, entries = (one["name"] for one in expired), (one.name for one in over)
-        drop(client, [before, *segments, *entries, *unneeded, *self._failed_parts()])
-
-    def _failed_parts(self) -> list[str]:
-        """The objects of failed attempts, on the nodes that can be reached."""
-        name, manifest = root(self._config.name), self._manifest
-        if not self._attempts:
-            return []
-        named = {one["name"] for one in manifest.segments} | set(manifest.accounts)
-        found: list[str] = []
-        with contextlib.suppress(farrow.FarrowError):
-            for kind in ("segment", "accounts"):
-                found += names_of(self._client, f"{name}{kind}/")
-        epoch = f"-{self._epoch}"
-        return [one for one in found if one not in named and one.partition(".")[0].endswith(epoch)]
+        needs, end = self._progress.needs, kept.end()
+        over = {one.name: one for one in self._log if one.end <= end and not needs(one)}
+        self._log = [one for one in self._log if one.name not in over]
+        drop(client, [before, *(one["name"] for one in expired), *over, *unneeded])
+        if self._attempts:
+            drop(client, failed_parts(client, self._config.name, kept, self._epoch))
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.

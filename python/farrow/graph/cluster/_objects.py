@@ -387,9 +387,56 @@ def drop_shares(client: Client, names: list[str]) -> None:
         client.delete(names)
 
 
+def longest_run(flags: list[bool]) -> tuple[int, int]:
+    """The first and the end of the longest run of True; the last one of several."""
+    first, found = 0, (0, 0)
+    for at, flag in enumerate(flags):
+        if not flag:
+            first = at + 1
+        elif at + 1 - first >= found[1] - found[0]:
+            found = first, at + 1
+    return found
+
+
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
     """Write adjacent entries of the log, all of one epoch, again as one entry."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
     return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home, short[0].epoch)
+
+
+# Kinds of objects that are garbage unless the manifest names them.
+_PARTS = ("segment", "accounts", "share")
+
+
+def _named(manifest: Manifest) -> set[str]:
+    return {one["name"] for one in manifest.segments} | set(manifest.accounts)
+
+
+def tidy(client: Client, graph: str, manifest: Manifest) -> None:
+    """Delete garbage of a killed writer, and pin objects that it did not pin."""
+    name, named, mine = root(graph), _named(manifest), manifest.name(graph)
+    garbage = []
+    for found in names_of(client, name):
+        is_part = found.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
+        is_old = found.startswith(f"{name}manifest/") and found < mine
+        is_void = found.startswith(f"{name}log/") and not manifest.counts(Entry.of(found))
+        if is_old or is_void or (is_part and found not in named):
+            garbage.append(found)
+        else:
+            with contextlib.suppress(farrow.FarrowError):
+                client.pin(found)
+    drop(client, garbage)
+
+
+def failed_parts(client: Client, graph: str, manifest: Manifest, epoch: int) -> list[str]:
+    """The objects of a writer's failed attempts, on the nodes that can be reached."""
+    found: list[str] = []
+    with contextlib.suppress(farrow.FarrowError):
+        for kind in ("segment", "accounts"):
+            found += names_of(client, f"{root(graph)}{kind}/")
+    named, end = _named(manifest), f"-{epoch}"
+    # The name of a graph may have a point.
+    tails = {one: one.rsplit("/", 1)[1].partition(".")[0] for one in found}
+    return [one for one, tail in tails.items() if one not in named and tail.endswith(end)]
