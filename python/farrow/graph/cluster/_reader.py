@@ -354,9 +354,11 @@ class GraphReader:
         span = (limits.min if start is None else start, limits.max if end is None else end)
         tables = []
         for number, name in enumerate(("out", "in", "self")):
-            others, times = self._engine.edges_of(account, number, *span)
+            accounts, times = self._engine.edges_of(account, number, *span)
             direction = pa.array([name] * len(times), pa.string())
-            tables.append(pa.table({"direction": direction, "account": others, "timestamp": times}))
+            tables.append(
+                pa.table({"direction": direction, "account": accounts, "timestamp": times})
+            )
         return pa.concat_tables(tables)
 
     def segments(self) -> pa.Table:
