@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import attach
+from farrow.graph.cluster import ClusterGraph, attach
 from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
@@ -144,6 +146,121 @@ def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> N
     again = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     assert np.array_equal(again.transform(matrix[done : done + 100]), wanted[done // 100])
     again.close()
+
+
+@pytest.mark.parametrize("where", ["b", "bc"])
+def test_a_long_log_is_joined_while_workers_read_it(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Entries that were still queued at workers were joined, too, and were an error there."""
+    from farrow.graph.cluster import _engine
+
+    limit, joined, joins = 24, _engine.joined, []
+    monkeypatch.setattr(_engine, "_ENTRIES_MAX", limit)
+    monkeypatch.setattr(
+        _engine, "joined", lambda *given: (joins.append(len(given[2])), joined(*given))[1]
+    )
+    matrix = stream(800, seed=7)
+    workers = tuple(nodes.nodes[name].socket for name in where)
+    # No span is full, so no segment shortens the log.
+    config = ClusterGraph("payments", nodes.nodes["a"].socket, segment=1000, workers=workers)
+    features, whole = GraphFeatures(**SETTINGS, cluster=config), GraphFeatures(**SETTINGS)
+    parts, longest = list(batches(matrix[:500], 5)), 0
+    try:
+        for part, found in zip(parts, features.transform_each(parts), strict=True):
+            assert np.array_equal(found, whole.transform(part))
+            longest = max(longest, features.stats()["log"])
+        assert len(joins) > 5
+        assert min(joins) > 1
+        assert longest <= limit
+        # The last batches were learned without an answer; later calls are joined all the same.
+        for part in batches(matrix[500:790], 5):
+            features.partial_fit(part)
+            whole.partial_fit(part)
+            assert features.stats()["log"] <= limit
+        assert np.array_equal(features.transform(matrix[790:]), whole.transform(matrix[790:]))
+    finally:
+        features.close()
+    assert attach("payments", nodes.nodes["b"].socket)._engine.next_number() == 800
+
+
+@pytest.mark.parametrize("what", ["entries are joined", "segments are made"])
+def test_a_worker_may_read_what_it_was_asked_for_late(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It stands still from its first entry on until the result is awaited.  Entries were joined or
+    deleted meanwhile, or segments of its window were."""
+    from farrow.graph.cluster import _engine
+
+    if what == "entries are joined":
+        monkeypatch.setattr(_engine, "_ENTRIES_MAX", 4)
+    rows = 5 if what == "entries are joined" else 300
+    matrix = stream(11 * rows, seed=8)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    whole, parts = GraphFeatures(**SETTINGS), list(batches(matrix, rows))
+    try:
+        for part in parts[:3]:
+            features.partial_fit(part)
+            whole.partial_fit(part)
+        engine = features._stream.engine
+        workers = engine._workers
+        process, ask, take = workers._processes[0].pid, workers.ask_one, workers.take
+
+        def stopped(*arguments: Any) -> None:
+            os.kill(process, signal.SIGSTOP)
+            ask(*arguments)
+
+        def resumed(*arguments: Any) -> None:
+            os.kill(process, signal.SIGCONT)
+            take(*arguments)
+
+        def slowly() -> Iterator[Any]:
+            for part in parts[3:]:
+                if engine._pending is not None:
+                    engine._pending.result(LIMIT_SECONDS)
+                yield part
+
+        monkeypatch.setattr(workers, "ask_one", stopped)
+        monkeypatch.setattr(workers, "take", resumed)
+        for part, found in zip(parts[3:], features.transform_each(slowly()), strict=True):
+            assert np.array_equal(found, whole.transform(part))
+        if what == "segments are made":
+            features._stream.engine.settle(LIMIT_SECONDS)
+            assert features.stats()["segments"] > 3
+            names = nodes.client("a").list("graph/payments/log/", all_nodes=True)
+            assert names.num_rows == features.stats()["log"] < 8
+    finally:
+        os.kill(process, signal.SIGCONT)
+        features.close()
+
+
+@pytest.mark.parametrize("where", ["b", "bc"])
+def test_rows_and_batches_in_any_order_are_those_of_one_graph(nodes: Cluster, where: str) -> None:
+    """Rows that workers were not given are added while their results are awaited; a graph begins
+    anew with as many rows as they have of the old one."""
+    matrix = stream(1800, seed=9)
+    workers = tuple(nodes.nodes[name].socket for name in where)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=workers))
+    try:
+        for first, rows in ((20, matrix[:600]), (600, matrix[600:])):
+            whole = GraphFeatures(**SETTINGS)
+            features.fit(rows[:first])
+            whole.fit(rows[:first])
+            wanted: list[Any] = []
+            begun: list[Any] = []
+            for number, part in enumerate(batches(rows[first:], 20)):
+                if number % 5 == 3:
+                    features.partial_fit(part)
+                    whole.partial_fit(part)
+                else:
+                    begun.append(features._stream.begin(part))
+                    wanted.append(whole.transform(part))
+                if len(begun) == 4:
+                    assert np.array_equal(begun.pop(0)(), wanted.pop(0))
+            for found, want in zip(begun, wanted, strict=True):
+                assert np.array_equal(found(), want)
+    finally:
+        features.close()
 
 
 def test_a_log_without_room_ends_the_iteration(

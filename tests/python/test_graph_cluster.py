@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -522,6 +523,78 @@ def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(
     features.close()
 
 
+def test_a_segment_that_may_be_there_although_it_failed_is_made_under_another_name(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put and its pin failed, so its name was taken and no segment was made any more."""
+    from farrow.graph.cluster import _engine, _segments
+
+    keep, kept = _segments.keep, []
+
+    def failing(client: farrow.Client, table: pa.Table, name: str, node: str | None) -> None:
+        kept.append(name)
+        if len(kept) <= 2:
+            client.put(table, name, node=node)
+            raise farrow.NodeLost("the node was lost before the pin")
+        keep(client, table, name, node)
+
+    monkeypatch.setattr(_segments, "keep", failing)
+    monkeypatch.setattr(_engine, "_RETRY_SECONDS", 0.0)
+    matrix = stream(1000)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    for batch, want in zip(batches(matrix), plain(matrix), strict=True):
+        assert np.array_equal(features.transform(batch), want)
+        pending = features._stream.engine._pending
+        if pending is not None:
+            pending.exception(LIMIT_SECONDS)
+    features._stream.engine.settle(LIMIT_SECONDS)
+    assert features.stats()["trouble"] is None
+    assert features.stats()["segments"] == 4
+    # What failed attempts left is gone.
+    names = nodes.client("a").list("graph/payments/segment/", all_nodes=True)["name"].to_pylist()
+    reader = attach("payments", nodes.nodes["b"].socket)
+    assert sorted(names) == sorted(reader.segments()["name"].to_pylist())
+    features.close()
+
+
+def test_a_segment_that_a_replaced_writer_still_makes_does_not_stop_its_successor(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both make the same span; the successor found the name taken, again and again."""
+    from farrow.graph.cluster import _engine
+
+    sealed, may_seal, is_sealed = _engine.sealed, threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def slowly(client: farrow.Client, plan: Any, name: str, node: str | None) -> None:
+        names.append(name)
+        (may_seal if len(names) == 1 else is_sealed).wait(LIMIT_SECONDS)
+        sealed(client, plan, name, node)
+        is_sealed.set()
+
+    monkeypatch.setattr(_engine, "sealed", slowly)
+    matrix, rows = stream(1000), 0
+    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    while not names:
+        first.partial_fit(matrix[rows : rows + 50])
+        rows += 50
+        assert rows < 500
+    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b")).partial_fit(matrix[:0])
+    second.partial_fit(matrix[rows : rows + 50])
+    may_seal.set()
+    second._stream.engine.settle(LIMIT_SECONDS)
+    assert second.stats()["trouble"] is None
+    assert second.stats()["segments"] == 1
+    with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+        first.partial_fit(matrix[rows : rows + 50])
+    first.close()
+    # The replaced writer deletes its own.
+    left = nodes.client("a").list("graph/payments/segment/", all_nodes=True)["name"].to_pylist()
+    reader = attach("payments", nodes.nodes["c"].socket)
+    assert left == reader.segments()["name"].to_pylist()
+    second.close()
+
+
 def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
     """Not the graph, not its log, and not the graph that ``fit`` would have replaced."""
     matrix = stream(400)
@@ -578,7 +651,9 @@ def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.Mo
         troubles.append(features.stats()["trouble"])
     assert "OutOfMemory: the region is full: asked 4096 B, 0 B free" in troubles
     # The first span was tried until it found room, then the others followed.
-    assert tried[0] == tried[3] != tried[4]
+    spans = [name.partition("-")[0] for name in tried]
+    assert spans[0] == spans[3] != spans[4]
+    assert len(set(tried)) == len(tried)
     assert troubles[-1] is None
     assert features.stats()["segments"] >= 1
     features.close()

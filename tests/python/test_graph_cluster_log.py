@@ -103,6 +103,56 @@ def test_a_log_that_may_have_rows_or_not_is_looked_at_by_who_comes_next(
     features.close()
 
 
+def test_an_entry_that_cannot_be_pinned_may_have_been_read_and_ends_the_writer(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the pin is of a class that, of a put, means that the log has nothing."""
+    matrix = stream(600)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(matrix[:200])
+    engine = features._stream.engine
+
+    class Unpinning:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def pin(self, _: Any) -> None:
+            raise farrow.LimitReached("65536 objects are pinned")
+
+    real, engine._client = engine._client, Unpinning()
+    with pytest.raises(RuntimeError, match="is in the log and not pinned: 65536 objects"):
+        features.transform(matrix[200:300])
+    engine._client = real
+    with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
+        features.transform(matrix[200:250])
+    features.close()
+    assert attach("payments", nodes.nodes["b"].socket)._engine.next_number() == 300
+
+
+def test_a_graph_that_could_not_be_emptied_takes_no_rows_that_would_not_count(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next epoch has begun, and no manifest names it."""
+    matrix = stream(600)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(matrix[:200])
+
+    def full(*_: Any) -> None:
+        raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
+
+    with monkeypatch.context() as patch, pytest.raises(farrow.OutOfMemory):
+        patch.setattr(_objects.Manifest, "put", full)
+        features._stream.engine.clear()
+    with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
+        features.transform(matrix[200:300])
+    features.close()
+    again, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:200])
+    more = matrix[200:300]
+    assert np.array_equal(again.transform(more), whole.transform(more))
+    again.close()
+
+
 def test_a_large_call_is_logged_first_and_leaves_the_log_again(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

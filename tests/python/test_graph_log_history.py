@@ -25,9 +25,9 @@ import numpy as np
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Cluster
+from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import _engine, _objects, attach
+from farrow.graph.cluster import _engine, _objects, _reader, attach
 from test_graph_cluster import SETTINGS, on, stream
 
 if TYPE_CHECKING:
@@ -296,6 +296,210 @@ def test_an_entry_of_a_writer_that_was_replaced_counts_if_its_successor_read_it(
     again = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:0])
     assert again._stream.engine.rows == have
     again.close()
+
+
+def names_of(nodes: Cluster, kind: str) -> list[str]:
+    found = nodes.client("a").list(f"graph/payments/{kind}/", all_nodes=True)
+    return sorted(found["name"].to_pylist())
+
+
+@pytest.mark.parametrize("was_read", [True, False])
+def test_a_writer_that_was_replaced_adds_nothing_however_often_it_is_called(
+    make_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, was_read: bool
+) -> None:
+    """Its service logs the error and calls with the next batch. A shorter entry with the same first
+    row counted, too, and readers took its rows in place of those that the successor has."""
+    nodes, matrix = make_cluster(2), stream(1000)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.partial_fit(matrix[:300])
+    successors: list[GraphFeatures] = []
+
+    def replaced(*arguments: Any) -> Any:
+        monkeypatch.setattr(_engine, "log", _objects.log)
+        entry = _objects.log(*arguments) if was_read else None
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successors.append(successor.partial_fit(matrix[:0]))
+        return entry or _objects.log(*arguments)
+
+    monkeypatch.setattr(_engine, "log", replaced)
+    with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+        features.partial_fit(matrix[300:400])
+    before = names_of(nodes, "log")
+    other = matrix[500:700].copy()
+    other[:, 3] = matrix[300, 3]
+    for rows in (10, 1, 100, 200):
+        other[:rows, 0] = np.arange(300, 300 + rows)
+        for call in (features.partial_fit, features.transform):
+            with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+                call(other[:rows])
+    assert names_of(nodes, "log") == before
+    have = 400 if was_read else 300
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:have])
+    more = matrix[have : have + 100]
+    reader = attach("payments", nodes.nodes["b"].socket)
+    assert reader._engine.next_number() == have
+    assert np.array_equal(reader.preview(more), whole.preview(more))
+    assert np.array_equal(successors[0].transform(more), whole.transform(more))
+    features.close()
+    successors[0].close()
+
+
+def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of its next manifest is free again once its successor has put two."""
+    joined, joins = _engine.joined, []
+    monkeypatch.setattr(_engine, "joined", lambda *given: (joins.append(given), joined(*given))[1])
+    matrix = stream(1000)
+    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 6)
+    for step in ("commits", "joins"):
+        features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+        features.partial_fit(matrix[:10])
+        engine, rows = features._stream.engine, 10
+        if step == "commits":
+            while engine._pending is None:
+                features.partial_fit(matrix[rows : rows + 100])
+                rows += 100
+            engine._pending.result(LIMIT_SECONDS)
+        while step == "joins" and rows < 60:
+            features.partial_fit(matrix[rows : rows + 10])
+            rows += 10
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successor.partial_fit(matrix[:0])
+        if step == "commits":
+            successor.partial_fit(matrix[rows : rows + 50])
+            successor._stream.engine.settle(LIMIT_SECONDS)
+            assert successor.stats()["segments"] == 1
+        before = [names_of(nodes, kind) for kind in ("manifest", "log")]
+        for _ in range(2):
+            with pytest.raises(farrow.AlreadyExists, match="another process writes"):
+                features.partial_fit(matrix[rows : rows + 50])
+        assert [names_of(nodes, kind) for kind in ("manifest", "log")] == before, step
+        assert len(engine._log) >= (6 if step == "joins" else 1)
+        assert joins == []
+        features.close()
+        successor.close()
+        client = nodes.client("a")
+        client.delete(client.list("graph/", all_nodes=True)["id"].to_pylist())
+
+
+@pytest.mark.parametrize("call", ["refused", "clear"])
+def test_a_replaced_writer_that_begins_an_epoch_takes_nothing_from_its_successor(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It put the fence after its successor's, so that both were replaced."""
+    matrix = stream(600)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:100])
+    engine, real = features._stream.engine, features._stream.engine._engine
+    begin_epoch, successors = _engine.begin_epoch, []
+
+    def late(*arguments: Any) -> int:
+        monkeypatch.setattr(_engine, "begin_epoch", begin_epoch)
+        successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+        successors.append(successor.partial_fit(matrix[:0]))
+        return begin_epoch(*arguments)
+
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def learn_columns(self, *_: object) -> None:
+            raise ValueError("refused")
+
+    monkeypatch.setattr(_engine, "begin_epoch", late)
+    if call == "refused":
+        engine._engine = Refusing()
+    for _ in range(2):
+        with pytest.raises(farrow.AlreadyExists):
+            if call == "refused":
+                features.partial_fit(matrix[100:200])
+            else:
+                engine.clear()
+    engine._engine = real
+    features.close()
+    # The rows that were refused were in the log when the successor read it.
+    have = successors[0]._stream.engine.rows
+    assert have == (200 if call == "refused" else 100)
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:have])
+    for start in (have, have + 100):
+        more = matrix[start : start + 100]
+        assert np.array_equal(successors[0].transform(more), whole.transform(more))
+    successors[0].close()
+
+
+def test_rows_on_the_node_of_a_former_writer_are_missed_while_it_is_down(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """The manifest lies on the node of the writer after it, which logged nothing: that the log had
+    rows at all was seen by nobody, and the next writer began in their place."""
+    nodes, matrix = make_cluster(3), stream(600)
+    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:150])
+    reader = attach("payments", nodes.nodes["c"].socket)
+    first.close()
+    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b")).partial_fit(matrix[:0])
+    assert second._stream.engine.rows == 150
+    second.close()
+    nodes.nodes["a"].kill9()
+    client = nodes.client("c")
+    wait_until(lambda: {one.name: one.reach for one in client.nodes()}["a"] == "lost", "a is lost")
+    for _ in range(2):
+        with pytest.raises(farrow.NodeLost, match=r"rows 0 to 149 of graph 'payments' .* be on a"):
+            attach("payments", nodes.nodes["c"].socket)
+        third = GraphFeatures(**SETTINGS, cluster=on(nodes, "c"))
+        with pytest.raises(farrow.NodeLost, match=r"rows 0 to 149 of graph 'payments' .* be on a"):
+            third.partial_fit(matrix[150:200])
+    # A reader that has the rows misses nothing.
+    assert reader.refresh() == 0
+    nodes.nodes["a"].start()
+    nodes.settle(3)
+    third = GraphFeatures(**SETTINGS, cluster=on(nodes, "c")).partial_fit(matrix[150:200])
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:200])
+    more = matrix[200:300]
+    assert reader.refresh() == 50
+    for one in (reader, attach("payments", nodes.nodes["b"].socket)):
+        assert np.array_equal(one.preview(more), whole.preview(more))
+    third.close()
+
+
+def test_a_reader_follows_rows_into_a_joined_entry(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of its list are deleted before it reads them, and no manifest changes."""
+    matrix = stream(400)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:10])
+    reader = attach("payments", nodes.nodes["b"].socket)
+    for start in range(10, 90, 10):
+        features.partial_fit(matrix[start : start + 10])
+    engine, lists = features._stream.engine, []
+
+    def listed(*arguments: Any) -> list[_objects.Entry]:
+        found = counted(*arguments)
+        lists.append(len(found))
+        if len(lists) == 1:
+            monkeypatch.setattr(_engine, "_ENTRIES_MAX", 8)
+            engine._join_log()
+            monkeypatch.undo()
+        return found
+
+    counted = _reader.counted
+    monkeypatch.setattr(_reader, "counted", listed)
+    assert reader.refresh() == 80
+    assert lists == [9]
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:90])
+    more = matrix[100:200]
+    assert np.array_equal(reader.preview(more), whole.preview(more))
+    # An entry that is listed and cannot be read is an error at once, and so is a gap.
+    features.partial_fit(matrix[90:100])
+    features.partial_fit(matrix[100:110])
+    client = nodes.client("a")
+    client.delete(names_of(nodes, "log")[-2])
+    with pytest.raises(farrow.NotFound, match="rows 90 to 99 of graph 'payments' are in no log"):
+        reader.refresh()
+    features.close()
 
 
 def test_a_reader_that_saw_rows_which_were_taken_back_has_them_no_more(

@@ -124,7 +124,7 @@ def attach(name: str, address: str | None = None, *, without_lost: bool = False)
         farrow.NotFound: the graph does not exist.
         DaysLost: segments are on nodes that cannot be reached.
         farrow.NodeLost: the node of the manifest (the ``keeper``, or the writer's) cannot be
-            reached.
+            reached, or rows of the log are on the node of a former writer that cannot be.
 
     Examples:
         >>> from farrow.graph import GraphFeatures

@@ -22,6 +22,7 @@ import pyarrow as pa
 import farrow
 from farrow.graph.cluster import ClusterGraph
 from farrow.graph.cluster._objects import (
+    NOT_PUT,
     Batch,
     Entry,
     Manifest,
@@ -29,17 +30,21 @@ from farrow.graph.cluster._objects import (
     drop,
     elsewhere,
     engine_of,
+    failed_parts,
     fence,
     joined,
     keep,
     log,
+    longest_run,
     names_of,
     newest,
     root,
+    tidy,
 )
 from farrow.graph.cluster._placement import check, nodes
+from farrow.graph.cluster._progress import Progress
 from farrow.graph.cluster._ray import RayWorkers
-from farrow.graph.cluster._reader import adopt, counted, replay
+from farrow.graph.cluster._reader import adopt, counted, missing, replay
 from farrow.graph.cluster._segments import opened, sealed
 from farrow.graph.cluster._workers import Workers
 
@@ -57,8 +62,6 @@ _Result = TypeVar("_Result")
 _RETRY_SECONDS = 10.0
 # Entries of the log before half of them are joined.
 _ENTRIES_MAX = 256
-# Kinds of objects that are garbage unless the manifest names them.
-_PARTS = ("segment", "accounts", "share")
 # A replaced writer commits at most the segment that it has already built.
 _TAKEOVERS_MAX = 5
 # Most rows of a provisional call, and of an entry of a split call. Larger calls are logged before
@@ -66,18 +69,13 @@ _TAKEOVERS_MAX = 5
 _ROWS_MAX = 1 << 16
 
 
-class _Unwritable(Exception):
-    """Invalid rows; the engine will raise for them as well."""
+class _NotLogged(Exception):
+    """The log has no part of an entry, so the writer may continue.  All other errors end it: two
+    entries of one epoch with the same first row and different rows must not exist."""
 
-
-# After these errors the log surely has no part of an entry.
-_NOT_LOGGED = (
-    farrow.OutOfMemory,
-    farrow.LimitReached,
-    farrow.AlreadyExists,
-    farrow.PermissionDenied,
-    _Unwritable,
-)
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -109,10 +107,12 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
+        # Another process has taken the graph over.
+        self._is_replaced = False
         # Batches begun with ``begin_batch``, and those of them that a worker has and no call took.
         # The first is a worker's, so that this process computes the next one beside it.
         self._turn, self._flying = 1, 0
-        # How often the next segment was built and then could not be reached.
+        # Failed attempts to make the next segment.
         self._attempts = 0
         found = newest(self._client, config.name)
         if found is None:
@@ -127,6 +127,7 @@ class ClusterEngine:
         self._workers: _Helpers | None = None
         if config.addresses():
             self._workers = RayWorkers(config) if config.ray else Workers(config)
+        self._progress = Progress(len(config.addresses()), self._engine.next_number())
 
     def _resume(self, found: Manifest, wanted: Manifest) -> None:
         for what in ("parameters", "stream", "segment"):
@@ -148,34 +149,19 @@ class ClusterEngine:
                 adopt(self._client, name, self._engine, self._manifest, without_lost=without_lost)
                 log = counted(self._client, name, self._manifest)
                 self._log = replay(self._client, name, self._engine, log)
+                self._manifest.check_rows(name, self._engine.next_number())
                 self._manifest.begin_epoch(self._epoch, self._engine.next_number())
                 self._manifest.number += 1
                 self._manifest.put(self._client, name)
-            except (farrow.AlreadyExists, farrow.NotFound):
+            except (farrow.AlreadyExists, farrow.NotFound) as error:
                 # The former writer committed a segment meanwhile.
-                if attempt == _TAKEOVERS_MAX - 1:
-                    raise
-                continue
+                if attempt < _TAKEOVERS_MAX - 1:
+                    continue
+                if isinstance(error, farrow.NotFound):
+                    raise missing(self._client, error) from None
+                raise
             break
-        self._tidy()
-
-    def _tidy(self) -> None:
-        """Delete garbage of a killed writer, and pin objects that it did not pin."""
-        name, kept = root(self._config.name), self._manifest
-        belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
-        found = self._client.list(name, all_nodes=True)["name"].to_pylist()
-        mine = kept.name(self._config.name)
-        over = []
-        for other in found:
-            is_part = other.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
-            is_old = other.startswith(f"{name}manifest/") and other < mine
-            is_void = other.startswith(f"{name}log/") and not kept.counts(Entry.of(other))
-            if is_old or is_void or (is_part and other not in belongs):
-                over.append(other)
-            else:
-                with contextlib.suppress(farrow.FarrowError):
-                    self._client.pin(other)
-        drop(self._client, over)
+        tidy(self._client, name, self._manifest)
 
     @property
     def rows(self) -> int:
@@ -200,12 +186,13 @@ class ClusterEngine:
             self._pending.exception()
             self._pending = None
         before = self._manifest
-        self._epoch = begin_epoch(self._client, self._config.name, before.home)
+        self._begin_epoch()
         self._manifest = Manifest(
             before.number + 1, before.stream, before.parameters, before.segment, before.home
         )
         self._manifest.writers = [[self._epoch, 0]]
-        self._manifest.put(self._client, self._config.name)
+        # Without this manifest, no row of the new epoch counts.
+        self._run(lambda: self._manifest.put(self._client, self._config.name))
         self._log = []
         self._engine = engine_of(self._manifest)
         self._expired.clear()
@@ -213,6 +200,7 @@ class ClusterEngine:
         mine = self._manifest.name(self._config.name)
         fences = f"{root(self._config.name)}writer/"
         drop(self._client, [one for one in names if one != mine and not one.startswith(fences)])
+        self._refresh_workers()
 
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
         """Add rows."""
@@ -266,7 +254,9 @@ class ClusterEngine:
         share = (0, workers.count + 1)
         call = functools.partial(self._engine.transform_share, ends, measured, share)
         own = self._kept(batch, call, workers)
-        return self._run(lambda: workers.gather(self._client, own))
+        features = self._run(lambda: workers.gather(self._client, own))
+        self._progress.all_have_read()
+        return features
 
     @property
     def in_flight(self) -> int:
@@ -278,6 +268,9 @@ class ClusterEngine:
         compute whole batches in turn.  The functions must be called in order."""
         batch, workers = self._batch(ends, measured), self._workers
         owner = -1 if workers is None else self._turn % (workers.count + 1) - 1
+        self._check()
+        if self._progress.lacks(self._engine.next_number()):
+            self._refresh_workers()
         if workers is None or not batch.count or owner < 0:
             asked = None if workers is None else _One(workers, -1)
             call = functools.partial(self._engine.transform_columns, ends, measured)
@@ -286,6 +279,7 @@ class ClusterEngine:
             return lambda: features
         learn = functools.partial(self._engine.learn_columns, *batch.arrivals())
         self._kept(batch, learn, _One(workers, owner))
+        end = self._engine.next_number()
         self._turn += 1
         self._flying += 1
 
@@ -293,9 +287,16 @@ class ClusterEngine:
             found = np.zeros((len(batch.ends[0]), self._width))
             self._flying -= 1
             self._run(lambda: workers.take(self._client, owner, found))
+            self._progress.has_read(owner, end)
             return found
 
         return awaited
+
+    def _refresh_workers(self) -> None:
+        """Wait until the workers have all rows of the graph."""
+        if self._workers is not None:
+            self._run(self._workers.refresh)
+            self._progress.refreshed(self._engine.next_number())
 
     @functools.cached_property
     def _width(self) -> int:
@@ -360,7 +361,10 @@ class ClusterEngine:
         except BaseException as error:
             self._fail(error)
             raise
-        self._log.append(self._written(written))
+        try:
+            self._log.append(self._written(written))
+        except _NotLogged as error:
+            raise error.reason from None
         self._run(self._engine.keep)
         return result
 
@@ -372,7 +376,10 @@ class ClusterEngine:
         if not batch.count:
             return call()
         number = self._engine.next_number()
-        entry = self._run(lambda: self._write(number, batch, workers), _NOT_LOGGED)
+        try:
+            entry = self._run(lambda: self._write(number, batch, workers), (_NotLogged,))
+        except _NotLogged as error:
+            raise error.reason from None
         try:
             result = call()
         except (ValueError, MemoryError):
@@ -395,31 +402,48 @@ class ClusterEngine:
     def _write(
         self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | _One | None
     ) -> Entry:
-        """Write rows to the log, and ask workers for their shares."""
+        """Write rows to the log, and ask workers for their shares.
+
+        Raises:
+            _NotLogged: the log has no part of the rows.
+            farrow.AlreadyExists: another process has taken the graph over.
+        """
         if not isinstance(batch, Batch):
             try:
                 batch = batch()
             except (ValueError, MemoryError) as error:
-                raise _Unwritable from error
+                # The engine will raise for these rows as well.
+                raise _NotLogged(error) from error
         name, home = self._config.name, self._manifest.home
-        entry = log(self._client, name, number, batch, home, self._epoch)
+        try:
+            entry = log(self._client, name, number, batch, home, self._epoch)
+        except NOT_PUT as error:
+            raise _NotLogged(error) from error
         # A later take-over reads this entry. An earlier one may or may not have read it, so the
-        # entry stays.
-        after = fence(name, self._epoch + 1)
-        if self._client.contains(after):
-            raise farrow.AlreadyExists(
-                f"another process writes graph {name!r}: {after} is there; what becomes of this "
-                "call's rows is for that process to say"
-            )
+        # entry stays, and this writer ends: a further entry could count in place of this one.
+        self._check_fence("; that process decides whether the rows of this call count")
         if workers is not None:
+            self._progress.ask(entry)
             workers.ask(entry)
         return entry
+
+    def _check_fence(self, consequence: str = "") -> None:
+        """Check that no other process has taken the graph over.
+
+        Raises:
+            farrow.AlreadyExists: the fence of the next epoch exists.
+        """
+        after = fence(self._config.name, self._epoch + 1)
+        if self._client.contains(after):
+            raise farrow.AlreadyExists(
+                f"another process writes graph {self._config.name!r}: {after} is there{consequence}"
+            )
 
     def _written(self, written: Future[Entry]) -> Entry:
         """The entry of rows in the graph; if logging failed, the graph removes the rows."""
         try:
             return written.result()
-        except _NOT_LOGGED:
+        except _NotLogged:
             self._run(self._engine.undo)
             raise
         except BaseException as error:
@@ -430,7 +454,7 @@ class ClusterEngine:
         """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
-        except _NOT_LOGGED:
+        except _NotLogged:
             return
         self._unlog(entry, workers)
         self._run(self._engine.undo)
@@ -444,16 +468,26 @@ class ClusterEngine:
     def _void(self, entry: Entry) -> None:
         """Invalidate rows in the log that may have been read: a new epoch begins before them."""
         name, kept = self._config.name, self._manifest
-        self._epoch = begin_epoch(self._client, name, kept.home)
+        self._begin_epoch()
         kept.begin_epoch(self._epoch, entry.first)
         before, kept.number = kept.name(name), kept.number + 1
         kept.put(self._client, name)
         drop(self._client, [before, entry.name])
 
+    def _begin_epoch(self) -> None:
+        """Begin this writer's next epoch.
+
+        Raises:
+            farrow.AlreadyExists: another process has taken the graph over.
+        """
+        name, home = self._config.name, self._manifest.home
+        self._epoch = self._run(lambda: begin_epoch(self._client, name, home, self._epoch))
+
     def _fail(self, error: BaseException) -> None:
         """Record that graph and log may differ; the graph still has all acknowledged rows."""
         self._engine.undo()
         self._failed = f"{type(error).__name__}: {error}"
+        self._is_replaced = isinstance(error, farrow.AlreadyExists)
 
     def _run(
         self, call: Callable[[], _Result], harmless: tuple[type[Exception], ...] = ()
@@ -468,6 +502,11 @@ class ClusterEngine:
             raise
 
     def _check(self) -> None:
+        if self._is_replaced:
+            raise farrow.AlreadyExists(
+                f"another process writes graph {self._config.name!r} ({self._failed}): this "
+                "GraphFeatures adds nothing more"
+            )
         if self._failed is not None:
             raise RuntimeError(
                 f"an earlier call on graph {self._config.name!r} failed ({self._failed}): "
@@ -475,13 +514,18 @@ class ClusterEngine:
             )
 
     def _join_log(self) -> None:
-        """Join short entries of the log."""
-        short = [one for one in self._log[-_ENTRIES_MAX // 2 :] if one.epoch == self._epoch]
-        if len(short) < 2:
+        """Join entries of the log that no worker may still read: the last of the longest run."""
+        needs = self._progress.needs
+        start, end = longest_run([x.epoch == self._epoch and not needs(x) for x in self._log])
+        # Fewer are not worth the copy of the rows.
+        if end - start < max(2, _ENTRIES_MAX // 8):
             return
+        start = max(start, end - _ENTRIES_MAX // 2)
+        short = self._log[start:end]
+        self._run(self._check_fence)
         whole = joined(self._client, self._config.name, short, self._manifest.home)
         drop(self._client, [one.name for one in short])
-        self._log[-len(short) :] = [whole]
+        self._log[start:end] = [whole]
 
     def _advance(self) -> None:
         """Attach a finished segment, and begin the next one."""
@@ -489,18 +533,23 @@ class ClusterEngine:
         if self._pending is not None:
             if not self._pending.done():
                 return
+            # A manifest or a deletion by a replaced writer would be one of its successor's graph.
+            self._run(self._check_fence)
             pending, self._pending = self._pending, None
             try:
                 name, node = pending.result()
-                # Its node may have been lost since, with the segment's name.
-                self._attempts += 1
                 segment = opened(self._client.get(name))
+                accounts = self._keep_accounts(segment)
             except (farrow.FarrowError, pa.ArrowException, MemoryError, OSError) as error:
                 # The rows stay in this process and in the log: nothing is lost.
+                self._attempts += 1
                 self._trouble = (time.monotonic(), f"{type(error).__name__}: {error}")
             else:
-                self._trouble, self._attempts = None, 0
-                self._commit(name, node, segment)
+                self._trouble = None
+                self._commit(
+                    {"name": name, "node": node or self._client.node or ""}, segment, accounts
+                )
+                self._attempts = 0
         if self._trouble and time.monotonic() < self._trouble[0] + _RETRY_SECONDS:
             return
         frozen = self._engine.freeze()
@@ -510,47 +559,65 @@ class ClusterEngine:
     def _seal(self, frozen: GraphFrozen, turn: int) -> tuple[str, str | None]:
         """Build a segment on a node with room for it; runs on its own thread."""
         plan: GraphPlan = frozen.plan()
-        # An unreachable earlier segment still occupies its name.
-        attempt = f".{self._attempts}" if self._attempts else ""
-        name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}{attempt}"
         failure: Exception | None = None
         for node in nodes(self._client, self._config.placement, turn):
+            name = self._part("segment", plan.about()["first"])
             try:
                 sealed(self._client, plan, name, node)
-            except (farrow.OutOfMemory, farrow.NodeLost, pa.ArrowMemoryError) as error:
+            except (farrow.FarrowError, pa.ArrowException) as error:
+                self._attempts += 1
                 failure = error
                 continue
             return name, node
         raise failure or farrow.NodeLost("no node can be reached")
 
-    def _commit(self, name: str, node: str | None, segment: GraphSegment) -> None:
+    def _part(self, kind: str, first: int) -> str:
+        """A name that no object has: neither one of a replaced writer, nor one of an earlier
+        attempt, which may be there although the attempt failed."""
+        attempt = f".{self._attempts}" if self._attempts else ""
+        return f"{root(self._config.name)}{kind}/{first:020d}-{self._epoch}{attempt}"
+
+    def _keep_accounts(self, segment: GraphSegment) -> tuple[str, int]:
+        """Put the accounts that a segment needs and the manifest lacks; returns the name of their
+        object and their number.  There are none, unless numbers of accounts are permanent."""
+        manifest = self._manifest
+        more = self._engine.accounts(manifest.known)
+        more = more[: max(0, segment.about()["accounts"] - manifest.known)]
+        name = self._part("accounts", manifest.known)
+        if len(more):
+            keep(self._client, more, name, elsewhere(self._client, manifest.home))
+        return name, len(more)
+
+    def _commit(
+        self, where: dict[str, Any], segment: GraphSegment, accounts: tuple[str, int]
+    ) -> None:
         """Replace edges by their segment, in this process and for all readers."""
         kept, client = self._manifest, self._client
-        about = segment.about()
-        # None, unless numbers of accounts are permanent.
-        more = self._engine.accounts(kept.known)[: max(0, about["accounts"] - kept.known)]
-        if len(more):
-            accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
-            keep(client, more, accounts, elsewhere(client, kept.home))
-            kept.accounts.append(accounts)
-            kept.known += len(more)
+        if accounts[1]:
+            kept.accounts.append(accounts[0])
+            kept.known += accounts[1]
         self._run(lambda: self._engine.attach(segment))
         expired = [one for one in kept.segments if one["about"]["first"] in self._expired]
         kept.segments = [one for one in kept.segments if one not in expired]
-        where = node or client.node or ""
-        kept.segments.append({"name": name, "node": where, "about": about, "named": True})
+        kept.segments.append({**where, "about": segment.about(), "named": True})
         kept.made += 1
         is_permanent = kept.known > 0 and len(self._engine.accounts(kept.known - 1)) > 0
         unneeded = [] if is_permanent else kept.take_accounts()
         kept.late = self._engine.stragglers()
         before, kept.number = kept.name(self._config.name), kept.number + 1
         self._run(lambda: kept.put(client, self._config.name))
-        # From here on the rows of the segment are needed nowhere else.
+        # A take-over before the put may not know this manifest, and needs the objects that it
+        # replaces; a later one reads it.
+        self._run(self._check_fence)
+        # From here on the rows of the segment are needed nowhere else, except by workers that have
+        # yet to read them: such entries are deleted with the next segment.
         self._expired.clear()
-        over = [entry for entry in self._log if entry.end <= kept.end()]
-        self._log = self._log[len(over) :]
-        segments, entries = (one["name"] for one in expired), (one.name for one in over)
-        drop(client, [before, *segments, *entries, *unneeded])
+        needs, end = self._progress.needs, kept.end()
+        over = {one.name: one for one in self._log if one.end <= end and not needs(one)}
+        self._log = [one for one in self._log if one.name not in over]
+        drop(client, [before, *(one["name"] for one in expired), *over, *unneeded])
+        if self._attempts:
+            drop(client, failed_parts(client, self._config.name, kept, self._epoch))
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.
@@ -588,3 +655,6 @@ class ClusterEngine:
                 drop(self._client, names_of(self._client, f"{root(self._config.name)}share/"))
         self._thread.shutdown(wait=True)
         self._scribe.shutdown(wait=True)
+        if self._pending is not None and self._pending.exception() is None:
+            # No manifest names it: the next writer makes it again.
+            drop(self._client, [self._pending.result()[0]])

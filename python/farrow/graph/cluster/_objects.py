@@ -1,16 +1,19 @@
 """The objects of a graph in the store: names, the manifest, and the log.
 
 The manifest ``graph/NAME/manifest/K`` with the highest K lists the objects of graph NAME.
-``.../segment/N`` holds edges from sequence number N on, and ``.../log/N-COUNT-EPOCH`` rows in no
-segment yet.  Where internal numbers of accounts are permanent, ``.../accounts/N`` holds the
-accounts with numbers from N on; elsewhere each segment names its own accounts.  For a short time
+``.../segment/N-EPOCH`` holds edges from sequence number N on, and ``.../log/N-COUNT-EPOCH`` rows in
+no segment yet.  Where internal numbers of accounts are permanent, ``.../accounts/N-EPOCH`` holds
+the accounts with numbers from N on; elsewhere each segment names its own accounts.  The names of
+both end with ``.ATTEMPT`` after a failed attempt, and are those in the manifest: earlier versions
+had no epoch in them.  For a short time
 ``.../share/N.WORKER`` holds a worker's features of the rows from N on.
 
 Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
 so an epoch has one writer, and the fences stay.  After a writer has logged the rows of a call, it
 looks for the fence of the next epoch.  If that exists, the call is not acknowledged and the writer
 ends.  Its entry stays, because the next writer may have read it: the manifest has the rows of each
-epoch, and other entries do not count.
+epoch, and other entries do not count.  The writer logs nothing more: a second entry with the same
+first row could count in place of the one that was read.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ VERSION = 3
 _KEY = b"farrow.graph.manifest"
 _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
+# After these errors of a put there is no object.
+NOT_PUT = (farrow.OutOfMemory, farrow.LimitReached, farrow.PermissionDenied)
 Ends = list["npt.NDArray[np.int64]"]
 Measured = list["npt.NDArray[np.float64]"]
 
@@ -119,6 +124,16 @@ class Manifest:
                 return entry.first >= first and (end is None or entry.end <= end)
         return False
 
+    def check_rows(self, graph: str, rows: int) -> None:
+        """Check that an engine with ``rows`` rows has all rows of the former epochs.
+
+        Raises:
+            farrow.NotFound: it does not; a list omits the log's entries on lost nodes.
+        """
+        end = self.writers[-1][1]
+        if rows < end:
+            raise farrow.NotFound(f"rows {rows} to {end - 1} of graph {graph!r} are in no log")
+
     def begin_epoch(self, epoch: int, first: int) -> None:
         """Assign rows from ``first`` on to this epoch.  Epochs whose rows are all in segments are
         removed."""
@@ -198,12 +213,12 @@ def newest(client: Client, graph: str) -> Manifest | None:
             empty += 1
             if empty < _EMPTY_LISTS:
                 continue
-            lost = [node.name for node in client.nodes() if node.reach not in ("live", "draining")]
+            lost = unreachable(client)
             if lost:
                 # Creating a new graph would make two of the same name.
                 raise farrow.NodeLost(
                     f"graph {graph!r} is on no node that can be reached; it may be on "
-                    f"{', '.join(lost)}, until `farrow nodes forget` says that it is gone"
+                    f"{lost}, until `farrow nodes forget` says that it is gone"
                 )
             return None
         empty = 0
@@ -212,6 +227,11 @@ def newest(client: Client, graph: str) -> Manifest | None:
         except farrow.NotFound:
             continue
     raise farrow.NotFound(f"the manifest of graph {graph!r}: it is replaced again and again")
+
+
+def unreachable(client: Client) -> str:
+    """The names of the nodes that cannot be reached; "": there are none."""
+    return ", ".join(one.name for one in client.nodes() if one.reach not in ("live", "draining"))
 
 
 def names_of(client: Client, prefix: str) -> list[str]:
@@ -224,14 +244,22 @@ def fence(graph: str, epoch: int) -> str:
     return f"{root(graph)}writer/{epoch:012d}"
 
 
-def begin_epoch(client: Client, graph: str, home: str | None) -> int:
+def begin_epoch(client: Client, graph: str, home: str | None, own: int | None = None) -> int:
     """Put the fence of the next epoch; returns its number.
+
+    Args:
+        client: a client of the cluster.
+        graph: the graph's name.
+        home: the node of the fence.
+        own: the epoch of the calling writer, which does not take the graph over from another one.
 
     Raises:
         farrow.AlreadyExists: another process did so first.
     """
-    there = names_of(client, f"{root(graph)}writer/")
-    epoch = int(there[-1].rsplit("/", 1)[1]) + 1 if there else 1
+    if own is None:
+        there = names_of(client, f"{root(graph)}writer/")
+        own = int(there[-1].rsplit("/", 1)[1]) if there else 0
+    epoch = own + 1
     keep(client, b"", fence(graph, epoch), elsewhere(client, home))
     return epoch
 
@@ -303,6 +331,7 @@ def log(
     Raises:
         farrow.AlreadyExists: another process writes this graph.
         farrow.NodeLost: the home node cannot be reached.
+        NOT_PUT: the log has no part of the entry; after all other errors it may have it.
     """
     entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
     narrow, bases = zip(*map(narrowed, batch.ends), strict=True)
@@ -310,7 +339,12 @@ def log(
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
     about = {"is_raw": str(int(batch.is_raw)), "bases": json.dumps(bases)}
     table = pa.table(columns).replace_schema_metadata(about)
-    keep(client, table, entry.name, elsewhere(client, home))
+    reference = client.put(table, entry.name, node=elsewhere(client, home))
+    try:
+        client.pin(reference)
+    except NOT_PUT as error:
+        # Readers may have the rows.
+        raise RuntimeError(f"{entry.name} is in the log and not pinned: {error}") from error
     return entry
 
 
@@ -353,9 +387,56 @@ def drop_shares(client: Client, names: list[str]) -> None:
         client.delete(names)
 
 
+def longest_run(flags: list[bool]) -> tuple[int, int]:
+    """The first and the end of the longest run of True; the last one of several."""
+    first, found = 0, (0, 0)
+    for at, flag in enumerate(flags):
+        if not flag:
+            first = at + 1
+        elif at + 1 - first >= found[1] - found[0]:
+            found = first, at + 1
+    return found
+
+
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
     """Write adjacent entries of the log, all of one epoch, again as one entry."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
     return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home, short[0].epoch)
+
+
+# Kinds of objects that are garbage unless the manifest names them.
+_PARTS = ("segment", "accounts", "share")
+
+
+def _named(manifest: Manifest) -> set[str]:
+    return {one["name"] for one in manifest.segments} | set(manifest.accounts)
+
+
+def tidy(client: Client, graph: str, manifest: Manifest) -> None:
+    """Delete garbage of a killed writer, and pin objects that it did not pin."""
+    name, named, mine = root(graph), _named(manifest), manifest.name(graph)
+    garbage = []
+    for found in names_of(client, name):
+        is_part = found.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
+        is_old = found.startswith(f"{name}manifest/") and found < mine
+        is_void = found.startswith(f"{name}log/") and not manifest.counts(Entry.of(found))
+        if is_old or is_void or (is_part and found not in named):
+            garbage.append(found)
+        else:
+            with contextlib.suppress(farrow.FarrowError):
+                client.pin(found)
+    drop(client, garbage)
+
+
+def failed_parts(client: Client, graph: str, manifest: Manifest, epoch: int) -> list[str]:
+    """The objects of a writer's failed attempts, on the nodes that can be reached."""
+    found: list[str] = []
+    with contextlib.suppress(farrow.FarrowError):
+        for kind in ("segment", "accounts"):
+            found += names_of(client, f"{root(graph)}{kind}/")
+    named, end = _named(manifest), f"-{epoch}"
+    # The name of a graph may have a point.
+    tails = {one: one.rsplit("/", 1)[1].partition(".")[0] for one in found}
+    return [one for one, tail in tails.items() if one not in named and tail.endswith(end)]

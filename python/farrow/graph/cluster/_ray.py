@@ -43,6 +43,10 @@ class Share:
         _, features = self._reader.compute(asked, (0, 1) if is_whole else self._part)
         return share(self._client, self._reader.name, asked, self._part[0], features)
 
+    def refresh(self) -> None:
+        """Add all rows of the graph."""
+        self._reader.refresh()
+
     def learn(self, entry: str) -> None:
         """Add the rows of a log entry; an error is that of the next ``compute``, which lacks
         them."""
@@ -104,6 +108,10 @@ class RayWorkers:
                 self._wholes[number].append(one.compute.remote(entry.name, True))
             else:
                 one.learn.remote(entry.name)
+
+    def refresh(self) -> None:
+        """Wait until every worker has all rows of the graph."""
+        self._all([one.refresh.remote() for one in self._actors])
 
     def take(self, client: Client, owner: int, features: npt.NDArray[np.float64]) -> None:
         """Add the result of the earliest ``ask_one`` of a worker that is not taken yet."""

@@ -23,6 +23,7 @@ from farrow.graph.cluster._objects import (
     fence,
     logged,
     newest,
+    unreachable,
 )
 from farrow.graph.cluster._segments import opened
 
@@ -88,6 +89,14 @@ def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) ->
     return log
 
 
+def missing(client: Client, error: farrow.NotFound) -> farrow.FarrowError:
+    """The error for rows that are missing though the manifest is the current one."""
+    lost = unreachable(client)
+    if not lost:
+        return error
+    return farrow.NodeLost(f"{error}; they may be on {lost}: start that node again")
+
+
 def add(client: Client, graph: str, engine: GraphEngine, entry: Entry) -> None:
     """Add the rows of one entry that an engine does not have."""
     have = engine.next_number()
@@ -148,11 +157,13 @@ class GraphReader:
             attempts += 1
             try:
                 replay(self._client, self.name, self._engine, log)
-            except farrow.NotFound:
-                # Rows moved into a segment while the log was read.
-                if not self._is_stale():
-                    raise
-                continue
+                self._manifest.check_rows(self.name, self._engine.next_number())
+            except farrow.NotFound as error:
+                # Rows moved into a segment while the log was read, or into a joined entry, which
+                # changes no manifest.
+                if self._is_stale() or log != counted(self._client, self.name, self._manifest):
+                    continue
+                raise missing(self._client, error) from None
             return self._engine.next_number() - before
         raise farrow.Timeout(f"graph {self.name!r} is written faster than it can be read")
 
@@ -210,6 +221,7 @@ class GraphReader:
 
         Raises:
             DaysLost: segments are on nodes that cannot be reached.
+            farrow.NodeLost: rows of the log are on such a node.
             farrow.NotFound: the graph was deleted.
         """
         return self._catch_up()
@@ -342,9 +354,11 @@ class GraphReader:
         span = (limits.min if start is None else start, limits.max if end is None else end)
         tables = []
         for number, name in enumerate(("out", "in", "self")):
-            others, times = self._engine.edges_of(account, number, *span)
+            accounts, times = self._engine.edges_of(account, number, *span)
             direction = pa.array([name] * len(times), pa.string())
-            tables.append(pa.table({"direction": direction, "account": others, "timestamp": times}))
+            tables.append(
+                pa.table({"direction": direction, "account": accounts, "timestamp": times})
+            )
         return pa.concat_tables(tables)
 
     def segments(self) -> pa.Table:

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import farrow
@@ -36,6 +37,8 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._left = [b""] * self.count
         self._done: list[str] = []
+        # Answers that were read before they were taken.
+        self._early: list[deque[dict[str, Any]]] = [deque() for _ in addresses]
         try:
             for number, address in enumerate(addresses):
                 share = [number + 1, self.count + 1]
@@ -59,19 +62,30 @@ class Workers:
     def ask(self, entry: Entry) -> None:
         """Make every worker compute its share of a log entry."""
         for number in range(self.count):
-            self._send(number, "share", entry)
+            self._send(number, "share", entry.name)
 
     def ask_one(self, owner: int, entry: Entry) -> None:
         """Make one worker compute all features of a log entry, and the others add its rows.  None
         computes it if ``owner`` is negative."""
         for number in range(self.count):
-            self._send(number, "whole" if number == owner else "learn", entry)
+            self._send(number, "whole" if number == owner else "learn", entry.name)
 
-    def _send(self, number: int, task: str, entry: Entry) -> None:
+    def refresh(self) -> None:
+        """Wait until every worker has all rows of the graph."""
+        for number in range(self.count):
+            self._send(number, "refresh")
+        for number in range(self.count):
+            while not (answer := self._answer(number, self._timeout)).get("refreshed"):
+                # Of an entry before; an error is that of the call that takes it.
+                self._early[number].append(answer)
+            if "error" in answer:
+                raise WorkerLost(f"worker {number}: {answer['error']}")
+
+    def _send(self, number: int, task: str, entry: str = "") -> None:
         stdin = self._processes[number].stdin
         assert stdin is not None
         try:
-            stdin.write(f"{task} {entry.name}\n".encode())
+            stdin.write(f"{task} {entry}\n".encode())
             stdin.flush()
         except OSError as error:
             raise WorkerLost(f"worker {number} is gone: {error}") from None
@@ -91,7 +105,8 @@ class Workers:
         self._add(client, owner, features)
 
     def _add(self, client: Client, number: int, features: npt.NDArray[np.float64]) -> None:
-        answer = self._answer(number, self._timeout)
+        early = self._early[number]
+        answer = early.popleft() if early else self._answer(number, self._timeout)
         if "error" in answer:
             raise WorkerLost(f"worker {number}: {answer['error']}")
         add_share(client, answer["name"], features)
@@ -131,7 +146,8 @@ class Workers:
 
 def main(task: dict[str, Any]) -> None:
     """Run a worker: read tasks with names of entries, write names of results, until the input
-    ends.  An entry whose rows cannot be added makes the next result an error."""
+    ends.  The task "refresh" has no entry and no result.  An entry whose rows cannot be added makes
+    the next result an error, unless a refresh is before it."""
     from farrow.graph.cluster._reader import GraphReader
 
     lost = task["without_lost"]
@@ -144,17 +160,25 @@ def main(task: dict[str, Any]) -> None:
         # The name of a graph may have spaces.
         wanted, _, name = line.rstrip("\n").partition(" ")
         try:
+            if wanted == "refresh":
+                reader.refresh()
+                missed = None
+                print(json.dumps({"refreshed": True}), flush=True)
+                continue
             entry = Entry.of(name)
             if wanted == "learn":
                 reader.learn(entry)
                 continue
             _, features = reader.compute(entry, part if wanted == "share" else (0, 1))
-            answer = {"name": share(client, task["graph"], entry, part[0], features)}
+            answer: dict[str, Any] = {
+                "name": share(client, task["graph"], entry, part[0], features)
+            }
         except Exception as error:
             answer = {"error": missed or f"{type(error).__name__}: {error}"}
             if wanted == "learn":
                 missed = answer["error"]
                 continue
+            answer["refreshed"] = wanted == "refresh"
         print(json.dumps(answer), flush=True)
 
 
