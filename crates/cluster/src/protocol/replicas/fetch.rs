@@ -47,8 +47,9 @@ impl NodeState {
             // Somebody else was faster.
             out.push(Action::Net(NetAction::Release { node, hold }));
             match self.replicas.loading.get_mut(&origin) {
-                Some(loading) if known.is_none() && loading.part == part => {
-                    loading.waiters.extend(waiters);
+                // The answers to the steps of an import are for its client only.
+                Some(one) if known.is_none() && one.part == part && one.import.is_none() => {
+                    one.waiters.extend(waiters);
                 }
                 Some(loading) if known.is_none() => loading.later.extend(waiters),
                 _ => answer_all(waiters, &Ok(fetched(known)), out),

@@ -2,10 +2,12 @@
 //! of one cluster; the test is their network.
 //!
 //! * `costs`: what nodes measure of each other.
+//! * `imports`: objects that clients of another node put.
 //! * `lazy`: objects whose pages are brought as clients read them.
 //! * `senders`: from which node a large object is fetched.
 
 mod costs;
+mod imports;
 mod lazy;
 mod senders;
 

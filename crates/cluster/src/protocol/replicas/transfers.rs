@@ -181,7 +181,8 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) name: Option<String>,
     pub(in crate::protocol) namespace: NamespaceId,
     pub(in crate::protocol) waiters: Vec<FetchWaiter>,
-    /// Clients that need another part of the object. One part is fetched at a time.
+    /// Clients that need another part of the object, or a replica while it is imported. One transfer
+    /// of an object is made at a time.
     pub(in crate::protocol) later: Vec<FetchWaiter>,
     /// Whether the bytes are in transfer, or wait for a sender. Otherwise the object waits for room.
     pub(in crate::protocol) is_on_its_way: bool,

@@ -1,0 +1,135 @@
+//! Objects of node b that its clients have brought to node a.
+
+use super::*;
+
+/// The client of node b, with its connection to node a.
+const WRITER: u64 = 10;
+/// A client of node a.
+const READER: u64 = 99;
+const HOLD: u64 = 9;
+const HOLD_OF_READER: u64 = 10;
+
+struct Imports {
+    pair: Pair,
+    origin: ObjectId,
+    next: u64,
+}
+
+impl Imports {
+    /// A client has reserved the name "t" at node a.
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        pair.connect(WRITER, 42, None);
+        assert_eq!(pair.reserve(WRITER, "t"), Ok(ReplyBody::Done));
+        let origin = ObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };
+        Self { pair, origin, next: 100 }
+    }
+
+    fn node(&mut self) -> &mut NodeState {
+        &mut self.pair.nodes[0]
+    }
+
+    /// A step of the import; the actions that follow from it.
+    fn import(&mut self, step: ImportStep) -> Vec<Action> {
+        self.next += 1;
+        let origin = (self.origin.hi, self.origin.lo);
+        let body = RequestBody::Import { origin, step, wait_ms: 60_000 };
+        let (request, now_ms) = (Request { seq: self.next, body }, self.pair.now_ms);
+        let mut out = Vec::new();
+        self.node().handle(SessionId(WRITER), request, now_ms, 1, &mut out);
+        out
+    }
+
+    /// A client of node a asks for the object.
+    fn read(&mut self) -> Vec<Action> {
+        let wish = NetQuery::Id(self.origin.hi, self.origin.lo);
+        let key = FetchKey::new(wish, Extent::Whole).unwrap();
+        let waiter = FetchWaiter { key, session: SessionId(READER), seq: 1, until_ms: u64::MAX };
+        let (now_ms, mut out) = (self.pair.now_ms, Vec::new());
+        assert_eq!(self.node().fetch(waiter, now_ms, &mut out), Ok(None));
+        out
+    }
+
+    /// Node b has opened its object. Its bytes are not in the answer.
+    fn opened(&mut self, token: u64, hold: u64) -> Vec<Action> {
+        let opened = Opened { inline: Vec::new(), ..described(&self.pair.nodes[1]) };
+        let result = Ok((hold, opened));
+        self.event(NetEvent::Opened { token, node: "b".to_owned(), result })
+    }
+
+    fn loaded(&mut self, result: Result<(), NetFault>) -> Vec<Action> {
+        let origin = self.origin;
+        self.event(NetEvent::Loaded { origin, result })
+    }
+
+    fn event(&mut self, event: NetEvent) -> Vec<Action> {
+        let (now_ms, mut out) = (self.pair.now_ms, Vec::new());
+        self.node().net_event(event, now_ms, &mut out);
+        out
+    }
+
+    /// An import whose bytes are on their way.
+    fn begun(step: ImportStep) -> Self {
+        let mut imports = Self::new();
+        let out = imports.import(step);
+        let out = imports.opened(opened_at("b", &out).unwrap(), HOLD);
+        assert!(out.iter().any(is_load), "{out:?}");
+        imports
+    }
+}
+
+fn seal() -> ImportStep {
+    ImportStep::Seal { name: Some("t".to_owned()), metadata: None, is_pinned: false }
+}
+
+fn is_load(action: &Action) -> bool {
+    matches!(action, Action::Net(NetAction::Load { .. }))
+}
+
+fn releases(actions: &[Action]) -> Vec<u64> {
+    let hold = |action: &Action| match action {
+        Action::Net(NetAction::Release { hold, .. }) => Some(*hold),
+        _ => None,
+    };
+    actions.iter().filter_map(hold).collect()
+}
+
+fn answer_of(actions: &[Action], to: u64) -> Option<Result<ReplyBody, WireError>> {
+    actions.iter().find_map(|action| match action {
+        Action::Send { session, reply, .. } if *session == SessionId(to) => {
+            Some(reply.body.clone())
+        }
+        _ => None,
+    })
+}
+
+/// Regression test: a client of the target read an object that a drain was moving there. It got the
+/// answers of the one that moved it: that its bytes are there, which is no answer to a fetch, or why
+/// that one failed.
+#[test]
+fn a_reader_of_an_object_that_is_imported_gets_no_answer_of_the_import() {
+    for is_brought in [true, false] {
+        let mut imports = Imports::begun(ImportStep::Bring);
+        let out = imports.read();
+        let out = imports.opened(opened_at("b", &out).unwrap(), HOLD_OF_READER);
+        assert_eq!(releases(&out), [HOLD_OF_READER], "one transfer of an object at a time");
+        assert!(!out.iter().any(is_load) && answer_of(&out, READER).is_none(), "{out:?}");
+
+        let end = if is_brought { Ok(()) } else { Err(NetFault::Other("it failed".to_owned())) };
+        let mut out = imports.loaded(end);
+        assert_eq!(answer_of(&out, WRITER).unwrap().is_ok(), is_brought, "{out:?}");
+        if is_brought {
+            assert_eq!(answer_of(&out, READER), None, "the import is not over");
+            out = imports.import(seal());
+            let sealed = answer_of(&out, WRITER);
+            assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
+        }
+        assert_eq!(answer_of(&out, READER), None);
+        let token = opened_at("b", &out).expect("its object is asked for again");
+        let out = imports.opened(token, HOLD_OF_READER + 1);
+        assert!(out.iter().any(is_load), "{out:?}");
+        let out = imports.loaded(Ok(()));
+        let read = answer_of(&out, READER);
+        assert!(matches!(read, Some(Ok(ReplyBody::Fetched(Some(_))))), "{read:?}");
+    }
+}
