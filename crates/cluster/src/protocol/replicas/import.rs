@@ -166,12 +166,16 @@ impl NodeState {
         }
     }
 
-    /// Frees what was brought for sessions that have ended.
+    /// Ends imports for sessions that have ended. Transfers under way report their end themselves.
     pub(super) fn end_imports(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let loading = self.replicas.loading.iter();
-        let over = loading.filter(|(_, one)| one.is_brought && one.is_invalidated);
-        for origin in over.map(|(origin, _)| *origin).collect::<Vec<_>>() {
-            self.abort_replica(origin);
+        let over = loading.filter(|(_, one)| one.import.is_some() && one.is_invalidated);
+        let over = over.filter(|(_, one)| one.is_brought || !one.is_on_its_way);
+        let over = over.map(|(origin, one)| (*origin, one.is_brought));
+        for (origin, is_brought) in over.collect::<Vec<_>>() {
+            if is_brought {
+                self.abort_replica(origin);
+            }
             self.end_load(origin, Err(WireError::Closing), now_ms, out);
         }
     }

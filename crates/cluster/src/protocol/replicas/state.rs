@@ -134,15 +134,20 @@ impl Replicas {
         self.next
     }
 
-    /// Forgets the requests of an ended session. Work begun for it continues.
+    /// Forgets the requests of an ended session, and ends its imports. Other work begun for it
+    /// continues.
     pub(in crate::protocol) fn forget(&mut self, session: SessionId) {
+        let is_its = |import: &Option<ImportTarget>| {
+            import.as_ref().is_some_and(|import| import.session == session)
+        };
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
         self.listings.retain(|_, one| one.session != session);
         self.imported.retain(|(of, _), _| *of != session);
-        for loading in self.loading.values_mut().filter(|one| one.is_brought) {
-            loading.is_invalidated |=
-                loading.import.as_ref().is_some_and(|it| it.session == session);
+        // The home's answer finds no opening, and its hold is released.
+        self.openings.retain(|_, one| !is_its(&one.import));
+        for loading in self.loading.values_mut() {
+            loading.is_invalidated |= is_its(&loading.import);
         }
     }
 

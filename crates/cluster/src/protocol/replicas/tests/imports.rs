@@ -12,6 +12,8 @@ const HOLD_OF_READER: u64 = 10;
 struct Imports {
     pair: Pair,
     origin: ObjectId,
+    /// Free bytes of node a before the import.
+    free: Length,
     next: u64,
 }
 
@@ -22,7 +24,8 @@ impl Imports {
         pair.connect(WRITER, 42, None);
         assert_eq!(pair.reserve(WRITER, "t"), Ok(ReplyBody::Done));
         let origin = ObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };
-        Self { pair, origin, next: 100 }
+        let (free, _) = pair.nodes[0].home().free_bytes();
+        Self { pair, origin, free, next: 100 }
     }
 
     fn node(&mut self) -> &mut NodeState {
@@ -66,6 +69,19 @@ impl Imports {
         let (now_ms, mut out) = (self.pair.now_ms, Vec::new());
         self.node().net_event(event, now_ms, &mut out);
         out
+    }
+
+    /// The client was killed.
+    fn end_client(&mut self) {
+        let now_ms = self.pair.now_ms;
+        self.node().closed(SessionId(WRITER), false, now_ms);
+    }
+
+    fn check_nothing_is_left(&mut self) {
+        let free = self.free;
+        let node = self.node();
+        assert!(node.replicas.loading.is_empty() && node.replicas.openings.is_empty());
+        assert_eq!(node.home().free_bytes().0, free);
     }
 
     /// An import whose bytes are on their way.
@@ -131,5 +147,47 @@ fn a_reader_of_an_object_that_is_imported_gets_no_answer_of_the_import() {
         let out = imports.loaded(Ok(()));
         let read = answer_of(&out, READER);
         assert!(matches!(read, Some(Ok(ReplyBody::Fetched(Some(_))))), "{read:?}");
+    }
+}
+
+/// Regression test: a client was killed while the bytes of its object were on their way. They stayed
+/// in memory, and the hold at the home, for as long as both nodes ran.
+#[test]
+fn an_import_ends_with_its_client() {
+    // Its object is being opened.
+    let mut imports = Imports::new();
+    let out = imports.import(ImportStep::Bring);
+    imports.end_client();
+    assert!(imports.node().replicas.openings.is_empty());
+    let out = imports.opened(opened_at("b", &out).unwrap(), HOLD);
+    assert_eq!(releases(&out), [HOLD]);
+    assert!(!out.iter().any(is_load), "{out:?}");
+
+    // Its bytes are on their way.
+    for step in [ImportStep::Bring, seal()] {
+        for result in [Ok(()), Err(NetFault::Other("it failed".to_owned()))] {
+            let mut imports = Imports::begun(step.clone());
+            let free = imports.free;
+            assert!(imports.node().home().free_bytes().0 < free, "its memory is taken");
+            imports.end_client();
+            let out = imports.loaded(result);
+            assert_eq!(releases(&out), [HOLD]);
+            imports.check_nothing_is_left();
+        }
+    }
+
+    // They are here, or wait for room.
+    for is_brought in [true, false] {
+        let mut imports = Imports::begun(ImportStep::Bring);
+        if is_brought {
+            imports.loaded(Ok(()));
+        } else {
+            let origin = imports.origin;
+            imports.node().abort_replica(origin);
+            imports.node().replicas.loading.get_mut(&origin).unwrap().is_on_its_way = false;
+        }
+        imports.end_client();
+        assert_eq!(releases(&imports.pair.round()), [HOLD]);
+        imports.check_nothing_is_left();
     }
 }
