@@ -1,6 +1,9 @@
 //! Objects of node b that its clients have brought to node a.
 
+use farrow_store::Target;
+
 use super::*;
+use crate::protocol::moved_in::TakeRequest;
 
 /// The client of node b, with its connection to node a.
 const WRITER: u64 = 10;
@@ -190,4 +193,20 @@ fn an_import_ends_with_its_client() {
         assert_eq!(releases(&imports.pair.round()), [HOLD]);
         imports.check_nothing_is_left();
     }
+}
+
+/// Regression test: the target of a drain remembered each object that it took, for a question that
+/// only clients that seal ask again.
+#[test]
+fn a_taken_object_is_not_remembered_for_its_client() {
+    let mut imports = Imports::begun(ImportStep::Bring);
+    imports.loaded(Ok(()));
+    let (object, now_ms) = (imports.origin.lo, imports.pair.now_ms);
+    let ask = TakeRequest { from: "b", object, number: 1, name: "u", is_pinned: false };
+    let taken = imports.node().take_object(&ask, now_ms, &mut Vec::new());
+    let (hi, lo) = taken.unwrap();
+    let named = imports.node().home().find(Target::Name("u")).unwrap();
+    assert_eq!(named.id, ObjectId { hi, lo });
+    assert!(imports.node().replicas.imported.is_empty());
+    assert_eq!(imports.node().take_object(&ask, now_ms, &mut Vec::new()), Ok((hi, lo)));
 }
