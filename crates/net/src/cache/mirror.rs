@@ -7,7 +7,7 @@ use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{FileMap, Length, Span};
 
 use super::chunks::PartState;
-use super::state::{MirrorId, MirrorObjectId, PartsOutcome};
+use super::state::{MirrorId, MirrorObjectId, PartsMemory, PartsOutcome};
 use super::{Cache, FetchClaim, WAITERS_MAX};
 use crate::error::CacheError;
 
@@ -165,7 +165,9 @@ impl Drop for Mirror {
         let evictions = keys.into_iter().filter_map(|key| state.take_out(self.object(key)));
         let evictions: Vec<_> = evictions.collect();
         if self.is_file_retained.load(Ordering::Relaxed) {
-            evictions.iter().for_each(|eviction| state.forget(eviction, true));
+            for eviction in &evictions {
+                state.forget(eviction, PartsMemory::LeftInFile);
+            }
             state.remove_mirror(self.id);
             drop(state);
             self.cache.room_changed.notify_all();

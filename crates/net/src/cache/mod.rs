@@ -100,10 +100,10 @@ impl Cache {
 
     /// Frees the memory of parts that left the tables, and then their room.
     fn give_back<'a>(&'a self, evictions: Vec<EvictedParts>) -> MutexGuard<'a, CacheState> {
-        let punched: Vec<_> = evictions.iter().map(EvictedParts::punch).collect();
+        let memory: Vec<_> = evictions.iter().map(EvictedParts::punch).collect();
         let mut state = self.lock();
-        for (eviction, is_punched) in evictions.iter().zip(punched) {
-            state.forget(eviction, is_punched);
+        for (eviction, memory) in evictions.iter().zip(memory) {
+            state.forget(eviction, memory);
         }
         self.room_changed.notify_all();
         self.parts_changed.notify_all();

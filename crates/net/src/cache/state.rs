@@ -87,10 +87,24 @@ pub(super) struct EvictedParts {
     is_of_claim: bool,
 }
 
+/// What has become of the memory of parts that left the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PartsMemory {
+    /// It is free.
+    Freed,
+    /// It could not be freed, and stays charged.
+    Charged,
+    /// It stays in the file until that ends, for readers that have it mapped.
+    LeftInFile,
+}
+
 impl EvictedParts {
     /// Frees the memory. Called without the lock.
-    pub(super) fn punch(&self) -> bool {
-        self.spans.iter().all(|span| punch(&self.map, *span))
+    pub(super) fn punch(&self) -> PartsMemory {
+        match self.spans.iter().all(|span| punch(&self.map, *span)) {
+            true => PartsMemory::Freed,
+            false => PartsMemory::Charged,
+        }
     }
 }
 
@@ -303,9 +317,8 @@ impl CacheState {
         Some(EvictedParts { object: id, map, spans, parts, is_of_claim: true })
     }
 
-    /// Called after an attempt to free the memory of an eviction. If it failed, the memory stays
-    /// charged.
-    pub(super) fn forget(&mut self, eviction: &EvictedParts, is_punched: bool) {
+    /// Called after an attempt to free the memory of an eviction, or instead of one.
+    pub(super) fn forget(&mut self, eviction: &EvictedParts, memory: PartsMemory) {
         let Some(mirror) = self.mirrors.get_mut(&eviction.object.mirror) else {
             return;
         };
@@ -321,7 +334,7 @@ impl CacheState {
                 }
             }
         }
-        if !is_punched {
+        if memory == PartsMemory::Charged {
             return;
         }
         let (grain, section) = (mirror.grain, Span::new(Offset(0), mirror.map.length()));
@@ -340,6 +353,7 @@ impl CacheState {
             let is_punched = spans.peek().is_some_and(|span| span.contains(whole));
             // Otherwise, pages at its ends were shared with parts that left earlier.
             let is_free = is_punched
+                || memory == PartsMemory::LeftInFile
                 || whole.intersection(section).is_none_or(|rest| punch(&mirror.map, rest));
             if is_free {
                 self.used -= grain;

@@ -69,20 +69,31 @@ fn what_is_complete_is_claimed_by_nobody() {
     assert!(matches!(outside, Err(CacheError::NotInObject { object: 7, .. })), "{outside:?}");
 }
 
-/// Readers may still have the file mapped.
+/// Readers may still have the file mapped. Regression test: the ends of blocks within a chunk were
+/// freed, and with them pages that clients had mapped.
 #[test]
 fn a_kept_file_has_its_bytes_after_its_mirror() {
-    for is_kept in [false, true] {
+    let unaligned = span(10 * CHUNK_BYTES + 128, CHUNK_BYTES);
+    let within_one = span(20 * CHUNK_BYTES + 4096, 8192);
+    for (block, is_kept) in [chunks(3, 2), unaligned, within_one]
+        .into_iter()
+        .flat_map(|block| [(block, false), (block, true)])
+    {
         let (cache, mirror) = setup(4);
         if is_kept {
             mirror.keep_file();
         }
-        let held = mirror.insert(7, &[chunks(3, 2)], NO_TIME).unwrap();
-        fill(&held, &[chunks(3, 1)]).unwrap();
+        let held = mirror.insert(7, &[block], NO_TIME).unwrap();
+        fill(&held, &[block]).unwrap();
         let map = Arc::clone(mirror.map());
+        let committed = map.committed().unwrap();
         drop((held, mirror));
+        // Before the look at the bytes, which brings pages back.
+        let left = if is_kept { committed } else { Length(0) };
+        assert_eq!(map.committed().unwrap(), left, "{block}, kept: {is_kept}");
         let expected = if is_kept { 7 } else { 0 };
-        assert!(map.sealed(chunks(3, 1)).unwrap().iter().all(|byte| *byte == expected));
+        let bytes = map.sealed(block).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == expected), "{block}, kept: {is_kept}");
         assert_eq!((cache.stats().used, cache.stats().objects), (0, 0));
     }
 }
