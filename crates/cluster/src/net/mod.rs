@@ -51,7 +51,7 @@ pub use events::{NetAction, NetEvent, NetFault};
 pub(crate) use interests::Interests;
 use lazy::{LazyFiles, LazySource};
 use pool::{WaitGroup, WorkerPool};
-pub(crate) use source::Rules;
+pub(crate) use source::{HOLDS_PER_MEMBER_MAX, Rules};
 use source::{RegionSource, lock};
 use tickets::{PeerControl, TicketWaits};
 use transfer::{ReplicaMemory, TransferCost};

@@ -40,7 +40,7 @@ const RESTORE_AGAIN: Duration = Duration::from_millis(100);
 pub(super) const RESTORE_REFUSED: Duration = Duration::from_secs(1);
 
 /// Limit on the objects that one member holds.
-const HOLDS_PER_MEMBER_MAX: usize = 256;
+pub(crate) const HOLDS_PER_MEMBER_MAX: usize = 256;
 
 /// The access rules that the event loop set last.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
 use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, wish_of};
 use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault};
+use crate::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};
@@ -30,6 +30,10 @@ use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.
 const LAZY_OBJECTS_MAX: usize = 256;
+
+/// Limit of those of one home. Each keeps one of the holds that the home lends to this node, and other
+/// fetches need some.
+const LAZY_OBJECTS_OF_HOME_MAX: usize = HOLDS_PER_MEMBER_MAX / 2;
 
 /// Limit of ranges that one connection waits for.
 const PAGES_WAITING_MAX: usize = 64;
@@ -102,7 +106,8 @@ impl NodeState {
             out.push(release);
             return self.attach_lazy(file, waiting, out);
         }
-        if let Err(error) = self.room_for_lazy(bytes, now_ms, out) {
+        let room = self.hold_for_lazy(&node, out);
+        if let Err(error) = room.and_then(|()| self.room_for_lazy(bytes, now_ms, out)) {
             out.push(release);
             return answer_all(waiters, &Err(error), out);
         }
@@ -134,6 +139,16 @@ impl NodeState {
         self.replicas.lazy.all.insert(file, lazy);
         self.replicas.fetched_total += 1;
         self.attach_lazy(file, waiting, out);
+    }
+
+    /// Ensures that one more object may keep a hold at its home.
+    fn hold_for_lazy(&mut self, home: &str, out: &mut Vec<Action>) -> Result<(), WireError> {
+        if self.replicas.lazy.count_of(home) >= LAZY_OBJECTS_OF_HOME_MAX {
+            release_lazy(self.replicas.lazy.take_idle(u64::MAX), out);
+        }
+        let count = self.replicas.lazy.count_of(home) + 1;
+        let what = format!("objects of node {home:?} with pages on demand");
+        check_limit(&what, count, LAZY_OBJECTS_OF_HOME_MAX)
     }
 
     /// Ensures that all pages of one more object have room, so that no fault fails for lack of it.

@@ -99,6 +99,11 @@ impl LazyObjects {
         idle.into_iter().filter_map(|file| self.all.remove_entry(&file)).collect()
     }
 
+    /// Number of objects of this home.
+    pub(super) fn count_of(&self, home: &str) -> usize {
+        self.all.values().filter(|one| one.node == home).count()
+    }
+
     /// Bytes of all objects: each may be read whole.
     pub(super) fn bytes(&self) -> u64 {
         self.all.values().map(|one| one.bytes).sum()

@@ -35,12 +35,12 @@ use std::sync::{Arc, RwLock};
 
 use farrow_memory::Span;
 use farrow_store::StoreError;
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::ReplyBody;
 
 use super::Action;
 use super::action::answer_to;
 use super::state::NodeState;
-use crate::net::{Interests, NetAction, NetEvent, Rules};
+use crate::net::{Interests, NetAction, NetEvent, NetFault, Rules};
 use invalidation_notice::LastNotice;
 use state::Port;
 pub(super) use state::Replicas;
@@ -127,8 +127,16 @@ impl NodeState {
             opening.again.retain(|_, at_ms| *at_ms > now_ms);
             for node in nodes {
                 if is_late {
-                    let reason = format!("it was busy for {ROOM_MS_MAX} ms");
-                    opening.fault.get_or_insert(WireError::NodeLost { node, reason });
+                    let fault = match opening.refusals.remove(&node) {
+                        Some(lost @ NetFault::Lost(_)) => lost,
+                        Some(NetFault::Busy(why)) => {
+                            NetFault::Busy(format!("it was busy for {ROOM_MS_MAX} ms: {why}"))
+                        }
+                        _ => NetFault::Busy(format!("it was busy for {ROOM_MS_MAX} ms")),
+                    };
+                    let (what, cluster) = (opening.key.wish.to_string(), &self.cluster);
+                    let error = cluster.unreachable_by_net(&node)(fault, &what);
+                    opening.fault.get_or_insert(error);
                 } else {
                     opening.left.insert(node.clone());
                     out.push(opening.key.open_at(token, node));

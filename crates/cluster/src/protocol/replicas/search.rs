@@ -290,10 +290,11 @@ impl NodeState {
             Err(NetFault::Lost(why)) if is_without_net => {
                 opening.fault.get_or_insert(unreachable(NetFault::Other(why), &what));
             }
-            Err(NetFault::Busy(_) | NetFault::Lost(_))
+            Err(fault @ (NetFault::Busy(_) | NetFault::Lost(_)))
                 if now_ms < opening.deadline_ms && (!is_lost || now_ms < opening.lost_ms) =>
             {
                 opening.again.insert(node.to_owned(), now_ms + BUSY_PAUSE_MS);
+                opening.refusals.insert(node.to_owned(), fault);
             }
             Err(fault) => {
                 opening.fault.get_or_insert(unreachable(fault, &what));

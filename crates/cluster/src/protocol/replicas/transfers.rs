@@ -9,8 +9,8 @@ use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
-use crate::net::NetAction;
 use crate::net::query::{Brought, NetQuery};
+use crate::net::{NetAction, NetFault};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
 use crate::protocol::identity::SessionId;
@@ -68,6 +68,8 @@ pub(in crate::protocol) struct Opening {
     pub(in crate::protocol) left: BTreeSet<String>,
     /// Nodes to ask again, and when.
     pub(in crate::protocol) again: BTreeMap<String, u64>,
+    /// Why these nodes did not open it when they were asked last.
+    pub(in crate::protocol) refusals: BTreeMap<String, NetFault>,
     /// Nodes that are asked if the first ones do not have the object.
     pub(in crate::protocol) rest: BTreeSet<String>,
     /// Whether the name's authority is being asked which node to ask first.
@@ -101,6 +103,7 @@ impl Opening {
             late: Vec::new(),
             left: nodes.into_iter().collect(),
             again: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             rest: BTreeSet::new(),
             is_hint_awaited: false,
             fault: None,

@@ -3,6 +3,7 @@
 use farrow_wire::{LazyObject, Listen, OpenLazy, WireTarget};
 
 use super::*;
+use crate::net::HOLDS_PER_MEMBER_MAX;
 
 const READER: &str = "b";
 const BLOCK: u64 = 1 << 20;
@@ -16,12 +17,17 @@ struct LazyReader {
 
 /// An object with two blocks, which have moved since its seal.
 fn large(home: &NodeState, lo: u64) -> Opened {
+    with_blocks(home, lo, BLOCK)
+}
+
+/// As [`large`], with blocks of this length.
+fn with_blocks(home: &NodeState, lo: u64, length: u64) -> Opened {
     let origins =
-        [8 << 20, 4 << 20].map(|offset| Span::new(Offset(offset), Length(BLOCK))).to_vec();
+        [8 << 20, 4 << 20].map(|offset| Span::new(Offset(offset), Length(length))).to_vec();
     let head = SpillHead {
         id: ObjectId { hi: home.home().uid().0, lo },
         kind: ObjectKind::Table,
-        size: Length(2 * BLOCK),
+        size: Length(2 * length),
         descriptor_bytes: 3,
         metadata_bytes: 0,
         origins,
@@ -35,7 +41,7 @@ fn large(home: &NodeState, lo: u64) -> Opened {
         metadata_crc: 0,
         sealed_at_ns: 1,
     };
-    let blocks = [0, 3 * BLOCK].map(|offset| Span::new(Offset(offset), Length(BLOCK))).to_vec();
+    let blocks = [0, 3 * BLOCK].map(|offset| Span::new(Offset(offset), Length(length))).to_vec();
     Opened { blocks, entry: brought.encode().unwrap(), inline: Vec::new() }
 }
 
@@ -96,13 +102,26 @@ impl LazyReader {
 
     /// A further connection, which asks for an object.
     fn open(&mut self, is_again: bool) -> (u64, Vec<Action>) {
+        self.open_target(WireTarget::Name("t".to_owned()), is_again)
+    }
+
+    fn open_target(&mut self, target: WireTarget, is_again: bool) -> (u64, Vec<Action>) {
         self.next += 1;
         let (session, now_ms) = (self.next, self.pair.now_ms);
         let peer = PeerIdentity { pid: 42, start_time: 1, uid: 0, remote_client: None };
         self.node().opened(SessionId(session), peer, now_ms);
-        let (client, target) = (self.client.clone(), WireTarget::Name("t".to_owned()));
+        let client = self.client.clone();
         let open = OpenLazy { client, target, is_again, wait_ms: 60_000 };
         (session, self.send(session, RequestBody::OpenLazy(open)))
+    }
+
+    /// A further connection, which asks for a small object by its id; the answer.
+    fn open_small(&mut self, lo: u64) -> (u64, Vec<Action>) {
+        let hi = self.pair.nodes[0].home().uid().0;
+        let (session, asked) = self.open_target(WireTarget::Id(hi, lo), false);
+        let token = opened_at("a", &asked).unwrap();
+        let result = Ok((lo, with_blocks(&self.pair.nodes[0], lo, 64 << 10)));
+        (session, self.event(NetEvent::Opened { token, node: "a".to_owned(), result }))
     }
 
     fn event(&mut self, event: NetEvent) -> Vec<Action> {
@@ -241,6 +260,52 @@ fn room_for_all_pages_is_reserved() {
     let out = reader.opened(&asked, 11, 2 << 32);
     assert!(lazy_answer(&out, third).is_some(), "{out:?}");
     assert!(out.iter().any(is_release));
+}
+
+/// Regression test: each such object keeps a hold at its home. A client that opened as many as a home
+/// lends took all of them, and each other get of its node from there failed after a minute.
+#[test]
+fn objects_with_pages_on_demand_leave_holds_for_other_gets() {
+    let mut reader = LazyReader::new();
+    let max = HOLDS_PER_MEMBER_MAX as u64 / 2;
+    let mut first = None;
+    for number in 1..=max {
+        let (session, out) = reader.open_small(number << 32);
+        assert!(lazy_answer(&out, session).is_some(), "{number}: {out:?}");
+        first.get_or_insert(session);
+    }
+    let (session, out) = reader.open_small((max + 1) << 32);
+    let refused = answer_of(&out, session);
+    let Some(Err(WireError::TooMany { what, max: of_answer })) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((what.as_str(), of_answer), ("objects of node \"a\" with pages on demand", max));
+    assert!(out.iter().any(is_release));
+    // What nobody reads any more makes room.
+    reader.close(first.unwrap());
+    let (session, out) = reader.open_small((max + 2) << 32);
+    assert!(lazy_answer(&out, session).is_some(), "{out:?}");
+}
+
+/// Regression test: a home that lent no more holds was reported as lost.
+#[test]
+fn a_home_that_stays_busy_is_not_reported_as_lost() {
+    let mut reader = LazyReader::new();
+    let (session, asked) = reader.open(false);
+    let token = opened_at("a", &asked).unwrap();
+    let result = Err(NetFault::Busy("b reads 256 objects, at most 256".to_owned()));
+    let out = reader.event(NetEvent::Opened { token, node: "a".to_owned(), result });
+    assert_eq!(answer_of(&out, session), None);
+    let now_ms = reader.pair.now_ms;
+    reader.node().replicas.openings.get_mut(&token).unwrap().deadline_ms = now_ms;
+    let out = reader.wait(1_000);
+    let answer = answer_of(&out, session);
+    let Some(Err(WireError::NodeUnreachable { node, reason, .. })) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(node, "a");
+    let expected = "it was busy for 60000 ms: b reads 256 objects, at most 256";
+    assert!(reason.ends_with(expected), "{reason}");
 }
 
 #[test]
