@@ -56,10 +56,22 @@ impl Home {
         policy: &dyn EvictionPolicy,
         need: Need,
     ) -> Result<Evicted, StoreError> {
-        let asked = match need {
-            Need::Bytes(asked) => asked,
-            Need::Run(bytes) => return self.make_room(policy, &Room::of_run(bytes)),
-        };
+        match need {
+            Need::Bytes(asked) => self.evict_bytes(policy, asked, &mut |_| {}),
+            Need::Run(bytes) => self.make_room(policy, &Room::of_run(bytes)),
+        }
+    }
+
+    /// As [`Home::evict_for`], for bytes. Reports each object that was evicted, also before an error.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn evict_bytes(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        asked: Length,
+        on_evicted: &mut dyn FnMut(ObjectId),
+    ) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
         for _ in 0..ROUNDS_MAX {
             let left = Length(asked.0.saturating_sub(evicted.bytes.0));
@@ -67,6 +79,7 @@ impl Home {
             for id in self.victims(policy, Need::Bytes(left))? {
                 match self.evict_by(policy, id)? {
                     Some(bytes) => {
+                        on_evicted(id);
                         evicted.objects += 1;
                         evicted.bytes.0 += bytes.0;
                     }

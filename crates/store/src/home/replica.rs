@@ -73,6 +73,12 @@ impl EvictionPolicy for ReplicasFirst {
 }
 
 impl Home {
+    /// Number of replicas that can be found.
+    #[must_use]
+    pub fn replica_count(&self) -> usize {
+        self.replicas.len()
+    }
+
     /// Allocate memory for a replica of the object in `head`. Returns its blocks, each as long as
     /// in the head.
     ///

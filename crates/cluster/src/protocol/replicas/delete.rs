@@ -86,8 +86,8 @@ impl NodeState {
         };
         match (found, &full) {
             (Ok(entry), _) if entry.is_replica => {
-                let mut all = self.replicas.by_origin.values();
-                let home = all.find(|one| one.local == entry.id).map(|one| one.node.clone());
+                let known = self.replicas.made.get_local(entry.id);
+                let home = known.map(|(_, one)| one.node.clone());
                 Ok(home.into_iter().collect())
             }
             (Ok(_), _) | (Err(_), WireTarget::Id(..)) => Ok(Vec::new()),
@@ -115,11 +115,8 @@ impl NodeState {
             let Ok(full) = self.full_target(slot, target) else { continue };
             let full = match (&full, self.home.find(store_target(&full))) {
                 (WireTarget::Id(hi, _), Ok(entry)) if *hi == self.home.uid().0 => {
-                    let origin = self.replicas.by_origin.iter();
-                    let origin = origin.filter(|(_, one)| one.local == entry.id);
-                    let mut origin =
-                        origin.map(|((origin, _), _)| WireTarget::Id(origin.hi, origin.lo));
-                    origin.next_back().unwrap_or(full)
+                    let known = self.replicas.made.get_local(entry.id);
+                    known.map_or(full, |((origin, _), _)| WireTarget::Id(origin.hi, origin.lo))
                 }
                 _ => full,
             };

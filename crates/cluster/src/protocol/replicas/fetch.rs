@@ -2,13 +2,14 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    Home, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
+    Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
     own_name,
 };
 use farrow_wire::{Extent, WireError};
 
+use super::replica_table::Replica;
 use super::search::{LocalReplica, answer_all, fetched};
-use super::state::{Replica, Replicas};
+use super::state::Replicas;
 use super::transfers::{FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX};
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
@@ -197,18 +198,22 @@ impl NodeState {
         max: u64,
         bytes: Length,
     ) -> Result<(), WireError> {
-        self.sweep_replicas();
-        let loading = self.replicas.loading.values().filter(|one| one.is_on_its_way);
-        let loading = loading.filter_map(|one| Home::replica_bytes(&one.head));
-        let used = self.replicas.by_origin.values().map(|one| one.bytes);
-        let used: u64 = used.chain(loading.map(|bytes| bytes.0)).sum();
-        let excess = used.saturating_add(bytes.0).saturating_sub(max);
+        let excess_of = |used: u64| used.saturating_add(bytes.0).saturating_sub(max);
+        let mut used = self.replicas.used_bytes();
+        // A look at all of them is long: only if some were evicted for other objects.
+        if excess_of(used) > 0 && self.replicas.made.len() != self.home.replica_count() {
+            self.sweep_replicas();
+            used = self.replicas.used_bytes();
+        }
+        let excess = excess_of(used);
         if excess == 0 {
             return Ok(());
         }
-        let evicted = self.home.evict_for(&ReplicasFirst, Need::Bytes(Length(excess)));
+        let mut evicted_ids = Vec::new();
+        let evicted =
+            self.home.evict_bytes(&ReplicasFirst, Length(excess), &mut |id| evicted_ids.push(id));
+        self.replicas.forget_evicted(evicted_ids);
         let evicted = evicted.map_err(store_error)?;
-        self.sweep_replicas();
         if evicted.bytes.0 >= excess {
             return Ok(());
         }
@@ -225,24 +230,17 @@ impl NodeState {
 
     /// Forgets evicted replicas.
     fn sweep_replicas(&mut self) {
-        let home = &self.home;
-        let Replicas { by_origin, named_parts, port, .. } = &mut self.replicas;
-        by_origin.retain(|(origin, part), replica| {
-            let is_there = home.find(Target::Id(replica.local)).is_ok();
-            if let Some(port) = port.as_ref().filter(|_| !is_there && part.is_none()) {
-                port.interests.hide_replica(*origin);
-            }
-            is_there
-        });
-        named_parts
-            .retain(|key, origin| by_origin.contains_key(&(*origin, key.extent.part().cloned())));
+        let is_evicted = |local: &ObjectId| self.home.find(Target::Id(*local)).is_err();
+        let locals = self.replicas.made.iter().map(|(_, replica)| replica.local);
+        let evicted = locals.filter(is_evicted).collect();
+        self.replicas.forget_evicted(evicted);
     }
 
     /// Forgets evicted replicas once they may be half of the remembered ones.
     fn sweep_replicas_sometimes(&mut self) {
-        if self.replicas.by_origin.len() >= self.replicas.sweep_at {
+        if self.replicas.made.len() >= self.replicas.sweep_at {
             self.sweep_replicas();
-            self.replicas.sweep_at = REMEMBERED_MIN.max(2 * self.replicas.by_origin.len());
+            self.replicas.sweep_at = REMEMBERED_MIN.max(2 * self.replicas.made.len());
         }
     }
 
@@ -300,7 +298,7 @@ impl NodeState {
                         FetchKey { wish: NetQuery::Name(full), extent: Extent::Part(part.clone()) };
                     self.replicas.named_parts.insert(key, origin);
                 }
-                self.replicas.by_origin.insert((origin, part), replica);
+                self.replicas.made.insert((origin, part), replica);
                 self.sweep_replicas_sometimes();
                 self.replicas.fetched_total += 1;
                 self.replicas.fetched_bytes_total += bytes;

@@ -62,15 +62,14 @@ impl NodeState {
         if farrow_store::failpoints::is_faulty("replicas.retained") {
             return;
         }
-        let Replicas { by_origin, named_parts, port, lazy, .. } = &mut self.replicas;
+        let Replicas { made, named_parts, port, lazy, .. } = &mut self.replicas;
         lazy.outdate(|of, _| of == origin);
         if let Some(port) = port {
             port.interests.hide_replica(origin);
         }
-        let of_it = by_origin.range((origin, None)..).take_while(|((of, _), _)| *of == origin);
-        let keys: Vec<_> = of_it.map(|(key, _)| key.clone()).collect();
-        named_parts.retain(|_, of| *of != origin || keys.is_empty());
-        for replica in keys.iter().filter_map(|key| by_origin.remove(key)) {
+        let removed = made.remove_all_of(origin);
+        named_parts.retain(|_, of| *of != origin || removed.is_empty());
+        for replica in removed {
             match self.home.delete(Target::Id(replica.local)) {
                 Ok(_) | Err(StoreError::NotFound { .. }) => {}
                 Err(error) => tracing::error!(%origin, %error, "a replica cannot be dropped"),
@@ -81,7 +80,7 @@ impl NodeState {
     /// Drops all replicas: this node's incarnation is over, and no home recalls them any more.
     pub(in crate::protocol) fn drop_all_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.replicas.lazy.outdate(|_, _| true);
-        let replicas = self.replicas.by_origin.values().map(|one| one.node.clone());
+        let replicas = self.replicas.made.iter().map(|(_, one)| one.node.clone());
         let loading = self.replicas.loading.values().map(|one| one.node.clone());
         let openings = self.replicas.openings.values().flat_map(|one| one.left.iter().cloned());
         for node in replicas.chain(loading).chain(openings).collect::<BTreeSet<_>>() {
@@ -98,7 +97,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         self.replicas.lazy.outdate(|_, of| of == node);
-        let of_it = self.replicas.by_origin.iter().filter(|(_, replica)| replica.node == node);
+        let of_it = self.replicas.made.iter().filter(|(_, replica)| replica.node == node);
         for origin in of_it.map(|((origin, _), _)| *origin).collect::<BTreeSet<_>>() {
             self.drop_replica(origin);
         }

@@ -23,6 +23,7 @@ mod lazy;
 mod lazy_objects;
 mod listings;
 mod replace;
+mod replica_table;
 mod search;
 mod senders;
 mod state;

@@ -181,7 +181,7 @@ impl NodeState {
 
     /// The replica of an object, or of a part of it, if it still exists.
     pub(super) fn replica_of(&self, origin: ObjectId, part: Option<&PartSpec>) -> Option<ObjectId> {
-        let local = self.replicas.by_origin.get(&(origin, part.cloned()))?.local;
+        let local = self.replicas.made.get(&(origin, part.cloned()))?.local;
         self.home.find(Target::Id(local)).is_ok().then_some(local)
     }
 

@@ -1,14 +1,15 @@
 //! State of all replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::Length;
 use farrow_store::{Home, NamespaceId, ObjectId};
-use farrow_wire::{PartSpec, WireTarget};
+use farrow_wire::WireTarget;
 
 use super::lazy_objects::LazyObjects;
+use super::replica_table::ReplicaTable;
 use super::transfers::{FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, SenderQuestion};
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
@@ -32,13 +33,6 @@ impl fmt::Debug for Port {
     }
 }
 
-#[derive(Debug)]
-pub(in crate::protocol) struct Replica {
-    pub(in crate::protocol) local: ObjectId,
-    pub(in crate::protocol) node: String,
-    pub(in crate::protocol) bytes: u64,
-}
-
 /// State of all replicas.
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Replicas {
@@ -50,8 +44,9 @@ pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) senders: BTreeMap<u64, SenderQuestion>,
     /// Objects that were imported between two requests of their clients.
     pub(in crate::protocol) imported: BTreeMap<(SessionId, ObjectId), ObjectId>,
-    /// Replicas of objects and of parts of objects. Those that were evicted stay until a sweep.
-    pub(in crate::protocol) by_origin: BTreeMap<(ObjectId, Option<PartSpec>), Replica>,
+    /// Replicas of objects and of parts of objects. Those that were evicted for other objects stay
+    /// until a sweep.
+    pub(in crate::protocol) made: ReplicaTable,
     /// The objects whose parts were found by name.
     pub(in crate::protocol) named_parts: BTreeMap<FetchKey, ObjectId>,
     /// Number of replicas at which the next sweep is due.
@@ -132,6 +127,32 @@ impl Replicas {
     pub(in crate::protocol) fn token(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    /// Bytes of all replicas, with those on their way.
+    pub(in crate::protocol) fn used_bytes(&self) -> u64 {
+        let loading = self.loading.values().filter(|one| one.is_on_its_way);
+        let loading = loading.filter_map(|one| Home::replica_bytes(&one.head));
+        loading.map(|bytes| bytes.0).sum::<u64>().saturating_add(self.made.bytes())
+    }
+
+    /// Forgets replicas that were evicted.
+    pub(in crate::protocol) fn forget_evicted(&mut self, evicted: Vec<ObjectId>) {
+        let Self { made, named_parts, port, .. } = self;
+        let mut of_parts = BTreeSet::new();
+        for (origin, part) in evicted.into_iter().filter_map(|local| made.remove_local(local)) {
+            if part.is_some() {
+                of_parts.insert(origin);
+            } else if let Some(port) = port {
+                port.interests.hide_replica(origin);
+            }
+        }
+        if !of_parts.is_empty() {
+            let is_made = |key: &FetchKey, of: ObjectId| {
+                made.get(&(of, key.extent.part().cloned())).is_some()
+            };
+            named_parts.retain(|key, of| !of_parts.contains(of) || is_made(key, *of));
+        }
     }
 
     /// Forgets the requests of an ended session, and ends its imports. Other work begun for it

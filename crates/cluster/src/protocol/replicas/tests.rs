@@ -1,11 +1,13 @@
 //! Answers of other nodes that come late: to an earlier notice, or from an earlier life. Two nodes
 //! of one cluster; the test is their network.
 //!
+//! * `cache`: the limit on replicas.
 //! * `costs`: what nodes measure of each other.
 //! * `imports`: objects that clients of another node put.
 //! * `lazy`: objects whose pages are brought as clients read them.
 //! * `senders`: from which node a large object is fetched.
 
+mod cache;
 mod costs;
 mod imports;
 mod lazy;
@@ -19,7 +21,7 @@ use farrow_memory::{Access, Length, Offset, Region, Span};
 use farrow_net::frame::Opened;
 use farrow_net::source::MemberLife;
 use farrow_store::{
-    Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions, RemoteClient, SpillHead,
+    Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions, RemoteClient, SpillHead, Target,
 };
 use farrow_wire::{
     Extent, Hello, ImportStep, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
@@ -351,8 +353,12 @@ fn a_home_that_started_again_takes_all_objects_for_replicated() {
 
 /// The description of an object of a home, as its data server sends it.
 fn described(home: &NodeState) -> Opened {
+    described_as(home, 1 << 32)
+}
+
+fn described_as(home: &NodeState, lo: u64) -> Opened {
     let head = SpillHead {
-        id: ObjectId { hi: home.home().uid().0, lo: 1 << 32 },
+        id: ObjectId { hi: home.home().uid().0, lo },
         kind: ObjectKind::Bytes,
         size: Length(100),
         descriptor_bytes: 0,

@@ -1,7 +1,5 @@
 //! Objects of node b that its clients have brought to node a.
 
-use farrow_store::Target;
-
 use super::*;
 use crate::protocol::moved_in::TakeRequest;
 

@@ -332,7 +332,7 @@ fn a_recalled_object_becomes_no_replica_at_any_step() {
         assert!(releases(&out, "a").contains(&HOLD), "step {step}: {out:?}");
         let at_c = if step == 0 { vec![] } else { vec![HOLD_AT_C] };
         assert_eq!(releases(&out, "c"), at_c, "step {step}");
-        assert!(reader.pair.nodes[1].replicas.by_origin.is_empty(), "step {step}");
+        assert!(reader.pair.nodes[1].replicas.made.len() == 0, "step {step}");
     }
 }
 
