@@ -19,6 +19,7 @@ mod serving;
 mod source;
 mod tickets;
 mod transfer;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -32,7 +33,6 @@ use std::time::Duration;
 
 use farrow_memory::sync::AtomicU64;
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
-use farrow_net::cache::MirrorHold;
 use farrow_net::pack::{PackMode, PackingOptions};
 use farrow_net::peer::{Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
@@ -41,8 +41,6 @@ use farrow_net::server::RdmaHome;
 use farrow_net::server::{DataServer, ServerOptions};
 use farrow_net::source::{HoldId, MemberLife, Source};
 use farrow_net::ticket::Ticket;
-use farrow_store::ObjectId;
-use farrow_wire::PartSpec;
 
 use crate::endpoint;
 use crate::protocol::SessionId;
@@ -55,12 +53,7 @@ pub(crate) use source::{HOLDS_PER_MEMBER_MAX, Rules};
 use source::{RegionSource, lock};
 use tickets::{PeerControl, TicketWaits};
 use transfer::{ReplicaMemory, TransferCost};
-
-/// Most threads for one node that open objects, and that transfer them. Each works on one object at
-/// a time.
-const OPENING_THREADS: usize = 4;
-const LOADING_THREADS: usize = 4;
-const PAGES_THREADS: usize = 4;
+use workers::{NetJob, PeerWorkers};
 
 /// Most threads that wait for the end of connections, each to one node.
 const ENDING_THREADS: usize = 16;
@@ -71,28 +64,12 @@ const CUT_MAX: Duration = Duration::from_secs(20);
 /// Events handled in one turn of the event loop.
 const EVENTS_PER_TURN: usize = 64;
 
-/// A job that waits for one node.
-enum NetJob {
-    Open { token: u64, peer: Arc<Peer>, want: Vec<u8>, part: Option<PartSpec> },
-    Load { origin: ObjectId, peer: Arc<Peer>, hold: u64, pieces: Vec<Piece> },
-    Pages { token: u64, peer: Arc<Peer>, hold: u64, object: MirrorHold, ranges: Vec<Span> },
-    Resolve { node: String, address: String, section: u64 },
-}
-
 /// What has ended, and waits for its threads.
 struct Ending {
     /// A member whose connections here end, and whose holds are released then.
     member: Option<MemberLife>,
     /// Already lost, so that its threads end.
     peer: Option<Arc<Peer>>,
-}
-
-/// The threads for one node.
-struct PeerWorkers {
-    opens: WorkerPool<NetJob>,
-    loads: WorkerPool<NetJob>,
-    /// A reader is stopped until its pages have come.
-    pages: WorkerPool<NetJob>,
 }
 
 /// State shared by the threads.
@@ -395,22 +372,12 @@ impl Net {
 
     fn push(&mut self, node: &str, job: NetJob) {
         let of_node = self.pools.entry(node.to_owned()).or_insert_with(|| {
-            let pool = |threads| {
+            PeerWorkers::new(|threads| {
                 let shared = Arc::clone(&self.shared);
                 WorkerPool::new(&self.group, threads, move |job| work(&shared, job))
-            };
-            PeerWorkers {
-                opens: pool(OPENING_THREADS),
-                loads: pool(LOADING_THREADS),
-                pages: pool(PAGES_THREADS),
-            }
+            })
         });
-        let pool = match job {
-            NetJob::Load { .. } => &of_node.loads,
-            NetJob::Pages { .. } => &of_node.pages,
-            NetJob::Open { .. } | NetJob::Resolve { .. } => &of_node.opens,
-        };
-        if let Err((job, error)) = pool.push(job) {
+        if let Err((job, error)) = of_node.pool_of(&job).push(job) {
             tracing::error!(node, %error, "no thread for the network fabric");
             fail(&self.shared, job, &error);
         }

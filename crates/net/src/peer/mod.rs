@@ -42,8 +42,8 @@ use shared::PeerShared;
 pub use shared::{DaemonControl, OpenedObject, PeerOptions};
 
 /// Maximum size of a fetch on the small connection: two chunks, as for a page fault and the chunk
-/// after it.
-const SMALL_FETCH_BYTES_MAX: u64 = 128 << 10;
+/// after it. Such a fetch never waits behind bulk data.
+pub const SMALL_FETCH_BYTES_MAX: u64 = 128 << 10;
 
 /// Result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
