@@ -5,6 +5,8 @@
 //! module, and their results return as [`NetEvent`].
 
 pub(crate) mod broadcast;
+#[cfg(test)]
+mod connect_test;
 mod events;
 mod faults;
 mod interests;
@@ -334,7 +336,8 @@ impl Net {
     }
 
     fn connect(&mut self, node: &str, address: &str, section: u64) -> Result<(), String> {
-        if self.peers.get(node).is_some_and(|(at, _)| at == address) {
+        let known = self.peers.get(node);
+        if known.is_some_and(|(at, peer)| at == address && peer.section().0 == section) {
             return Ok(());
         }
         let Ok(at) = address.parse::<SocketAddr>() else {
@@ -359,7 +362,7 @@ impl Net {
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
         let peer = (address.to_owned(), Arc::new(peer));
         if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
-            earlier.lose("it listens elsewhere now");
+            earlier.lose("it listens elsewhere, or has other memory now");
             self.end_later(Ending { member: None, peer: Some(earlier) });
         }
         Ok(())

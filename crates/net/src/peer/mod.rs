@@ -178,6 +178,12 @@ impl Peer {
         small::open(&self.small, want)
     }
 
+    /// Length of the peer's data section, as its connections expect it.
+    #[must_use]
+    pub fn section(&self) -> Length {
+        self.shared.options.section
+    }
+
     /// Ends a hold at the peer. Waits for nothing, so an event loop may call it: a thread sends the
     /// release. Without an answer, the next connection repeats it.
     pub fn release(&self, hold: HoldId) {

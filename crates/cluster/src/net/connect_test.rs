@@ -1,0 +1,42 @@
+//! Connections to the data servers of other nodes.
+
+use std::sync::Arc;
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Length, Region};
+use farrow_net::pack::PackMode;
+use farrow_net::records::Credentials;
+use farrow_store::{Home, Layout, RegionOptions};
+
+use super::{Net, NetAction, NetOptions};
+
+/// Regression test: a node started again with other memory at the same address. No connection to it
+/// was made until a view of the cluster without it had been seen: each had the old length.
+#[test]
+fn a_node_with_other_memory_at_the_same_address_is_connected_anew() {
+    let options = RegionOptions::for_capacity(Length(1 << 20));
+    let geometry = Layout::new(&options).unwrap().geometry;
+    let fabric = Arc::new(ShmFabric::memfd("connect", geometry).unwrap());
+    let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
+    let _home = Home::create(Arc::clone(&region), &options, 0).unwrap();
+    let options = NetOptions {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        credentials: Credentials::Plain,
+        rules: Arc::default(),
+        packing: PackMode::Off,
+        #[cfg(feature = "rdma")]
+        rdma: None,
+    };
+    let mut net = Net::start(&region, options).unwrap();
+    let mut connect = |address: &str, section| {
+        let (node, address) = ("b".to_owned(), address.to_owned());
+        net.perform(NetAction::Connect { node, address, section });
+        net.peer("b").unwrap()
+    };
+    let first = connect("127.0.0.1:9", 1 << 20);
+    assert!(Arc::ptr_eq(&first, &connect("127.0.0.1:9", 1 << 20)), "nothing has changed");
+    let second = connect("127.0.0.1:9", 1 << 21);
+    assert_eq!(second.section(), Length(1 << 21));
+    let third = connect("127.0.0.1:10", 1 << 21);
+    assert!(!Arc::ptr_eq(&second, &third), "it listens elsewhere");
+}
