@@ -7,16 +7,18 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Home, LONG, Reader, STALL, member, span, until};
-use farrow_memory::Span;
+use common::{Home, LONG, Reader, STALL, member, memory, span, until};
+use farrow_memory::{Offset, Span};
 use farrow_net::NetError;
 use farrow_net::frame::{
     ConnectionClass, ENDPOINT_BYTES, ErrorCode, FrameHeader, HEADER_BYTES, Op, Opened, PeerHello,
     VERSION, decode_ranges, encode_ranges, piece,
 };
+use farrow_net::peer::{Piece, Placement};
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
@@ -148,6 +150,53 @@ fn a_home_that_lies_is_cut_with_a_reason() {
             assert!(is_it, "lie {number}, {range}: {reason}");
         }
     }
+}
+
+/// Regression test: a home sent notices instead of the bytes. Each began the stall limit of the
+/// connection anew, so that the read lasted until its own limit.
+#[test]
+fn notices_in_place_of_bytes_do_not_keep_a_read_waiting() {
+    let address = lying_home(|stream, _, _| {
+        loop {
+            send(stream, Op::Invalidate, 1, 1, &[])?;
+            thread::sleep(STALL / 20);
+        }
+    });
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Reader::plain(&home, address, STALL);
+    let (opened, held) = reader.open(1);
+    let failed = reader.peer.fetch(&held, opened.hold, &[span(70_000, 10)], LONG);
+    assert!(matches!(failed, Err(NetError::Connection { .. })), "{failed:?}");
+}
+
+/// Regression test: a home answered opens and never a read. The read had failed, and waited for the
+/// end of its connection, which the answers kept alive.
+#[test]
+fn a_read_that_is_never_answered_ends_while_other_requests_are() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Arc::new(Reader::plain(&home, lying_home(|_, _, _| Ok(())), STALL));
+    let hold = reader.peer.open(&want(1)).unwrap().hold;
+    let (done, ended) = channel();
+    let of_thread = Arc::clone(&reader);
+    let reading = thread::spawn(move || {
+        let piece = Piece { from: span(0, 10), to: Offset(0) };
+        let placement = Placement::new(memory(1 << 16), vec![piece]).unwrap();
+        let read = of_thread.peer.read(placement, hold, STALL);
+        done.send(read).unwrap();
+    });
+    let until = Instant::now() + LONG;
+    let read = loop {
+        let _ = reader.peer.open(&want(1));
+        if let Ok(read) = ended.recv_timeout(STALL / 20) {
+            break Some(read);
+        }
+        if Instant::now() > until {
+            break None;
+        }
+    };
+    reader.peer.lose("the test is over");
+    reading.join().unwrap();
+    assert!(matches!(read, Some(Err(NetError::Deadline { .. }))), "{read:?}");
 }
 
 #[test]

@@ -214,16 +214,20 @@ impl Fetch {
     }
 
     /// Waits until no connection holds a request of a placed fetch. A mirror needs no wait: these
-    /// requests keep its bytes claimed.
-    pub(super) fn wait_for_writers(self: &Arc<Self>) {
+    /// requests keep its bytes claimed. After `patience`, `cut` ends connections that hold one.
+    pub(super) fn wait_for_writers(self: &Arc<Self>, patience: Duration, cut: impl Fn()) {
         if matches!(self.destination, Destination::Placed(_)) {
-            // Bounded: a stalled connection ends, and drops its requests.
+            let begin = Instant::now();
             let mut looks = 0;
             while Arc::strong_count(self) > 1 {
                 looks += 1;
                 match looks < YIELDS_MAX {
                     true => std::thread::yield_now(),
                     false => std::thread::sleep(Duration::from_micros(200)),
+                }
+                // A stalled connection ends by itself, and one that answers others does not.
+                if looks > YIELDS_MAX && begin.elapsed() > patience {
+                    cut();
                 }
             }
         }

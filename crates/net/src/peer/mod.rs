@@ -296,8 +296,8 @@ impl Peer {
 
     /// Fetches ranges of an object that `hold` holds at the peer to other offsets of a map. Each
     /// range must be within one block of the object. After return, no thread writes to these
-    /// offsets, even on error. The call may therefore exceed `time` by the stall limit of a
-    /// connection.
+    /// offsets, even on error. The call may therefore exceed `time`, until connections that owe
+    /// bytes have stalled or are ended.
     ///
     /// # Errors
     /// [`NetError::Connection`], [`NetError::Refused`], [`NetError::Lost`], [`NetError::Busy`],
@@ -329,7 +329,7 @@ impl Peer {
         let outcome = sent.and_then(|()| {
             fetch.wait(&self.shared, begin, time).inspect_err(|_| self.queue.remove(&fetch))
         });
-        fetch.wait_for_writers();
+        fetch.wait_for_writers(self.shared.patience(), || small::cut_reads_of(&self.small, &fetch));
         outcome
     }
 

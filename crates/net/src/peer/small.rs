@@ -299,6 +299,19 @@ pub(super) fn fetch(small: &Arc<Small>, fetch: &Arc<Fetch>, hold: HoldId) -> Res
     Ok(())
 }
 
+/// Ends the connection if a request of a fetch waits there for its answer.
+pub(super) fn cut_reads_of(small: &Small, fetch: &Arc<Fetch>) {
+    let Some(live) = small.usable() else { return };
+    let is_its = |pending: &Pending| match pending {
+        Pending::Read(read) => Arc::ptr_eq(&read.0.fetch, fetch),
+        Pending::Open => false,
+    };
+    let is_waiting = live.table().pending.values().any(is_its);
+    if is_waiting {
+        live.socket.cut("a read of a failed fetch has no answer".to_owned());
+    }
+}
+
 /// Sends a request, with retries. The last failure fails its fetch.
 fn send(small: &Arc<Small>, request: FetchRequest) {
     let mut next = Some(request);
@@ -383,33 +396,19 @@ fn receive(
     let header = match reader.header(tick) {
         Ok(header) => header,
         Err(ConnectionError::Stalled { .. }) => {
-            let begin = waits_since.get_or_insert_with(Instant::now);
-            let is_queried = {
-                let table = live.table();
-                !table.pending.is_empty() || !table.releases.is_empty()
-            };
-            if !is_queried {
-                *begin = Instant::now();
-                return Ok(());
-            }
-            // One tick more than the limit: a request may have been sent during the first.
-            let waited = begin.elapsed();
-            return if waited > reader.stall() + tick {
-                Err(ConnectionError::Stalled { waited })
-            } else {
-                Ok(())
-            };
+            return check_wait(live, reader.stall() + tick, waits_since);
         }
         Err(error) => return Err(error),
     };
+    if header.op == Op::Invalidate {
+        // It answers nothing: who waits for an answer waits on.
+        small.peer.control.on_invalidate(header.id, header.offset);
+        return check_wait(live, reader.stall() + tick, waits_since);
+    }
     *waits_since = None;
     small.peer.on_progress();
     match header.op {
         Op::Data => on_data(live, reader, &header),
-        Op::Invalidate => {
-            small.peer.control.on_invalidate(header.id, header.offset);
-            Ok(())
-        }
         Op::Released => {
             if !live.table().releases.remove(&header.id) {
                 return Err(unrequested(&header));
@@ -447,6 +446,26 @@ fn receive(
         }
         _ => Err(unrequested(&header)),
     }
+}
+
+/// Ends a connection on which requests have waited too long for any answer.
+fn check_wait(
+    live: &SmallConnection,
+    limit: Duration,
+    waits_since: &mut Option<Instant>,
+) -> Result<(), ConnectionError> {
+    let begin = waits_since.get_or_insert_with(Instant::now);
+    let is_queried = {
+        let table = live.table();
+        !table.pending.is_empty() || !table.releases.is_empty()
+    };
+    if !is_queried {
+        *begin = Instant::now();
+        return Ok(());
+    }
+    // One tick more than the stall limit: a request may have been sent during the first.
+    let waited = begin.elapsed();
+    if waited > limit { Err(ConnectionError::Stalled { waited }) } else { Ok(()) }
 }
 
 fn unrequested(header: &FrameHeader) -> ConnectionError {
