@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::interrupt;
 
 /// How long a name that a node gave back may be on its way to its authority.
-const RELEASE_MAX: Duration = Duration::from_millis(500);
+const RELEASE_MAX: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(2);
 
 /// One attempt to place an object.
