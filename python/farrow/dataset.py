@@ -288,8 +288,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
             >>> [chunk.position for chunk in found.partitions(pc.field("day") == 1)]
             [2]
         """
-        filter = self._scanner_options({"filter": filter})["filter"]
-        numbers, _ = self._index.matching(filter)
+        numbers, _ = self._index.matching(self._with_filter(filter))
         found = [self._chunks[number].statistics for number in numbers]
         return [one.partition for one in found if one is not None]
 
@@ -299,7 +298,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
         Of a node whose memory is not mapped, a chunk is a :class:`FarFragment`.
         """
-        if self._scan_options.get("filter") is not None:
+        if self._with_filter(None) is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
         return self._fragments(filter)
 
@@ -344,7 +343,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Number of rows, or of matching rows; without a filter nothing is read."""
-        filter = self._scanner_options({"filter": filter})["filter"]
+        filter = self._with_filter(filter)
         if filter is None:
             return sum(chunk.rows for chunk in self._chunks)
         return int(self.scanner(filter=filter, columns=[], **options).count_rows())
@@ -365,9 +364,14 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """As ``pyarrow.dataset.Dataset.replace_schema``."""
         return self._whole().replace_schema(schema)
 
+    def _with_filter(self, filter: pc.Expression | None) -> pc.Expression | None:
+        """The filter of the dataset and this one; None: neither."""
+        found: pc.Expression | None = self._scanner_options({"filter": filter})["filter"]
+        return found
+
     def _share_read(self, filter: pc.Expression) -> float:
         """The share of the rows that a scan with this filter reads, to compare each of them."""
-        numbers, ranges = self._index.matching(filter)
+        numbers, ranges = self._index.matching(self._with_filter(filter))
         read = 0
         for chunk in (self._chunks[number] for number in numbers):
             orders = chunk.ordered(ranges)
@@ -381,7 +385,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """All rows, for methods that Arrow has no other source for."""
         schema, found = self._read(None, None)
         rows = ds.InMemoryDataset([batch for some in found for batch in some], schema=schema)
-        filter = self._scan_options.get("filter")
+        filter = self._with_filter(None)
         return rows if filter is None else rows.filter(filter)
 
     def _read(
