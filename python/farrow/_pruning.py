@@ -148,6 +148,8 @@ def _cannot_make_nan(text: str) -> bool:
 
 def _has_nan(data_type: pa.DataType) -> bool:
     """Whether values of this type, or of a field of a struct, can be NaN."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _has_nan(data_type.storage_type)
     if pa.types.is_struct(data_type):
         return any(_has_nan(field.type) for field in data_type)
     if pa.types.is_dictionary(data_type):
