@@ -100,6 +100,8 @@ def _resolve(schema: pa.Schema, path: list[int]) -> tuple[tuple[str, ...], pa.Da
     names = [field.name]
     for number in path[1:]:
         above = field.type
+        while isinstance(above, pa.BaseExtensionType):
+            above = above.storage_type
         if pa.types.is_struct(above):
             field = above.field(number)
         elif pa.types.is_map(above):

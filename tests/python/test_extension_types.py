@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -31,6 +32,48 @@ def appended(client: farrow.Client, *arrays: pa.Array) -> farrow.HugeTable:
     for number, array in enumerate(arrays):
         table.append(pa.table([array, pa.array([number] * len(array))], schema=schema))
     return table
+
+
+def extended_arrays() -> list[pa.Array]:
+    found = [
+        opaque(pa.array(["a", "b"])),
+        opaque(pa.array([b"a", b"b"], pa.binary(1))),
+        opaque(pa.array([1, 2])),
+        opaque(pa.array(["a", "b"], DICTIONARY)),
+        opaque(pa.array([{"a": 1}, {"a": 2}])),
+        opaque(pa.array([[1], [2, 3]])),
+        opaque(pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))),
+        opaque(pa.array([True, False])),
+        opaque(pa.nulls(2)),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12.0).reshape(2, 2, 3)),
+        pa.array([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int64()})),
+    ]
+    # In a struct and in a list.
+    found.append(pa.StructArray.from_arrays([found[0], found[3]], names=["a", "b"]))
+    found.append(pa.ListArray.from_arrays(pa.array([0, 1, 2]), found[0]))
+    if hasattr(pa, "json_"):
+        found.append(pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', "[]"])))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(extended_arrays()) if hasattr(pa, "opaque") else 0))
+def test_extension_types_have_datasets(client: farrow.Client, number: int) -> None:
+    """A dataset of strings, views, lists or structs in an extension was an error."""
+    array = extended_arrays()[number]
+    table = appended(client, array, array.slice(1))
+    rows = table.dataset()
+    assert rows.to_table().equals(table.table())
+    second = pc.field("number") == 1
+    assert [part.position for part in rows.partitions(second)] == [2]
+    assert rows.to_table(filter=second)["x"].combine_chunks().equals(array.slice(1))
+
+
+def test_intervals_of_pandas_have_a_dataset(client: farrow.Client) -> None:
+    pd: Any = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": pd.interval_range(0, 2)})
+    [x] = pa.Table.from_pandas(frame)["x"].chunks
+    rows = appended(client, x).dataset()
+    assert rows.to_table().to_pandas()["x"].tolist() == frame["x"].tolist()
 
 
 READ = """
