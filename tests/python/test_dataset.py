@@ -394,6 +394,36 @@ def test_of_a_sorted_chunk_only_a_range_is_read(client: farrow.Client) -> None:
     assert fragment.count_rows() == 1
 
 
+def test_a_date64_with_a_time_of_day_loses_no_rows(client: farrow.Client) -> None:
+    """Arrow prints a date64 as a day, which the range of a filter was read from."""
+    hours = pa.array(range(-2400, 21_600), pa.int64())
+    milliseconds = pc.multiply(hours, 3_600_000)
+    days = pc.subtract(pc.divide(pc.add(hours, 2400), 24), 100).cast(pa.int32()).cast(pa.date32())
+    columns = {"d64": milliseconds.view(pa.date64()), "d32": days}
+    rows = pa.table({**columns, "time": milliseconds.cast(pa.timestamp("ms"))})
+    table = client.huge_table("days", rows.schema)
+    # The second chunk begins with day 400.
+    for first in (0, 12_000):
+        table.append(rows.slice(first, 12_000))
+    dataset, plain = table.dataset(), ds.dataset(rows)
+    compare = pc.Expression
+    for name in rows.schema.names:
+        for hour in (-3000, -2400, -36, -24, -5, 0, 12, 9599, 9600, 9601, 21_599, 30_000):
+            constant = pa.array([hour * 3_600_000], pa.int64()).view(pa.date64())[0]
+            for operator in (
+                compare.__eq__, compare.__lt__, compare.__le__, compare.__gt__, compare.__ge__
+            ):  # fmt: skip
+                expression = operator(pc.field(name), constant)
+                found = dataset.to_table(filter=expression)
+                assert found.equals(plain.to_table(filter=expression)), (name, hour, expression)
+    # Chunks of days are left out as before.
+    day = dt.date(1970, 1, 1) + dt.timedelta(days=400)
+    for name in ("d32", "d64"):
+        assert positions(dataset, pc.field(name) >= day) == [12_000]
+    assert positions(dataset, pc.field("d32") < day) == [0]
+    assert rows_read(dataset, pc.field("d32") == day) == 24
+
+
 def test_texts_that_look_like_comparisons_narrow_nothing(client: farrow.Client) -> None:
     """Ranges are found in the text of a filter; names and strings can look like anything."""
     names = ["n", "5", "s"]
