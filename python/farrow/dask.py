@@ -29,6 +29,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 import farrow
 from farrow import _chunks
+from farrow._views import without_views
 from farrow.exceptions import InvalidArgument, RowsTaken
 from farrow.sharing import _references
 
@@ -339,5 +340,5 @@ def _has_rows(huge: Any, address: str, position: int, table: pa.Table) -> bool:
     client = _references._client(address)
     for chunk in huge.partitions():
         if (chunk.position, chunk.rows) == (position, len(table)):
-            return bool(_ALL.read(client, chunk.id).equals(table))
+            return bool(_ALL.read(client, chunk.id).equals(without_views(table)))
     return False

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
+from farrow import _views
 from farrow._pruning import Index, columns_of
 from farrow._ranges import cut
 from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
@@ -296,7 +297,8 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """The fragments of each chunk that can have matching rows: one, unless several batches were
         appended at once.
 
-        Of a node whose memory is not mapped, a chunk is a :class:`FarFragment`.
+        Of a node whose memory is not mapped, and of a table with views of strings, a chunk is a
+        :class:`FarFragment`.
         """
         if self._with_filter(None) is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
@@ -304,9 +306,10 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def _fragments(self, filter: pc.Expression | None) -> Iterator[Any]:
         numbers, ranges = self._index.matching(filter)
+        has_views = _views.has_views(self.schema)
         for number in numbers:
             chunk = self._chunks[number]
-            if chunk.source is not None:
+            if chunk.source is not None or has_views:
                 yield FarFragment(FarrowDataset(self.schema, [chunk]))
                 continue
             batches = cut(chunk.batches, chunk.ordered(ranges), ranges)
@@ -317,11 +320,9 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     ) -> ds.Scanner:
         """A scanner of the chunks that can have matching rows."""
         options = self._scanner_options({"filter": filter, **options})
-        filter = options.pop("filter")
-        schema, found = self._read(filter, columns)
+        schema, found = self._read(options["filter"], columns)
         batches = [batch for some in found for batch in some]
-        rows = ds.InMemoryDataset(batches, schema=schema)
-        return rows.scanner(columns=columns, filter=filter, **options)
+        return _views.scanner(batches, schema, {"columns": columns, **options})
 
     def to_batches(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
@@ -331,13 +332,12 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
             found: Iterator[pa.RecordBatch] = self.scanner(columns, filter, **options).to_batches()
             return found
         options = self._scanner_options({"filter": filter, **options})
-        filter = options.pop("filter")
-        schema, fetched = self._read(filter, columns)
+        schema, fetched = self._read(options["filter"], columns)
 
         def matching() -> Iterator[pa.RecordBatch]:
             for batches in fetched:
-                rows = ds.InMemoryDataset(batches, schema=schema)
-                yield from rows.to_batches(columns=columns, filter=filter, **options)
+                rows = _views.scanner(batches, schema, {"columns": columns, **options})
+                yield from rows.to_batches()
 
         return matching()
 
@@ -395,8 +395,10 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
         It has at least the columns of the filter, and these: names, or expressions by name.
         """
-        needed = self._needed(filter, columns) if self._is_far else None
         schema = self.schema
+        # Views are copied to be filtered: as few of them as possible.
+        is_narrow = self._is_far or (filter is not None and _views.has_views(schema))
+        needed = self._needed(filter, columns) if is_narrow else None
         if needed is not None:
             fields = [schema.field(name) for name in needed]
             schema = pa.schema(fields, metadata=schema.metadata)
@@ -435,7 +437,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class FarFragment:
-    """The rows of a chunk of a node whose memory is not mapped, with the methods of
+    """The rows of a chunk that Arrow alone cannot scan, with the methods of
     ``pyarrow.dataset.Fragment``: each fetches the columns that it needs."""
 
     def __init__(self, rows: FarrowDataset) -> None:

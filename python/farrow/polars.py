@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from polars.io.plugins import register_io_source
 
+from farrow import _views
 from farrow.dataset import FarrowDataset, dataset
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def scan(
                 table = pa.Table.from_batches(batches, schema)
                 chosen = table if columns is None else table.select(columns)
             else:
-                rows = ds.InMemoryDataset(batches, schema=schema)
-                chosen = rows.to_table(columns=columns, filter=own_filter)
+                selection = {"columns": columns, "filter": own_filter}
+                chosen = _views.scanner(batches, schema, selection).to_table()
             if predicate is None and most is not None:
                 chosen = chosen.slice(0, most)
             frame = pl.DataFrame(pl.from_arrow(chosen, rechunk=False))
