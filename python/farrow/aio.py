@@ -3,10 +3,10 @@
     client = await farrow.aio.connect()
     table = await client.get("trades", timeout=60)
 
-Each call runs on a thread of the client: calls that wait for other programs have threads of their
-own, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth of
-a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something, such
-as the seal of a ``put``, completes nevertheless.
+Each call runs on a thread of the client.  Calls that wait for other programs have threads of their
+own, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth
+of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something,
+such as the seal of a ``put``, completes nevertheless.
 """
 
 from __future__ import annotations
