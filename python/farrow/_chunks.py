@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from farrow._native import Client
 from farrow._pruning import Index, columns_of
 from farrow._statistics import check_gaps, chunk_statistics
-from farrow._views import schema_without_views, without_views
+from farrow._views import check_selectable, schema_without_views, without_views
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
@@ -35,7 +35,6 @@ def chunks(
         NotFound: there is neither.
         RowsMissing: the huge table has gaps.
         InvalidArgument: the object has no columns, or a version is given for one without.
-        UnsupportedType: a column has views in an extension type.
     """
     try:
         huge = client.huge_table(name)
@@ -101,6 +100,7 @@ class Selection(NamedTuple):
         table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
         table = without_views(table)
         if self.filter is not None:
+            check_selectable(table.schema)
             table = table.filter(self.filter)
         return table if self.columns is None else table.select(self.columns)
 

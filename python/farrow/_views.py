@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-__all__ = ["has_views", "scanner", "schema_without_views", "without_views"]
+__all__ = ["check_selectable", "has_views", "scanner", "schema_without_views", "without_views"]
 
 # By their names: pyarrow 15 has no views.
 _OFFSET_TYPES = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
@@ -60,30 +60,32 @@ def _with_offsets(field: pa.Field) -> pa.Field:
 
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
-    """The schema of :func:`without_views`.
+    """The schema of :func:`without_views`."""
+    return pa.schema([_with_offsets(field) for field in schema], metadata=schema.metadata)
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """The table with offsets in place of views: these columns are copied.
+
+    Views in an extension type remain.
+    """
+    return table.cast(schema_without_views(table.schema)) if has_views(table.schema) else table
+
+
+def check_selectable(schema: pa.Schema) -> None:
+    """Check that Arrow can select rows of all columns, once they are without views.
 
     Raises:
         UnsupportedType: a column has views in an extension type.
     """
     from farrow.exceptions import UnsupportedType
 
-    found = [_with_offsets(field) for field in schema]
-    for field in found:
+    for field in schema_without_views(schema):
         if _has_views(field.type):
             raise UnsupportedType(
                 f"Arrow cannot select rows of the column {field.name!r}, {field.type}: select "
                 "other columns, or read all rows"
             )
-    return pa.schema(found, metadata=schema.metadata)
-
-
-def without_views(table: pa.Table) -> pa.Table:
-    """The table with offsets in place of views: these columns are copied.
-
-    Raises:
-        UnsupportedType: a column has views in an extension type.
-    """
-    return table.cast(schema_without_views(table.schema)) if has_views(table.schema) else table
 
 
 def scanner(
@@ -102,6 +104,7 @@ def scanner(
     filter = selection.get("filter")
     if filter is None or not has_views(schema):
         return ds.InMemoryDataset(batches, schema=schema).scanner(**selection)
+    check_selectable(schema)
     columns = selection.get("columns")
     if not isinstance(columns, dict):
         columns = {name: pc.field(name) for name in (schema.names if columns is None else columns)}
@@ -116,7 +119,7 @@ def scanner(
     }
     try:
         return ds.InMemoryDataset(plain).scanner(**selection)
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowException:
         # DataFusion compares with constants that are views: only views compare with these.
         marks = ds.InMemoryDataset(batches, schema=schema).to_table(columns={_MARK: filter})
         rows = ds.InMemoryDataset(plain.append_column(_MARK, marks[_MARK]))
@@ -129,7 +132,7 @@ def _cast(value: pc.Expression, before: ds.Dataset, now: ds.Dataset) -> pc.Expre
     for rows in (before, now):
         try:
             types += rows.scanner(columns={"value": value}).projected_schema.types
-        except pa.ArrowNotImplementedError:
+        except pa.ArrowException:
             # It has a type over one of both.
             return value
     return value if types[0] == types[1] else value.cast(types[0])

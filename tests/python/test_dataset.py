@@ -18,6 +18,7 @@ import farrow._ranges
 import farrow.dataset
 from conftest import run_python
 from engine_cases import RandomTable
+from farrow import _views
 
 if TYPE_CHECKING:
     from conftest import Cluster, Node
@@ -318,6 +319,12 @@ def test_pruned_equals_plain(client: farrow.Client, monkeypatch: pytest.MonkeyPa
             context = f"FARROW_FILTERS_SEED={SEED}, table {seed}, filter {turn}"
             wanted, failure = _result(plain, expression)
             found, other = _result(dataset, expression)
+            if wanted is None and _views.has_views(table.schema):
+                wanted, failure = _by_mask(plain, expression)
+                if wanted is None:
+                    # Arrow has no is_in of views: a dataset has, without views.
+                    without = ds.dataset(_views.without_views(table.table()))
+                    wanted, failure = _result(without, expression)
             if wanted is None:
                 # A chunk that cannot match need not fail.
                 assert found is None or found.num_rows == 0, f"{context}: {failure}"
@@ -337,8 +344,19 @@ def test_pruned_equals_plain(client: farrow.Client, monkeypatch: pytest.MonkeyPa
 def _result(dataset: Any, expression: pc.Expression) -> tuple[pa.Table | None, str]:
     try:
         return dataset.to_table(filter=expression), ""
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         return None, str(error)
+
+
+def _by_mask(plain: ds.Dataset, expression: pc.Expression) -> tuple[pa.Table | None, str]:
+    """As :func:`_result`, of views, whose rows Arrow compares and cannot select."""
+    try:
+        mask = plain.to_table(columns={"mask": expression})["mask"].to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        return None, str(error)
+    rows = plain.to_table()
+    some = [rows.slice(number, 1) for number, is_in in enumerate(mask) if is_in]
+    return pa.concat_tables([rows.slice(0, 0), *some]), ""
 
 
 def sorted_rows(first: int, rows: int) -> pa.Table:

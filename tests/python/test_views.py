@@ -10,6 +10,7 @@ import pytest
 
 import farrow
 import farrow.dataset
+from farrow import _chunks
 
 pytestmark = pytest.mark.skipif(not hasattr(pa, "string_view"), reason="pyarrow 16 or later")
 
@@ -92,6 +93,14 @@ def test_views_in_an_extension_are_an_error(client: farrow.Client) -> None:
     assert dataset.to_table(["price"], filter=pc.field("price") == 3).num_rows == 1
     with pytest.raises(farrow.UnsupportedType, match="column 'x', extension<"):
         dataset.to_table(filter=pc.field("price") == 3)
+    # Chunks that engines read.
+    schema, chunks = _chunks.chunks(client, "n")
+    for columns, filter, count in ((["price"], pc.field("price") == 3, 1), (["x"], None, 4)):
+        selection = _chunks.selection(schema, columns, filter)
+        assert sum(selection.read(client, one.id).num_rows for one in chunks) == count
+    selection = _chunks.selection(schema, ["x"], pc.field("price") == 3)
+    with pytest.raises(farrow.UnsupportedType, match="column 'x', extension<"):
+        selection.read(client, chunks[0].id)
 
 
 @pytest.mark.usefixtures("dataset")
