@@ -132,7 +132,7 @@ test-matrix: $(VENV)/tools
 # A graph's workers on two nodes of Ray, which is too large to be installed for every test.
 test-ray: $(VENV)/farrow
 	pip install --quiet --group ray
-	python -m pytest tests/python/test_graph_cluster.py tests/python/test_sharing_ray.py tests/python/test_docs.py -k ray
+	python -m pytest tests/python/test_graph_cluster.py tests/python/test_sharing_ray.py tests/python/test_blocks.py tests/python/test_docs.py -k ray
 
 # Spark's data source, and the JDBC driver of Flight SQL. Spark is 400 MB and needs Java 17, which root
 # installs here if there is none.

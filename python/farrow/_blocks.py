@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from farrow import _native
-from farrow.exceptions import FarrowError
+from farrow.exceptions import FarrowError, NotFound
 
 __all__ = ["Block", "append_blocks", "drop_blocks", "put_block"]
 
@@ -25,18 +25,20 @@ Block: TypeAlias = bytes | pa.Table
 
 # Leases of blocks that this process has written; the driver deletes the blocks when it has appended
 # them.
-_written: list[_native.SharedReference] = []
+_written: dict[bytes, _native.SharedReference] = {}
 
 
 def put_block(client: _native.Client, table: pa.Table) -> Block:
     """Put a block into the memory of a client's node, so that it outlives this process."""
     reference = client.put(table, wait=_WAIT_SECONDS)
-    shared = _native.share(client.get(reference), 1, _LEASE_SECONDS)
-    client.delete(reference)
+    try:
+        shared = _native.share(client.get(reference), 1, _LEASE_SECONDS)
+    finally:
+        client.delete(reference)
     if shared is None:
         # No buffer has a page of its own.
         return table
-    _written.append(shared)
+    _written[shared.message] = shared
     return shared.message
 
 
@@ -45,8 +47,8 @@ def append_blocks(
 ) -> _native.HugeTable | None:
     """Append blocks to a huge table in their order, without a copy, and drop them.
 
-    If an append fails, a table that this call has created is dropped.  A table that existed keeps
-    the blocks before it.
+    If this fails, the blocks are dropped too, and a table that this call has created.  A table that
+    existed keeps the blocks before the one that failed.
 
     Args:
         client: a client.
@@ -58,18 +60,21 @@ def append_blocks(
     """
     if not blocks:
         return None
-    tables = [_opened(client, block) for block, _ in blocks]
-    schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
-    is_new = not client.contains(name)
-    huge = client.huge_table(name, schema)
+    huge, is_new = None, False
     try:
+        tables = [_opened(client, block) for block, _ in blocks]
+        schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
+        is_new = not client.contains(name)
+        huge = client.huge_table(name, schema)
         for table, (_, node) in zip(tables, blocks, strict=True):
             huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
     except BaseException:
         # Also a column that is missing in a block, and an interrupt.
-        if is_new:
-            with contextlib.suppress(FarrowError):
+        with contextlib.suppress(FarrowError):
+            if is_new and huge is not None:
                 huge.drop()
+        with contextlib.suppress(FarrowError):
+            drop_blocks(client, [block for block, _ in blocks])
         raise
     # The rows belong to the huge table now.
     del tables
@@ -78,8 +83,14 @@ def append_blocks(
 
 
 def drop_blocks(client: _native.Client, blocks: Sequence[Block]) -> None:
-    """Free the memory of blocks."""
-    client.delete([_object_of(block) for block in blocks if isinstance(block, bytes)])
+    """Free the memory of blocks.  Blocks that were dropped before are left out."""
+    shared = [block for block in blocks if isinstance(block, bytes)]
+    for block in shared:
+        # If the call fails, the lease runs.
+        _written.pop(block, None)
+    # Of several, the others are deleted.
+    with contextlib.suppress(NotFound):
+        client.delete([_object_of(block) for block in shared])
 
 
 def _opened(client: _native.Client, block: Block) -> pa.Table:

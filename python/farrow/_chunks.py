@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from farrow._native import Client
 from farrow._pruning import Index, columns_of
 from farrow._statistics import check_gaps, chunk_statistics
+from farrow._views import check_selectable, schema_without_views, without_views
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
@@ -28,7 +29,7 @@ def chunks(
     version: int | None = None,
 ) -> tuple[pa.Schema, list[Partition]]:
     """The schema of a huge table, or of an object that is a table, and its chunks: those that can
-    have rows for which the filter is true.
+    have rows for which the filter is true.  The schema is that of ``Selection.read``.
 
     Raises:
         NotFound: there is neither.
@@ -44,7 +45,7 @@ def chunks(
         known = [chunk for chunk, _ in chunk_statistics(huge, version)]
         check_gaps(huge, version, [chunk.partition for chunk in known])
         numbers, _ = Index(huge.schema, [*known]).matching(filter)
-        return huge.schema, [known[number].partition for number in numbers]
+        return schema_without_views(huge.schema), [known[number].partition for number in numbers]
     if version is not None:
         raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
     if not isinstance(value, (pa.Table, pa.RecordBatch)):
@@ -57,7 +58,7 @@ def chunks(
         raise NotFound(f"no object named {name!r}")
     one = rows[0]
     whole = Partition(0, value.num_rows, one["node"] or "", one["bytes"], one["id"], 0)
-    return value.schema, [whole]
+    return schema_without_views(value.schema), [whole]
 
 
 def groups(chunks: Sequence[Partition], count: int) -> list[list[Partition]]:
@@ -93,10 +94,13 @@ class Selection(NamedTuple):
     needed: list[str] | None
 
     def read(self, client: Client, id: bytes) -> pa.Table:
-        """Columns and rows of one chunk: in place, except for the rows that a filter selects."""
+        """Columns and rows of one chunk: in place, except for rows that a filter selects, and for
+        views, which engines that select rows cannot use."""
         value: Any = client.get(id, columns=self.needed)
         table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
+        table = without_views(table)
         if self.filter is not None:
+            check_selectable(table.schema)
             table = table.filter(self.filter)
         return table if self.columns is None else table.select(self.columns)
 

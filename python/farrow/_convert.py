@@ -35,7 +35,11 @@ def convert(value: Any, kind: str) -> Any:
     }
     if kind not in conversions:
         raise InvalidArgument(f"as_ is {kind!r}, not one of {', '.join(conversions)}")
-    return conversions[kind](value)
+    try:
+        return conversions[kind](value)
+    except pa.ArrowNotImplementedError as error:
+        # A type within the value.
+        raise _unsupported(value, kind, str(error)) from error
 
 
 def _unsupported(value: Any, kind: str, help_: str) -> UnsupportedType:
@@ -56,11 +60,15 @@ def _pandas(value: Any) -> Any:
 def _polars(value: Any) -> Any:
     import polars as pl
 
-    if isinstance(value, pa.Table | pa.ChunkedArray):
-        return pl.from_arrow(value, rechunk=False)
-    if isinstance(value, pa.RecordBatch | pa.Array):
+    if not isinstance(value, _TABULAR + _COLUMN):
+        raise _unsupported(value, "polars", "tables and columns have one")
+    try:
+        if isinstance(value, pa.Table | pa.ChunkedArray):
+            return pl.from_arrow(value, rechunk=False)
         return pl.from_arrow(value)
-    raise _unsupported(value, "polars", "tables and columns have one")
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        # polars panics on some types, which is no Exception.
+        raise _unsupported(value, "polars", str(error)) from error
 
 
 def _columns(value: Any, kind: str) -> list[tuple[str, Any]]:
@@ -114,5 +122,8 @@ def _duckdb(value: Any) -> Any:
     if isinstance(value, pa.RecordBatch):
         value = pa.Table.from_batches([value])
     if isinstance(value, pa.Table):
-        return duckdb.from_arrow(value)
+        try:
+            return duckdb.from_arrow(value)
+        except duckdb.NotSupportedError as error:
+            raise _unsupported(value, "DuckDB", str(error)) from error
     raise _unsupported(value, "DuckDB", "tables have one")

@@ -76,9 +76,9 @@ def _register(
         def stream(
             self, columns: Sequence[int] | None, filters: Sequence[Any]
         ) -> tuple[object, bool]:
-            """The rows, in place if no filter was taken and they are mapped."""
+            """The rows, in place if there is no filter and they are mapped."""
             opened = _opened(self.obj)
-            if filters or opened._is_far:
+            if filters or opened._is_far or opened._with_filter(None) is not None:
                 found: tuple[object, bool] = super().stream(columns, filters)
                 return found
             return _in_place(opened, columns), columns is not None

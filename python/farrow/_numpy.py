@@ -72,7 +72,13 @@ def type_text(dtype: np.dtype) -> str:
         raise UnsupportedType(
             f"numpy arrays of {dtype} hold Python objects, which other processes cannot read"
         )
-    text = dtype.str if dtype.names is None else repr(np.lib.format.dtype_to_descr(dtype))
+    try:
+        text = dtype.str if dtype.names is None else repr(np.lib.format.dtype_to_descr(dtype))
+    except ValueError as error:
+        raise UnsupportedType(
+            f"the fields of {dtype!r} overlap or are not in the order of their offsets: put "
+            "numpy.lib.recfunctions.repack_fields(it), or use farrow.put_object"
+        ) from error
     try:
         same = type_of_text(text) == dtype
     except InvalidDescriptor:

@@ -136,7 +136,8 @@ def unpack(value: Any) -> Any:
     stream, *buffers = _parts(view)
     try:
         return pickle.loads(stream, buffers=buffers)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, EOFError) as error:
+        # EOFError: the pickle ends too early.
         raise InvalidDescriptor(str(error)) from error
 
 

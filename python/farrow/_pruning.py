@@ -73,7 +73,9 @@ class Index:
             bounds = self._bounds_of(name)
             numbers = [n for n in numbers if not wanted.misses(bounds[n])]
         named = None if text is None else {one for one in self._schema.names if one in text}
-        if numbers and (not ranges or named != set(ranges)):
+        # A day in a text can be a time of that day: a range has the next chunk of days too.
+        has_days = any(pa.types.is_date32(self._schema.field(name).type) for name in ranges)
+        if numbers and (has_days or named != set(ranges)):
             by_guarantee = self._by_guarantee(filter, text)
             numbers = [number for number in numbers if number in by_guarantee]
         return numbers, ranges
@@ -148,6 +150,8 @@ def _cannot_make_nan(text: str) -> bool:
 
 def _has_nan(data_type: pa.DataType) -> bool:
     """Whether values of this type, or of a field of a struct, can be NaN."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _has_nan(data_type.storage_type)
     if pa.types.is_struct(data_type):
         return any(_has_nan(field.type) for field in data_type)
     if pa.types.is_dictionary(data_type):

@@ -81,8 +81,9 @@ def column_ranges(text: str, schema: pa.Schema) -> dict[str, ColumnRange]:
         value = None if is_column else _constant(term["value"], schema.field(name).type)
         if value is None:
             continue
-        low = {">=": value, "==": value, ">": value + 1}.get(operator)
-        high = {"<=": value, "==": value, "<": value - 1}.get(operator)
+        least, most = value
+        low = {">=": least, "==": least, ">": least + 1}.get(operator)
+        high = {"<=": most, "==": most, "<": most - 1}.get(operator)
         before = found.get(name, ColumnRange(None, None))
         lows = [one for one in (low, before.low) if one is not None]
         highs = [one for one in (high, before.high) if one is not None]
@@ -90,10 +91,11 @@ def column_ranges(text: str, schema: pa.Schema) -> dict[str, ColumnRange]:
     return found
 
 
-def _constant(text: str, data_type: pa.DataType) -> int | None:
-    """A printed constant in the numbers of a column; None if it is none of them."""
+def _constant(text: str, data_type: pa.DataType) -> tuple[int, int] | None:
+    """The least and the greatest value of a printed constant, in the numbers of a column; None if
+    it is none of them."""
     if pa.types.is_integer(data_type):
-        return int(text) if _INTEGER.fullmatch(text) else None
+        return (int(text), int(text)) if _INTEGER.fullmatch(text) else None
     is_time = pa.types.is_timestamp(data_type)
     found = _TIME.fullmatch(text)
     if found is None or not (is_time or pa.types.is_date(data_type)):
@@ -107,7 +109,12 @@ def _constant(text: str, data_type: pa.DataType) -> int | None:
     except ValueError:
         return None
     seconds = int(moment.replace(tzinfo=timezone.utc).timestamp())
-    return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+    value = seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+    if time is not None:
+        return value, value
+    # Of a date64, which is milliseconds, Arrow prints a day only, rounded towards 1970.
+    rest = _DAY_NANOSECONDS - 1
+    return value - rest if value <= 0 else value, value + rest if value >= 0 else value
 
 
 def _scale(data_type: pa.DataType) -> int | None:

@@ -100,6 +100,8 @@ def _resolve(schema: pa.Schema, path: list[int]) -> tuple[tuple[str, ...], pa.Da
     names = [field.name]
     for number in path[1:]:
         above = field.type
+        while isinstance(above, pa.BaseExtensionType):
+            above = above.storage_type
         if pa.types.is_struct(above):
             field = above.field(number)
         elif pa.types.is_map(above):
@@ -112,9 +114,13 @@ def _resolve(schema: pa.Schema, path: list[int]) -> tuple[tuple[str, ...], pa.Da
 
 
 def _plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type of the values, with the layout that comparisons know."""
+    """The type of the values, with the layout that comparisons know: that of the statistics."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _plain_type(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
         return _plain_type(data_type.value_type)
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in data_type])
     # By its name: pyarrow 15 has no views.
     return {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(data_type), data_type)
 
@@ -149,7 +155,10 @@ def _column(
 
 
 def _scalar(data_type: pa.DataType, value: bytes) -> pa.Scalar | None:
-    """A bound as a scalar; None for bytes that are no value of the type."""
+    """A bound as a scalar; None for bytes that are no value of the type, and for other types.
+
+    Statistics are hints: whatever is in them, the rows can be read.
+    """
     if pa.types.is_boolean(data_type):
         return pa.scalar(value != b"\0")
     if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
@@ -161,7 +170,14 @@ def _scalar(data_type: pa.DataType, value: bytes) -> pa.Scalar | None:
         return pa.scalar(value, data_type)
     if pa.types.is_fixed_size_binary(data_type):
         return pa.scalar(value, data_type) if len(value) == data_type.byte_width else None
-    return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(value)])[0]
+    is_number = pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type)
+    # Arrow ends the process for some other types.
+    if not is_number or 8 * len(value) != data_type.bit_width:
+        return None
+    try:
+        return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(value)])[0]
+    except (pa.ArrowException, ValueError):
+        return None
 
 
 def guarantee(

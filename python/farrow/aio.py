@@ -3,9 +3,10 @@
     client = await farrow.aio.connect()
     table = await client.get("trades", timeout=60)
 
-Each call runs on a thread of the client's own pool.  Cancelling the task ends a waiting call within
-a tenth of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change
-something, such as the seal of a ``put``, completes nevertheless.
+Each call runs on a thread of the client.  Calls that wait for other programs have threads of their
+own, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth
+of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something,
+such as the seal of a ``put``, completes nevertheless.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "connect"]
 
-# Calls of one client that wait at the same time; further ones wait for a thread.
+# Calls of one client that wait for other programs at the same time; further ones wait for a thread.
 THREADS = 32
+# All other calls. They are short, and can be what the waiting ones wait for.
+SHORT_THREADS = 8
 
 
 async def connect(
@@ -60,12 +63,12 @@ async def connect(
         >>> asyncio.run(main())
         b'hello'
     """
-    threads = _threads()
+    threads = _Threads()
     try:
         call = functools.partial(farrow.connect, address, timeout=timeout, namespace=namespace)
-        return AsyncClient(await _run(threads, call), threads)
+        return AsyncClient(await _run(threads.waiting, call), threads)
     except BaseException:
-        threads.shutdown(wait=False)
+        threads.shutdown()
         raise
 
 
@@ -89,9 +92,9 @@ class AsyncClient:
         1
     """
 
-    def __init__(self, client: farrow.Client, threads: ThreadPoolExecutor | None = None) -> None:
+    def __init__(self, client: farrow.Client, threads: _Threads | None = None) -> None:
         self.sync = client
-        self._threads = threads or _threads()
+        self._threads = threads or _Threads()
 
     def __repr__(self) -> str:
         return f"<farrow.aio.AsyncClient of {self.sync!r}>"
@@ -119,7 +122,7 @@ class AsyncClient:
             >>> asyncio.run(main())
         """
         self.sync.close()
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown()
 
     async def put(self, obj: Any, name: str | None = None, **options: Any) -> farrow.ObjectRef:
         """``Client.put``: seal a value, under a name if there is one.
@@ -389,14 +392,28 @@ class AsyncClient:
             >>> asyncio.run(main())
             'aio/subscribe'
         """
-        return await self._call(self.sync.subscribe, prefix, **options)
+        # Its timeout is that of the events.
+        call = functools.partial(self.sync.subscribe, prefix, **options)
+        return await _run(self._threads.short, call)
 
     async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        return await _run(self._threads, functools.partial(function, *args, **options))
+        # ``put`` waits for room, all others until their timeout.
+        is_waiting = any(options.get(name) for name in ("wait", "timeout"))
+        threads = self._threads.waiting if is_waiting else self._threads.short
+        return await _run(threads, functools.partial(function, *args, **options))
 
 
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="farrow-aio")
+class _Threads:
+    """The threads of a client."""
+
+    def __init__(self) -> None:
+        self.waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="farrow-aio")
+        self.short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="farrow-aio-short")
+
+    def shutdown(self) -> None:
+        """End the threads once their calls have ended."""
+        self.waiting.shutdown(wait=False)
+        self.short.shutdown(wait=False)
 
 
 async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:

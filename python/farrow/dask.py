@@ -29,6 +29,7 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 import farrow
 from farrow import _chunks
+from farrow._views import without_views
 from farrow.exceptions import InvalidArgument, RowsTaken
 from farrow.sharing import _references
 
@@ -266,7 +267,7 @@ def to_farrow(
     """Append the rows of a Dask dataframe to a huge table, which is created if it does not exist.
 
     Each worker appends its partitions to the memory of its own node.  The rows keep their order.
-    The index is not stored.
+    The index is not stored.  Names of columns that are not text, such as numbers, become text.
 
     If a partition fails, a table that this call has created is dropped.  A table that existed keeps
     the partitions that were appended, with gaps: its reads raise ``RowsMissing``.
@@ -317,12 +318,15 @@ def to_farrow(
 
 
 def _describe(part: Any) -> tuple[int, pa.Schema]:
-    schema = pa.Schema.from_pandas(part, preserve_index=False).remove_metadata()
+    named = part.rename(columns=str)
+    schema = pa.Schema.from_pandas(named, preserve_index=False).remove_metadata()
     return len(part), schema
 
 
 def _append(part: Any, address: str, name: str, schema: pa.Schema, position: int) -> None:
-    table = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+    # Names of columns can be numbers in pandas.
+    named = part.rename(columns=str)
+    table = pa.Table.from_pandas(named, schema=schema, preserve_index=False)
     huge = _references._client(address).huge_table(name)
     try:
         huge.append(table.replace_schema_metadata(schema.metadata), position=position)
@@ -339,5 +343,5 @@ def _has_rows(huge: Any, address: str, position: int, table: pa.Table) -> bool:
     client = _references._client(address)
     for chunk in huge.partitions():
         if (chunk.position, chunk.rows) == (position, len(table)):
-            return bool(_ALL.read(client, chunk.id).equals(table))
+            return bool(_ALL.read(client, chunk.id).equals(without_views(table)))
     return False

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
+from farrow import _views
 from farrow._pruning import Index, columns_of
 from farrow._ranges import cut
 from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
@@ -288,8 +289,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
             >>> [chunk.position for chunk in found.partitions(pc.field("day") == 1)]
             [2]
         """
-        filter = self._scanner_options({"filter": filter})["filter"]
-        numbers, _ = self._index.matching(filter)
+        numbers, _ = self._index.matching(self._with_filter(filter))
         found = [self._chunks[number].statistics for number in numbers]
         return [one.partition for one in found if one is not None]
 
@@ -297,17 +297,19 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """The fragments of each chunk that can have matching rows: one, unless several batches were
         appended at once.
 
-        Of a node whose memory is not mapped, a chunk is a :class:`FarFragment`.
+        Of a node whose memory is not mapped, and of a table with views of strings, a chunk is a
+        :class:`FarFragment`.
         """
-        if self._scan_options.get("filter") is not None:
+        if self._with_filter(None) is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
         return self._fragments(filter)
 
     def _fragments(self, filter: pc.Expression | None) -> Iterator[Any]:
         numbers, ranges = self._index.matching(filter)
+        has_views = _views.has_views(self.schema)
         for number in numbers:
             chunk = self._chunks[number]
-            if chunk.source is not None:
+            if chunk.source is not None or has_views:
                 yield FarFragment(FarrowDataset(self.schema, [chunk]))
                 continue
             batches = cut(chunk.batches, chunk.ordered(ranges), ranges)
@@ -318,11 +320,9 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     ) -> ds.Scanner:
         """A scanner of the chunks that can have matching rows."""
         options = self._scanner_options({"filter": filter, **options})
-        filter = options.pop("filter")
-        schema, found = self._read(filter, columns)
+        schema, found = self._read(options["filter"], columns)
         batches = [batch for some in found for batch in some]
-        rows = ds.InMemoryDataset(batches, schema=schema)
-        return rows.scanner(columns=columns, filter=filter, **options)
+        return _views.scanner(batches, schema, {"columns": columns, **options})
 
     def to_batches(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
@@ -332,19 +332,18 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
             found: Iterator[pa.RecordBatch] = self.scanner(columns, filter, **options).to_batches()
             return found
         options = self._scanner_options({"filter": filter, **options})
-        filter = options.pop("filter")
-        schema, fetched = self._read(filter, columns)
+        schema, fetched = self._read(options["filter"], columns)
 
         def matching() -> Iterator[pa.RecordBatch]:
             for batches in fetched:
-                rows = ds.InMemoryDataset(batches, schema=schema)
-                yield from rows.to_batches(columns=columns, filter=filter, **options)
+                rows = _views.scanner(batches, schema, {"columns": columns, **options})
+                yield from rows.to_batches()
 
         return matching()
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Number of rows, or of matching rows; without a filter nothing is read."""
-        filter = self._scanner_options({"filter": filter})["filter"]
+        filter = self._with_filter(filter)
         if filter is None:
             return sum(chunk.rows for chunk in self._chunks)
         return int(self.scanner(filter=filter, columns=[], **options).count_rows())
@@ -365,9 +364,14 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """As ``pyarrow.dataset.Dataset.replace_schema``."""
         return self._whole().replace_schema(schema)
 
+    def _with_filter(self, filter: pc.Expression | None) -> pc.Expression | None:
+        """The filter of the dataset and this one; None: neither."""
+        found: pc.Expression | None = self._scanner_options({"filter": filter})["filter"]
+        return found
+
     def _share_read(self, filter: pc.Expression) -> float:
         """The share of the rows that a scan with this filter reads, to compare each of them."""
-        numbers, ranges = self._index.matching(filter)
+        numbers, ranges = self._index.matching(self._with_filter(filter))
         read = 0
         for chunk in (self._chunks[number] for number in numbers):
             orders = chunk.ordered(ranges)
@@ -381,7 +385,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """All rows, for methods that Arrow has no other source for."""
         schema, found = self._read(None, None)
         rows = ds.InMemoryDataset([batch for some in found for batch in some], schema=schema)
-        filter = self._scan_options.get("filter")
+        filter = self._with_filter(None)
         return rows if filter is None else rows.filter(filter)
 
     def _read(
@@ -391,8 +395,10 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
         It has at least the columns of the filter, and these: names, or expressions by name.
         """
-        needed = self._needed(filter, columns) if self._is_far else None
         schema = self.schema
+        # Views are copied to be filtered: as few of them as possible.
+        is_narrow = self._is_far or (filter is not None and _views.has_views(schema))
+        needed = self._needed(filter, columns) if is_narrow else None
         if needed is not None:
             fields = [schema.field(name) for name in needed]
             schema = pa.schema(fields, metadata=schema.metadata)
@@ -431,7 +437,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class FarFragment:
-    """The rows of a chunk of a node whose memory is not mapped, with the methods of
+    """The rows of a chunk that Arrow alone cannot scan, with the methods of
     ``pyarrow.dataset.Fragment``: each fetches the columns that it needs."""
 
     def __init__(self, rows: FarrowDataset) -> None:

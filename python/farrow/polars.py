@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
+from farrow import _views
 from farrow.dataset import FarrowDataset, dataset
 
 if TYPE_CHECKING:
@@ -102,10 +103,16 @@ def scan(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
         wanted = None if predicate is None else _pruning_filter(predicate, found.schema)
-        schema, chunks = found._read(wanted, columns)
+        schema, chunks = found._read(found._with_filter(wanted), columns)
+        # That of the dataset, which polars does not know.
+        own_filter = found._with_filter(None)
         for batches in chunks:
-            table = pa.Table.from_batches(batches, schema)
-            chosen = table if columns is None else table.select(columns)
+            if own_filter is None:
+                table = pa.Table.from_batches(batches, schema)
+                chosen = table if columns is None else table.select(columns)
+            else:
+                selection = {"columns": columns, "filter": own_filter}
+                chosen = _views.scanner(batches, schema, selection).to_table()
             if predicate is None and most is not None:
                 chosen = chosen.slice(0, most)
             frame = pl.DataFrame(pl.from_arrow(chosen, rechunk=False))

@@ -190,8 +190,16 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str | None, list[Any]]:
         """Called by Ray in each task: its number, its node, and references to its blocks."""
         client = _references._client(self._address)
-        tables = (BlockAccessor.for_block(block).to_arrow() for block in blocks)
-        found = [_blocks.put_block(client, table) for table in tables if table.num_rows]
+        found: list[_blocks.Block] = []
+        try:
+            for block in blocks:
+                table = BlockAccessor.for_block(block).to_arrow()
+                if table.num_rows:
+                    found.append(_blocks.put_block(client, table))
+        except BaseException:
+            # Ray repeats the task, or gives up: these blocks stay unknown.
+            _blocks.drop_blocks(client, found)
+            raise
         return ctx.task_idx, client.node, found
 
     def on_write_complete(self, write_result: Any) -> None:

@@ -58,6 +58,38 @@ def test_more_tasks_than_threads(node: Node) -> None:
     asyncio.run(main())
 
 
+def test_waiting_calls_do_not_delay_the_put_that_they_wait_for(node: Node) -> None:
+    """All threads waited for objects: the ``put`` of a further one had no thread until they gave
+    up."""
+    count = farrow.aio.THREADS
+
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            gets = (client.get(f"job/{n}", timeout=LIMIT_SECONDS) for n in range(count + 8))
+            waiting = [asyncio.create_task(get) for get in gets]
+            blocked = client.wait(["job/0"], timeout=LIMIT_SECONDS)
+            # It is after all threads that wait.
+            waiting.append(asyncio.create_task(blocked))
+            await asyncio.sleep(0.1)
+            assert (await client.stats())["objects"] == 0
+            assert not await client.contains("job/0")
+            with await client.subscribe("job/", timeout=LIMIT_SECONDS):
+                pass
+            assert (await client.list("job/")).num_rows == 0
+            with pytest.raises(farrow.NotFound):
+                await client.get("job/0")
+            await client.put_many([b"0", b"1"], ["job/0", "job/1"])
+            for n in range(2, count + 8):
+                await client.put(f"{n}".encode(), f"job/{n}")
+            *values, found = await asyncio.gather(*waiting)
+            assert [int(value.to_pybytes()) for value in values] == list(range(count + 8))
+            assert found == [True]
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < LIMIT_SECONDS
+
+
 def test_a_cancelled_task_ends_its_call(node: Node) -> None:
     async def main() -> None:
         async with await farrow.aio.connect(node.socket) as client:
@@ -86,7 +118,7 @@ def test_a_cancelled_task_does_not_wait_for_a_thread(node: Node) -> None:
         async with await farrow.aio.connect(node.socket) as client:
             gets = (client.get(f"never/{n}", timeout=20.0) for n in range(farrow.aio.THREADS))
             waiting = [asyncio.create_task(get) for get in gets]
-            late = asyncio.create_task(client.put(b"late", "late"))
+            late = asyncio.create_task(client.get("late", timeout=20.0))
             await asyncio.sleep(0.1)
             late.cancel()
             await asyncio.wait([late])
@@ -95,7 +127,6 @@ def test_a_cancelled_task_does_not_wait_for_a_thread(node: Node) -> None:
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
-            assert not await client.contains("late")
 
     asyncio.run(main())
 

@@ -254,6 +254,44 @@ def test_polars_uses_the_rows_in_place(trades: farrow.HugeTable, client: farrow.
     assert frame.equals(pl.from_arrow(trades.table()))
 
 
+@pytest.mark.parametrize("is_put", [False, True])
+def test_polars_keeps_the_filter_of_a_dataset(
+    trades: farrow.HugeTable, client: farrow.Client, is_put: bool
+) -> None:
+    """All rows of the chunks that could match were returned."""
+    pl: Any = pytest.importorskip("polars")
+    from farrow.polars import scan
+
+    rows = trades.dataset()
+    if is_put:
+        client.put(trades.table(), "copied")
+        rows = farrow.dataset.dataset("copied", client)
+    filtered = rows.filter(pc.field("n") >= 199_990).filter(pc.field("price") < 200_010)
+    n = pl.col("n")
+    frame = scan(filtered)
+    assert frame.collect()["n"].to_list() == list(range(199_990, 200_010))
+    assert frame.filter(n < 199_992).collect()["n"].to_list() == [199_990, 199_991]
+    assert frame.select("price").collect()["price"].to_list()[:1] == [199_990.0]
+    assert frame.select(n.max()).collect().item() == 200_009
+    assert frame.filter(n % 2 == 0).head(2).collect()["n"].to_list() == [199_990, 199_992]
+    assert frame.head(11).collect().height == 11
+    assert frame.select(pl.len()).collect().item() == filtered.count_rows() == 20
+    assert scan(trades).select(pl.len()).collect().item() == CHUNKS * ROWS
+
+
+def test_duckdb_keeps_the_filter_of_a_dataset(trades: farrow.HugeTable) -> None:
+    """Views of ``attach`` have no filter of their own; a dataset registered the same way can."""
+    duckdb: Any = pytest.importorskip("duckdb", minversion="2")
+    from farrow._duckdb_source import register
+
+    connection = duckdb.connect()
+    filtered = trades.dataset().filter(pc.field("n") < 10)
+    register(connection, "few", filtered)
+    assert connection.sql("select count(*), max(price) from few").fetchall() == [(10, 9.0)]
+    assert connection.sql("select n from few where price >= 9").fetchall() == [(9,)]
+    assert filtered._share_read(pc.field("price") >= 0) == 10 / (CHUNKS * ROWS)
+
+
 # Each as Python for polars, and the chunks that it reads.
 PREDICATES: list[tuple[Callable[[Any], Any], list[int]]] = [
     (lambda pl: pl.col("n") == 2, [0]),

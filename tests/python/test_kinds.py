@@ -16,6 +16,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from numpy.lib.recfunctions import repack_fields
 
 import farrow
 
@@ -137,6 +138,25 @@ def test_these_are_refused_with_what_helps(client: farrow.Client, kind: str) -> 
         client.put(value)
     with pytest.raises(farrow.UnsupportedType, match=text):
         client.put_many([b"first", value])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        {"names": ["b", "a"], "formats": ["f8", "i4"], "offsets": [4, 0], "itemsize": 12},
+        {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2], "itemsize": 4},
+    ],
+    ids=["out of order", "overlapping"],
+)
+def test_fields_in_no_order_are_refused_with_what_helps(client: farrow.Client, dtype: Any) -> None:
+    """Such arrays are selections of fields; the error was a plain ValueError of numpy."""
+    value = np.zeros(3, dtype)
+    value["a"] = [1, 2, 3]
+    with pytest.raises(farrow.UnsupportedType, match=r"repack_fields\(it\), or use farrow.put_obj"):
+        client.put(value)
+    assert client.get(client.put(repack_fields(value)))["a"].tolist() == value["a"].tolist()
+    reference = farrow.put_object(value, client=client)
+    assert np.array_equal(farrow.get_object(reference, client=client), value)
 
 
 def test_a_torch_tensor_is_refused_with_what_helps(client: farrow.Client) -> None:

@@ -84,6 +84,7 @@ def test_what_cannot_be_pickled_is_refused_and_leaves_nothing(node: Node) -> Non
         (struct.pack("<8sII", MAGIC, 1, 1 << 31), "2147483648 parts"),
         (struct.pack("<8sIIQQ", MAGIC, 1, 1, 1 << 60, 1 << 60), "part 0 ends at"),
         (struct.pack("<8sIIQQ", MAGIC, 1, 1, 32, 3) + b"xyz", "cannot be unpickled"),
+        (struct.pack("<8sIIQQ", MAGIC, 1, 1, 32, 0), "Ran out of input"),
     ],
 )
 def test_forged_objects_are_an_error(node: Node, forged: bytes, reason: str) -> None:

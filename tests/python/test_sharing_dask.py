@@ -203,6 +203,19 @@ def test_a_dataframe_becomes_a_huge_table(cluster: Any, shared: farrow.Client) -
         trades.drop()
 
 
+def test_numbers_can_name_the_columns_of_a_dataframe(shared: farrow.Client) -> None:
+    """pyarrow made text of them for the schema, and then missed its columns in the frame."""
+    import pandas as pd
+
+    frame = dd.from_pandas(pd.DataFrame(np.arange(20).reshape(10, 2)), npartitions=2)
+    table = farrow.dask.to_farrow(frame, "dask/numbered", address=shared.address)
+    try:
+        columns = {"0": list(range(0, 20, 2)), "1": list(range(1, 20, 2))}
+        assert table.table().to_pydict() == columns
+    finally:
+        table.drop()
+
+
 def fails_late(part: Any) -> Any:
     if len(part) and part["n"].iloc[0] >= 500:
         raise ValueError("this partition fails")
