@@ -80,8 +80,8 @@ impl Residency {
         }
     }
 
-    /// Objects that could not be restored since the last call, and why: readers on other nodes, who
-    /// have no request here, are told so.
+    /// Objects that could not be restored since the last call, and why. Readers on other nodes have no
+    /// request here that would be answered.
     pub(in crate::protocol) fn take_unrestored(&mut self) -> Vec<(ObjectId, String)> {
         std::mem::take(&mut self.spills.unrestored)
     }
