@@ -73,8 +73,12 @@ class Index:
             bounds = self._bounds_of(name)
             numbers = [n for n in numbers if not wanted.misses(bounds[n])]
         named = None if text is None else {one for one in self._schema.names if one in text}
-        # A day in a text can be a time of that day: a range has the next chunk of days too.
-        has_days = any(pa.types.is_date32(self._schema.field(name).type) for name in ranges)
+        # A day in a text can be a time of that day: the range of < or > has one more day.
+        has_days = (
+            text is not None
+            and (" < " in text or " > " in text)
+            and any(pa.types.is_date32(self._schema.field(name).type) for name in ranges)
+        )
         if numbers and (has_days or named != set(ranges)):
             by_guarantee = self._by_guarantee(filter, text)
             numbers = [number for number in numbers if number in by_guarantee]

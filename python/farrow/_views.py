@@ -16,6 +16,8 @@ __all__ = ["check_selectable", "has_views", "scanner", "schema_without_views", "
 
 # By their names: pyarrow 15 has no views.
 _OFFSET_TYPES = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+# pyarrow 16 and 17 have views and no casts from them: there, views stay as they are.
+_HAS_CASTS = int(pa.__version__.partition(".")[0]) >= 18
 # A column that says whether a row is selected.
 _MARK = "__farrow_is_selected"
 
@@ -40,7 +42,8 @@ def _with_offsets(field: pa.Field) -> pa.Field:
     """The field without views, except for those in an extension type, which Arrow cannot cast."""
     data_type = field.type
     types = pa.types
-    if isinstance(data_type, pa.BaseExtensionType) or not _has_views(data_type):
+    is_extension = isinstance(data_type, pa.BaseExtensionType)
+    if not _HAS_CASTS or is_extension or not _has_views(data_type):
         return field
     if str(data_type) in _OFFSET_TYPES:
         return field.with_type(_OFFSET_TYPES[str(data_type)])
@@ -76,15 +79,15 @@ def check_selectable(schema: pa.Schema) -> None:
     """Check that Arrow can select rows of all columns, once they are without views.
 
     Raises:
-        UnsupportedType: a column has views in an extension type.
+        UnsupportedType: a column has views in an extension type, or pyarrow is older than 18.
     """
     from farrow.exceptions import UnsupportedType
 
     for field in schema_without_views(schema):
         if _has_views(field.type):
             raise UnsupportedType(
-                f"Arrow cannot select rows of the column {field.name!r}, {field.type}: select "
-                "other columns, or read all rows"
+                f"pyarrow {pa.__version__} cannot select rows of the column {field.name!r}, "
+                f"{field.type}: select other columns, or read all rows"
             )
 
 
@@ -99,7 +102,8 @@ def scanner(
         selection: arguments of ``pyarrow.dataset.Dataset.scanner``.
 
     Raises:
-        UnsupportedType: a column has views in an extension type, and there is a filter.
+        UnsupportedType: there is a filter, and a column has views in an extension type, or any
+            views where pyarrow is older than 18.
     """
     filter = selection.get("filter")
     if filter is None or not has_views(schema):
@@ -119,9 +123,12 @@ def scanner(
     }
     try:
         return ds.InMemoryDataset(plain).scanner(**selection)
-    except pa.ArrowException:
+    except pa.ArrowException as error:
         # DataFusion compares with constants that are views: only views compare with these.
-        marks = ds.InMemoryDataset(batches, schema=schema).to_table(columns={_MARK: filter})
+        try:
+            marks = ds.InMemoryDataset(batches, schema=schema).to_table(columns={_MARK: filter})
+        except pa.ArrowException:
+            raise error from None
         rows = ds.InMemoryDataset(plain.append_column(_MARK, marks[_MARK]))
         return rows.scanner(**{**selection, "filter": pc.field(_MARK)})
 

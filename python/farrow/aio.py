@@ -33,8 +33,9 @@ __all__ = ["AsyncClient", "connect"]
 
 # Calls of one client that wait for other programs at the same time; further ones wait for a thread.
 THREADS = 32
-# All other calls. They are short, and can be what the waiting ones wait for.
-SHORT_THREADS = 8
+# All other calls, which can be what the waiting ones wait for. Only transfers of objects from other
+# nodes take long.
+SHORT_THREADS = 32
 
 
 async def connect(

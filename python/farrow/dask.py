@@ -318,15 +318,21 @@ def to_farrow(
 
 
 def _describe(part: Any) -> tuple[int, pa.Schema]:
-    named = part.rename(columns=str)
+    named = _named(part)
     schema = pa.Schema.from_pandas(named, preserve_index=False).remove_metadata()
     return len(part), schema
 
 
+def _named(part: Any) -> Any:
+    """The frame over the same memory, with text as names of columns: in pandas they can be numbers
+    and tuples."""
+    named = part.copy(deep=False)
+    named.columns = [str(name) for name in part.columns]
+    return named
+
+
 def _append(part: Any, address: str, name: str, schema: pa.Schema, position: int) -> None:
-    # Names of columns can be numbers in pandas.
-    named = part.rename(columns=str)
-    table = pa.Table.from_pandas(named, schema=schema, preserve_index=False)
+    table = pa.Table.from_pandas(_named(part), schema=schema, preserve_index=False)
     huge = _references._client(address).huge_table(name)
     try:
         huge.append(table.replace_schema_metadata(schema.metadata), position=position)

@@ -17,6 +17,7 @@ environment selects the node.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -198,7 +199,8 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
                     found.append(_blocks.put_block(client, table))
         except BaseException:
             # Ray repeats the task, or gives up: these blocks stay unknown.
-            _blocks.drop_blocks(client, found)
+            with contextlib.suppress(farrow.FarrowError):
+                _blocks.drop_blocks(client, found)
             raise
         return ctx.task_idx, client.node, found
 

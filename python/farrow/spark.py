@@ -17,6 +17,7 @@ copied, but never pickled.  Select columns and rows by options: ``load`` says wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -193,7 +194,8 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
                 blocks.append(_block(client, found))
         except BaseException:
             # Spark repeats the task, or gives up: these blocks stay unknown.
-            _blocks.drop_blocks(client, blocks)
+            with contextlib.suppress(farrow.FarrowError):
+                _blocks.drop_blocks(client, blocks)
             raise
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()

@@ -230,7 +230,7 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
         let put = scope.spawn(|| {
             wait_for("the replacement", || match writer.put_with(&Value::Bytes(b"new"), &replace) {
                 Ok(_) => Some(()),
-                Err(Error::NotMoved(_)) => None,
+                Err(Error::NotMoved(_) | Error::Timeout { .. } | Error::NodeLost { .. }) => None,
                 Err(error) => panic!("{error}"),
             })
         });
@@ -247,4 +247,28 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
         assert_eq!(&seen.view().unwrap()[..], b"new", "at {number}");
     }
     assert_eq!(count(&nodes), 1);
+}
+
+/// Regression test: the target waited for a notice that its source could not send any more.
+#[test]
+fn an_object_that_moved_is_replaced_though_its_old_node_died_before_it_said_so() {
+    let mut nodes = Nodes::start(2, "16M", MAPPED);
+    nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
+    nodes.daemons[0].kill9();
+    nodes.daemons[0].set_failpoint(Some(("move.ended", 1)));
+    nodes.daemons[0].restart();
+    nodes.daemons[0].set_failpoint(None);
+    nodes.settle(2);
+    let timeout = Duration::from_millis(LEASE_MS / 8);
+    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
+    let client = Client::connect(&options).unwrap();
+    begin_drain(&client);
+    let id = client.list(NAME).unwrap()[0].id;
+    let moved = client.move_object(id, "b", deadline());
+    assert_eq!(nodes.daemons[0].wait_end().signal(), Some(6), "not passed: {moved:?}");
+    nodes.daemons[0].restart();
+    nodes.settle(2);
+    let replace = ObjectOptions { replace: true, ..ObjectOptions::named(Some(NAME)) };
+    nodes.client(1).put_with(&Value::Bytes(b"new"), &replace).unwrap();
+    assert_eq!(&nodes.client(0).get(&NAME.into(), NOW).unwrap().view().unwrap()[..], b"new");
 }

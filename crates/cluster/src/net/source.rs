@@ -325,7 +325,7 @@ impl RegionSource {
     ///
     /// # Errors
     ///
-    /// It has failed to just now.
+    /// The last restore of this object failed less than [`RESTORE_REFUSED`] ago.
     fn ask_for(&self, id: ObjectId) -> Result<(), SourceRefusal> {
         let mut state = lock(&self.state);
         if let Some((since, reason)) = state.unrestored.get(&id)

@@ -4,7 +4,7 @@ use farrow_store::{ObjectId, Target};
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::Action;
-use super::cluster::Answer;
+use super::cluster::{Answer, PendingQuestion, Question};
 use super::convert::store_error;
 use super::core::drain::{INCOMING_MAX, IncomingMove};
 use super::drain::failpoint;
@@ -170,7 +170,10 @@ impl NodeState {
         incoming.retain(|one| one.from != ask.from);
         if incoming.len() >= INCOMING_MAX {
             let others: Vec<&str> = incoming.iter().map(|one| one.from.as_str()).collect();
-            let text = format!("nodes {others:?} move objects to this one, {INCOMING_MAX} at most");
+            let text = format!(
+                "nodes {others:?} move objects to this one, {INCOMING_MAX} at most; if one of them is \
+                 lost for good, tell this node: `farrow nodes forget NAME`"
+            );
             self.drain.record = before;
             return Err(WireError::NotMoved(text));
         }
@@ -217,6 +220,17 @@ impl NodeState {
         self.end_load(origin, sealed.clone(), now_ms, out);
         self.replicas.imported.remove(&(import.session, origin));
         sealed
+    }
+
+    /// Asks the old home of an object whether it has removed it: its notice is lost if one of the
+    /// two nodes ended meanwhile.
+    pub(super) fn ask_if_removed(&mut self, name: &str, out: &mut Vec<Action>) {
+        let known = self.drain.record.incoming.iter().find(|one| one.name == name).cloned();
+        let Some(IncomingMove { origin: (_, object), from, number, .. }) = known else { return };
+        let about = PendingQuestion::IsRemoved { node: from.clone(), object, number };
+        let question = Question::Has { names: vec![name.to_owned()] };
+        // If it is no member now, the request is refused at its deadline.
+        self.cluster.ask_node(&from, &question, about, out);
     }
 
     /// The old home of an object has removed it: the object here may change again.

@@ -107,6 +107,8 @@ impl Client {
         let mut first_error: Option<Error> = None;
         let began = Instant::now();
         loop {
+            // The search restores what is spilled, which may take long: one more attempt follows.
+            let is_last = began.elapsed() >= link.own.timeout;
             let mut again = Vec::new();
             for batch in left.chunks(CHANGES_IN_MESSAGE) {
                 let targets = batch.iter().map(ObjectKey::wire).collect();
@@ -130,7 +132,7 @@ impl Client {
             if again.is_empty() {
                 return first_error.map_or(Ok(()), Err);
             }
-            if began.elapsed() >= link.own.timeout {
+            if is_last {
                 let what =
                     format!("objects of node {:?}, which leave memory again and again", node.name);
                 let waited_ms = millis(began.elapsed());

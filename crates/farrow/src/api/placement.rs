@@ -14,6 +14,7 @@ use crate::interrupt;
 /// How long a name that a node gave back may be on its way to its authority.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(2);
+const RELEASE_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// One attempt to place an object.
 #[derive(Debug, Clone, Copy)]
@@ -91,10 +92,12 @@ fn once_released<T>(
     mut place: impl FnMut() -> Result<T, Error>,
 ) -> Result<T, Error> {
     let deadline = deadline_after(RELEASE_MAX);
+    let mut rest = RELEASE_PAUSE;
     loop {
         match place() {
             Err(Error::AlreadyExists { .. }) if has_refusal && Instant::now() < deadline => {
-                interrupt::pause(RELEASE_PAUSE)?;
+                interrupt::pause(rest)?;
+                rest = (2 * rest).min(RELEASE_PAUSE_MAX);
             }
             done => return done,
         }

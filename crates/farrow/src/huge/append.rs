@@ -327,7 +327,20 @@ impl HugeTable {
     /// Whether a node may have a root of this table. Roots move away from draining nodes only, so
     /// no other node is asked by a message.
     fn may_have_root(&self, place: &Place<'_>) -> bool {
-        !place.is_by_net_to_stay() && self.has_root(place).unwrap_or(true)
+        if place.is_by_net_to_stay() {
+            return false;
+        }
+        match self.has_root(place) {
+            Ok(has_root) => has_root,
+            // What this client may not read, or is no root, is not the root of its table.
+            Err(
+                Error::NotGranted { .. }
+                | Error::PermissionDenied(_)
+                | Error::NoNamespace { .. }
+                | Error::InvalidDescriptor(_),
+            ) => false,
+            Err(_) => true,
+        }
     }
 
     /// Whether a node has a root of this table.

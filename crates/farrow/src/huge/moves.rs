@@ -81,7 +81,7 @@ impl HugeTable {
         let empty = Value::Table { schema: &self.schema, batches: &[] };
         let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
         let own = self.client.nodes().own();
-        // A daemon that drains grants memory to clients alone of which it knows that they move objects.
+        // A draining daemon grants memory only to sessions that move objects.
         own.call(RequestBody::Drain(DrainStep::Report))?;
         let staged = Draft::staged(own, &empty, &options)?.stage()?;
         let moved = self.client.move_name((root, staged.id()), node, &next, deadline);

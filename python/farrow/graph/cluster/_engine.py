@@ -652,7 +652,10 @@ class ClusterEngine:
         if self._workers is not None:
             self._workers.close()
             with contextlib.suppress(farrow.FarrowError):
-                drop(self._client, names_of(self._client, f"{root(self._config.name)}share/"))
+                shares = names_of(self._client, f"{root(self._config.name)}share/")
+                # A writer that was replaced leaves those of its successor.
+                own = [one for one in shares if f"-{self._epoch}." in one]
+                drop(self._client, own)
         self._thread.shutdown(wait=True)
         self._scribe.shutdown(wait=True)
         if self._pending is not None and self._pending.exception() is None:

@@ -6,7 +6,7 @@ no segment yet.  Where internal numbers of accounts are permanent, ``.../account
 the accounts with numbers from N on; elsewhere each segment names its own accounts.  The names of
 both end with ``.ATTEMPT`` after a failed attempt, and are those in the manifest: earlier versions
 had no epoch in them.  For a short time
-``.../share/N.WORKER`` holds a worker's features of the rows from N on.
+``.../share/N-EPOCH.WORKER`` holds a worker's features of the rows from N on.
 
 Each take-over begins an epoch.  ``.../writer/EPOCH`` is its fence: names are unique in the cluster,
 so an epoch has one writer, and the fences stay.  After a writer has logged the rows of a call, it
@@ -362,7 +362,7 @@ def share(
     client: Client, graph: str, entry: Entry, worker: int, features: npt.NDArray[np.float64]
 ) -> str:
     """Put a worker's share of the features of an entry; returns its name."""
-    name = f"{root(graph)}share/{entry.first:020d}.{worker}"
+    name = f"{root(graph)}share/{entry.first:020d}-{entry.epoch}.{worker}"
     cells = features.reshape(-1)
     # Most are 0: other workers do those rows, and a row completes few patterns.
     places = np.flatnonzero(cells).astype(np.uint32)

@@ -27,7 +27,7 @@ class Progress:
 
     def has_read(self, worker: int, end: int) -> None:
         """Record that a worker has the rows before ``end``."""
-        self._read[worker] = end
+        self._read[worker] = max(self._read[worker], end)
 
     def all_have_read(self) -> None:
         """Record that the workers have read all entries that they were given."""

@@ -88,6 +88,12 @@ impl NodeState {
                     now_ms,
                 );
             }
+            (PendingQuestion::IsRemoved { node, object, number }, Ok(Answer::Has(has)))
+                if has[..] == [false] && self.drain.is_from(&node, object, number) =>
+            {
+                self.object_removed(&node, object, now_ms, out);
+            }
+            (PendingQuestion::IsRemoved { .. }, _) => {}
             (PendingQuestion::Take { number, node }, answer) => {
                 self.on_take_response((number, &node), answer, now_ms, out);
             }

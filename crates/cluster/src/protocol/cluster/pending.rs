@@ -79,6 +79,15 @@ pub(in crate::protocol) enum PendingQuestion {
         /// What it is notified of.
         notice: DrainNotice,
     },
+    /// Whether the old home of an object that has moved here still has its name.
+    IsRemoved {
+        /// The old home.
+        node: String,
+        /// The low half of the object's id there.
+        object: u64,
+        /// Number of the move.
+        number: u64,
+    },
     /// Whether a node has taken an object.
     Take {
         /// Number of the move.

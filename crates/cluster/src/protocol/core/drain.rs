@@ -187,6 +187,12 @@ impl Drain {
         self.record.incoming.iter().any(|one| one.name == full)
     }
 
+    /// Whether this move of another node's object is noted here.
+    pub(in crate::protocol) fn is_from(&self, node: &str, object: u64, number: u64) -> bool {
+        let mut incoming = self.record.incoming.iter();
+        incoming.any(|one| one.from == node && (one.origin.1, one.number) == (object, number))
+    }
+
     /// Whether a name moves to another node with other bytes at this moment.
     pub(in crate::protocol) fn is_replacing(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.brought != job.id.lo)
