@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -165,13 +166,13 @@ class Stage:
         return self.directory / f"{name}.log"
 
     def wait_for_node(self, name: str = "node") -> None:
-        """Wait until the node's socket exists.
+        """Wait until the node accepts connections: its socket exists a moment earlier.
 
         Raises:
             DemoError: the node ended, or took too long; the message has its last lines.
         """
         limit = time.monotonic() + STEP_SECONDS_MAX
-        while not Path(self.socket_of(name)).exists():
+        while not _listens(self.socket_of(name)):
             if self._nodes[name].poll() is not None:
                 raise DemoError(f"{name} did not start: {_tail(self._log_of(name))}")
             if time.monotonic() > limit:
@@ -242,3 +243,12 @@ def free_memory_bytes() -> int:
     else:
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(available, shutil.disk_usage("/dev/shm").free)
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
