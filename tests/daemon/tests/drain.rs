@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use common::nodes::{self, LEASE_MS, Nodes};
 use common::{bytes_of, wait_for};
-use farrow::{Client, ConnectOptions, Error, Members, ObjectOptions, Reach, Value};
+use farrow::{Client, Error, Members, ObjectOptions, Reach, Value};
 use farrow_store::failpoints;
 use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;
+/// It ends before a lease.
+const SHORT: Duration = Duration::from_millis(LEASE_MS / 8);
 const NAME: &str = "moving";
 const LENGTH: usize = 300_000;
 
@@ -85,6 +87,23 @@ fn assert_found(nodes: &Nodes, what: &str) {
     }
 }
 
+/// Begins a drain of node a and moves the object to node b, until node `victim` dies at a point of that.
+/// The call waits for its daemon no longer than `timeout`.
+fn move_until_death(
+    nodes: &mut Nodes,
+    (place, victim): (&str, usize),
+    timeout: Duration,
+    what: &str,
+) {
+    nodes.restart_with_failpoint(victim, place, 1);
+    let client = nodes.client_with_timeout(0, timeout);
+    begin_drain(&client);
+    let id = client.list(NAME).unwrap()[0].id;
+    let moved = client.move_object(id, "b", deadline());
+    let ended = nodes.daemons[victim].wait_end();
+    assert_eq!(ended.signal(), Some(6), "{what}: not passed: {moved:?}");
+}
+
 /// Node `victim` dies at a point of a move from a to b, and is restarted at once, or after the others
 /// have excluded it.
 fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
@@ -94,21 +113,8 @@ fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
     nodes.client(0).put_with(&Value::Bytes(&bytes_of(7, LENGTH)), &options).unwrap();
     nodes.client(0).pin(&[NAME.into()]).unwrap();
     nodes.client(0).put(&Value::Bytes(b"other"), Some("other")).unwrap();
-    nodes.daemons[victim].kill9();
-    nodes.daemons[victim].set_failpoint(Some((place, 1)));
-    nodes.daemons[victim].restart();
-    nodes.daemons[victim].set_failpoint(None);
-    nodes.settle(3);
-    // A call waits for the node as long as this, and the node is started again after the call.
-    let timeout = Duration::from_secs(3);
-    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
-    let client = Client::connect(&options).unwrap();
-    begin_drain(&client);
-    let id = client.list(NAME).unwrap()[0].id;
-    let moved = client.move_object(id, "b", deadline());
-    let ended = nodes.daemons[victim].wait_end();
-    assert_eq!(ended.signal(), Some(6), "{what}: not passed: {moved:?}");
-    drop(client);
+    // The node is started again after the call.
+    move_until_death(&mut nodes, (place, victim), Duration::from_secs(3), &what);
     if is_late {
         let lost = char::from(b'a' + victim as u8).to_string();
         nodes::wait_for(&nodes.client(2), |members| {
@@ -211,18 +217,7 @@ fn a_draining_node_that_returns_is_known_to_drain_before_anything_moves() {
 fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
     let mut nodes = Nodes::start(3, "16M", MAPPED);
     nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
-    nodes.daemons[0].kill9();
-    nodes.daemons[0].set_failpoint(Some(("move.taken", 1)));
-    nodes.daemons[0].restart();
-    nodes.daemons[0].set_failpoint(None);
-    nodes.settle(3);
-    let timeout = Duration::from_millis(LEASE_MS / 8);
-    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
-    let client = Client::connect(&options).unwrap();
-    begin_drain(&client);
-    let id = client.list(NAME).unwrap()[0].id;
-    let moved = client.move_object(id, "b", deadline());
-    assert_eq!(nodes.daemons[0].wait_end().signal(), Some(6), "not passed: {moved:?}");
+    move_until_death(&mut nodes, ("move.taken", 0), SHORT, "move.taken");
     // The old object is in mapped memory, and readers at the third node find it there.
     let (writer, reader) = (nodes.client(1), nodes.client(2));
     let replace = ObjectOptions { replace: true, ..ObjectOptions::named(Some(NAME)) };
@@ -234,7 +229,7 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
                 Err(error) => panic!("{error}"),
             })
         });
-        std::thread::sleep(Duration::from_millis(LEASE_MS / 8));
+        std::thread::sleep(SHORT);
         let is_early = put.is_finished();
         let seen = reader.get(&NAME.into(), NOW).unwrap();
         let seen = seen.view().unwrap().to_vec();
@@ -254,18 +249,7 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
 fn an_object_that_moved_is_replaced_though_its_old_node_died_before_it_said_so() {
     let mut nodes = Nodes::start(2, "16M", MAPPED);
     nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
-    nodes.daemons[0].kill9();
-    nodes.daemons[0].set_failpoint(Some(("move.ended", 1)));
-    nodes.daemons[0].restart();
-    nodes.daemons[0].set_failpoint(None);
-    nodes.settle(2);
-    let timeout = Duration::from_millis(LEASE_MS / 8);
-    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
-    let client = Client::connect(&options).unwrap();
-    begin_drain(&client);
-    let id = client.list(NAME).unwrap()[0].id;
-    let moved = client.move_object(id, "b", deadline());
-    assert_eq!(nodes.daemons[0].wait_end().signal(), Some(6), "not passed: {moved:?}");
+    move_until_death(&mut nodes, ("move.ended", 0), SHORT, "move.ended");
     nodes.daemons[0].restart();
     nodes.settle(2);
     let replace = ObjectOptions { replace: true, ..ObjectOptions::named(Some(NAME)) };

@@ -12,8 +12,8 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use common::nodes::{self, LEASE_MS, Nodes};
 use common::wait_for;
 use farrow::{
-    AppendOptions, BatchData, Client, ConnectOptions, Error, HugeTable, Partition, Reach,
-    SchemaNode, Value, WaitFor,
+    AppendOptions, BatchData, Client, Error, HugeTable, Partition, Reach, SchemaNode, Value,
+    WaitFor,
 };
 use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_store::failpoints;
@@ -243,16 +243,10 @@ fn die_at(place: &str, is_root: bool, is_late: bool, flags: &[&str]) {
     append(&table, 0, None).unwrap();
     append(&table, ROWS, Some("c")).unwrap();
     drop((table, client));
-    nodes.daemons[victim].kill9();
-    nodes.daemons[victim].set_failpoint(Some((place, if is_root { 1 } else { 2 })));
-    nodes.daemons[victim].restart();
-    nodes.daemons[victim].set_failpoint(None);
-    nodes.settle(3);
+    nodes.restart_with_failpoint(victim, place, if is_root { 1 } else { 2 });
     let reader = open(&nodes.client(2));
     assert_whole(&reader, 2, &what);
-    let timeout = Duration::from_secs(3);
-    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
-    let client = Client::connect(&options).unwrap();
+    let client = nodes.client_with_timeout(0, Duration::from_secs(3));
     begin_drain(&client);
     let mut parts = client.list("t").unwrap();
     parts.sort_by_key(|one| one.name.clone());
@@ -308,17 +302,11 @@ fn what_joins_at_the_new_root_of_a_killed_node_is_seen_at_the_old_one() {
 fn join_between_roots() {
     let mut nodes = Nodes::start(4, "16M", MAPPED);
     append(&open(&nodes.client(0)), 0, Some("c")).unwrap();
-    nodes.daemons[0].kill9();
-    nodes.daemons[0].set_failpoint(Some(("move.taken", 1)));
-    nodes.daemons[0].restart();
-    nodes.daemons[0].set_failpoint(None);
-    nodes.settle(4);
+    nodes.restart_with_failpoint(0, "move.taken", 1);
     let reader = open(&nodes.client(2));
     assert_whole(&reader, 1, "before the drain");
     // It ends before the lease.
-    let timeout = Duration::from_millis(LEASE_MS / 8);
-    let options = ConnectOptions { timeout, ..ConnectOptions::at(&nodes.daemons[0].socket) };
-    let client = Client::connect(&options).unwrap();
+    let client = nodes.client_with_timeout(0, Duration::from_millis(LEASE_MS / 8));
     begin_drain(&client);
     let root = client.list("t").unwrap().into_iter().find(|one| one.name.as_deref() == Some("t"));
     let moved = open(&client).move_part(root.unwrap().id, "t", "b", deadline());

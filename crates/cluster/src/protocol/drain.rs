@@ -82,17 +82,17 @@ impl NodeState {
         step: DrainStep,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        // A daemon that continues a drain has not seen its beginning.
-        if self.drain.record.is_draining && step != DrainStep::Cancel {
+        match step {
+            DrainStep::Begin => self.set_draining(true, context.now_ms, out)?,
+            DrainStep::Cancel => self.set_draining(false, context.now_ms, out)?,
+            _ => {}
+        }
+        // At any step: a daemon that continues a drain has not seen its beginning.
+        if self.drain.record.is_draining {
             self.drain.conductors.insert(context.session);
         }
         match step {
-            DrainStep::Begin => {
-                self.set_draining(true, context.now_ms, out)?;
-                self.drain.conductors.insert(context.session);
-            }
-            DrainStep::Cancel => self.set_draining(false, context.now_ms, out)?,
-            DrainStep::Report => {}
+            DrainStep::Begin | DrainStep::Cancel | DrainStep::Report => {}
             DrainStep::Move { id: (hi, lo), node } => {
                 let ask = MoveRequest { id: ObjectId { hi, lo }, node, brought: lo };
                 return self.begin_move(context, ask, out).map(|()| None);

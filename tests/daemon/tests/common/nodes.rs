@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrow::{Client, Members, Reach};
+use farrow::{Client, ConnectOptions, Members, Reach};
 
 use super::{Daemon, PATIENCE};
 
@@ -88,6 +88,23 @@ impl Nodes {
 
     pub fn client(&self, number: usize) -> Client {
         self.daemons[number].client()
+    }
+
+    /// Kills a node, and starts it again to die when it passes a point for the nth time. Later starts
+    /// have no such point.
+    pub fn restart_with_failpoint(&mut self, number: usize, place: &str, nth: u64) {
+        let daemon = &mut self.daemons[number];
+        daemon.kill9();
+        daemon.set_failpoint(Some((place, nth)));
+        daemon.restart();
+        daemon.set_failpoint(None);
+        self.settle(self.daemons.len());
+    }
+
+    /// A client of a node whose calls wait for a daemon no longer than this.
+    pub fn client_with_timeout(&self, number: usize, timeout: Duration) -> Client {
+        let socket = &self.daemons[number].socket;
+        Client::connect(&ConnectOptions { timeout, ..ConnectOptions::at(socket) }).unwrap()
     }
 
     /// Waits until all that run see this number of live nodes with their memory, and have a lease.

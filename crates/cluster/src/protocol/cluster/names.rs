@@ -62,11 +62,11 @@ impl NodeState {
             let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
             let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(leases));
             let then = Then::Serve(body);
-            let arriving: Vec<String> =
-                names.iter().filter(|name| self.drain.has_arriving(name)).cloned().collect();
+            names.iter().for_each(|name| self.ask_if_removed(name, out));
             let release = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
-            cluster.parked.indebted.push(release);
-            arriving.iter().for_each(|name| self.ask_if_removed(name, out));
+            if let Some(cluster) = &mut self.cluster.0 {
+                cluster.parked.indebted.push(release);
+            }
             return Ok(());
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
