@@ -6,7 +6,7 @@ A task may end, and its process too, long before the job: each block is an objec
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from farrow import _native
 from farrow.exceptions import FarrowError, NotFound
 
-__all__ = ["Block", "append_blocks", "drop_blocks", "put_block"]
+__all__ = ["Block", "append_blocks", "drop_blocks", "dropped_on_error", "put_block"]
 
 # A written block waits for the other blocks of its job: longer than most jobs.
 _LEASE_SECONDS = 3600.0
@@ -60,26 +60,37 @@ def append_blocks(
     """
     if not blocks:
         return None
-    huge, is_new = None, False
-    try:
-        tables = [_opened(client, block) for block, _ in blocks]
+    written = [block for block, _ in blocks]
+    with dropped_on_error(client, written):
+        tables = [_opened(client, block) for block in written]
         schema = pa.unify_schemas([table.schema for table in tables]).remove_metadata()
         is_new = not client.contains(name)
         huge = client.huge_table(name, schema)
-        for table, (_, node) in zip(tables, blocks, strict=True):
-            huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
-    except BaseException:
-        # Also a column that is missing in a block, and an interrupt.
-        with contextlib.suppress(FarrowError):
-            if is_new and huge is not None:
-                huge.drop()
-        with contextlib.suppress(FarrowError):
-            drop_blocks(client, [block for block, _ in blocks])
-        raise
+        try:
+            for table, (_, node) in zip(tables, blocks, strict=True):
+                huge.append(table.select(huge.schema.names).cast(huge.schema), node=node)
+        except BaseException:
+            # Also a column that is missing in a block, and an interrupt.
+            if is_new:
+                with contextlib.suppress(FarrowError):
+                    huge.drop()
+            raise
     # The rows belong to the huge table now.
     del tables
-    drop_blocks(client, [block for block, _ in blocks])
+    drop_blocks(client, written)
     return huge
+
+
+@contextlib.contextmanager
+def dropped_on_error(client: _native.Client, blocks: Sequence[Block]) -> Iterator[None]:
+    """Drop the blocks if the body fails, also by an interrupt.  Its error is raised, whatever
+    becomes of them.  The body may add blocks to the list."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FarrowError):
+            drop_blocks(client, blocks)
+        raise
 
 
 def drop_blocks(client: _native.Client, blocks: Sequence[Block]) -> None:

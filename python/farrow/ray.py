@@ -17,7 +17,6 @@ environment selects the node.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -192,16 +191,12 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
         """Called by Ray in each task: its number, its node, and references to its blocks."""
         client = _references._client(self._address)
         found: list[_blocks.Block] = []
-        try:
+        # Ray repeats a task that fails, or gives up: its blocks stay unknown.
+        with _blocks.dropped_on_error(client, found):
             for block in blocks:
                 table = BlockAccessor.for_block(block).to_arrow()
                 if table.num_rows:
                     found.append(_blocks.put_block(client, table))
-        except BaseException:
-            # Ray repeats the task, or gives up: these blocks stay unknown.
-            with contextlib.suppress(farrow.FarrowError):
-                _blocks.drop_blocks(client, found)
-            raise
         return ctx.task_idx, client.node, found
 
     def on_write_complete(self, write_result: Any) -> None:

@@ -17,7 +17,6 @@ copied, but never pickled.  Select columns and rows by options: ``load`` says wh
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -184,7 +183,8 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
         client = _references._client(self._address)
         blocks: list[_blocks.Block] = []
         found: list[pa.RecordBatch] = []
-        try:
+        # Spark repeats a task that fails, or gives up: its blocks stay unknown.
+        with _blocks.dropped_on_error(client, blocks):
             for batch in iterator:
                 found.append(batch)
                 if sum(one.nbytes for one in found) >= _BLOCK_BYTES:
@@ -192,11 +192,6 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
                     found = []
             if sum(one.num_rows for one in found):
                 blocks.append(_block(client, found))
-        except BaseException:
-            # Spark repeats the task, or gives up: these blocks stay unknown.
-            with contextlib.suppress(farrow.FarrowError):
-                _blocks.drop_blocks(client, blocks)
-            raise
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         return _Written(task, client.node, blocks)
