@@ -7,7 +7,7 @@ use farrow_memory::Span;
 
 use super::Home;
 use super::adopt_report::{Dropped, SurveyContext};
-use super::settle::{Fate, KeepCandidate, settle_blocks};
+use super::settle::{Fate, KeepCandidate, overlapping, settle_blocks};
 use super::state::KnownEntry;
 use crate::alloc::blocks::{Block, ClientAccount};
 use crate::alloc::space::Run;
@@ -152,14 +152,63 @@ fn take_off_published(
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<(), StoreError> {
-    let blocks = settle_blocks(candidates, found, dropped)?;
-    let in_directory = candidates.iter().filter(|c| !c.is_local && c.fate != Fate::Removed);
-    let runs = in_directory.flat_map(|c| c.extra.iter().chain([&c.primary]));
-    let starts: BTreeSet<u64> = runs.map(|run| run.start).collect();
-    let published = blocks.iter().filter(|(start, _)| starts.contains(start));
-    let published: Vec<Run> =
-        published.map(|(start, block)| Run { start: *start, end: block.end }).collect();
-    clients.iter().try_for_each(|client| grants.take_off(*client, &published))
+    loop {
+        let blocks = settle_blocks(candidates, found, dropped)?;
+        let in_directory = candidates.iter().filter(|c| !c.is_local && c.fate != Fate::Removed);
+        let runs = in_directory.flat_map(|c| c.extra.iter().chain([&c.primary]));
+        let starts: BTreeSet<u64> = runs.map(|run| run.start).collect();
+        let published = blocks.iter().filter(|(start, _)| starts.contains(start));
+        let published: Vec<Run> =
+            published.map(|(start, block)| Run { start: *start, end: block.end }).collect();
+        let short = take_off_all(grants, clients, &published)?;
+        if short.is_empty() {
+            return Ok(());
+        }
+        if !retire_lists_in_grants(candidates, found, &short, dropped) {
+            return Err(no_room_for_grants());
+        }
+    }
+}
+
+/// Take blocks off the grants of clients. Returns the clients that lack grant records for it; their
+/// grants stay as they are.
+fn take_off_all(
+    grants: &mut Grants,
+    clients: &BTreeSet<u32>,
+    blocks: &[Run],
+) -> Result<BTreeSet<u32>, StoreError> {
+    let mut short = BTreeSet::new();
+    for client in clients {
+        match grants.take_off(*client, blocks) {
+            Err(StoreError::TooManyGrants { .. }) => drop(short.insert(*client)),
+            result => result?,
+        }
+    }
+    Ok(short)
+}
+
+/// Retire the objects of clients whose lists of extra blocks name memory in their grants. A kill
+/// leaves one such list at most, for which there are records: the others were written by clients
+/// after their seals. Returns whether there were any.
+fn retire_lists_in_grants(
+    candidates: &mut [KeepCandidate],
+    found: &[FoundGrant],
+    clients: &BTreeSet<u32>,
+    dropped: &mut Vec<Dropped>,
+) -> bool {
+    let is_granted = |run: &Run| overlapping(found, *run).next().is_some();
+    let mut are_any = false;
+    for candidate in candidates.iter_mut().filter(|c| clients.contains(&c.creator)) {
+        if candidate.extra.iter().any(is_granted) {
+            candidate.retire("extra blocks are in the grants of its client", dropped);
+            are_any = true;
+        }
+    }
+    are_any
+}
+
+fn no_room_for_grants() -> StoreError {
+    StoreError::Inconsistent("the grant table has no room for what is granted".to_owned())
 }
 
 /// Find the blocks of all objects, and take them off the grants of their creators. If a client
@@ -175,39 +224,32 @@ pub(super) fn settle_all(
     if candidates.iter().any(|candidate| candidate.is_local) {
         take_off_published(candidates, found, grants, clients, dropped)?;
     }
-    // Each round but the last defers all such objects of one client.
-    for _ in 0..=clients.len() {
+    loop {
         let blocks = settle_blocks(candidates, found, dropped)?;
         let sorted: Vec<Run> =
             blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
-        let mut short_of_records = None;
-        for client in clients {
-            match grants.take_off(*client, &sorted) {
-                Err(StoreError::TooManyGrants { .. }) => short_of_records = Some(*client),
-                result => result?,
-            }
-        }
-        let Some(client) = short_of_records else {
+        let short = take_off_all(grants, clients, &sorted)?;
+        if short.is_empty() {
             return Ok(blocks);
-        };
-        let is_granted = |run: Run| {
-            let mut of_client = found.iter().filter(|grant| grant.client == client);
-            of_client.any(|grant| grant.run.start <= run.start && run.end <= grant.run.end)
-        };
-        let mut has_changed = false;
-        let of_client =
-            |c: &&mut KeepCandidate| c.is_local && c.creator == client && c.fate == Fate::Sealed;
-        for candidate in candidates.iter_mut().filter(of_client) {
-            if is_granted(candidate.primary) {
+        }
+        let mut has_changed = retire_lists_in_grants(candidates, found, &short, dropped);
+        if has_changed {
+            continue;
+        }
+        for candidate in candidates.iter_mut() {
+            let is_deferrable = candidate.is_local && candidate.fate == Fate::Sealed;
+            if is_deferrable
+                && short.contains(&candidate.creator)
+                && overlapping(found, candidate.primary).next().is_some()
+            {
                 candidate.fate = Fate::Later;
                 has_changed = true;
             }
         }
         if !has_changed {
-            break;
+            return Err(no_room_for_grants());
         }
     }
-    Err(StoreError::Inconsistent("the grant table has no room for what is granted".to_owned()))
 }
 
 impl Home {

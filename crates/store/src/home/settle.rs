@@ -151,6 +151,13 @@ pub(super) fn settle_blocks(
         } else if candidate.is_local && is_others(&candidate.primary) {
             candidate.retire("its block is granted to another client", dropped);
             candidate.fate = Fate::Removed;
+        } else if candidate.is_local
+            && candidate.fate == Fate::Retiring
+            && overlapping(grants, candidate.primary).next().is_some()
+        {
+            // Its block was taken off the grants before its life became that of a deleted object:
+            // since then its client has written another one into the entry.
+            candidate.fate = Fate::Removed;
         }
     }
     for _ in 0..ROUNDS_MAX {
@@ -173,7 +180,7 @@ pub(super) fn settle_blocks(
 }
 
 /// Grants that overlap `run`.
-fn overlapping(grants: &[FoundGrant], run: Run) -> impl Iterator<Item = &FoundGrant> {
+pub(super) fn overlapping(grants: &[FoundGrant], run: Run) -> impl Iterator<Item = &FoundGrant> {
     let first = grants.partition_point(|grant| grant.run.end <= run.start);
     let from = grants.get(first..).unwrap_or_default();
     from.iter().take_while(move |grant| grant.run.start < run.end)

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use farrow_memory::{Access, Length, Offset, Region};
+use farrow_memory::{Access, Length, Offset, Region, Span};
 use proptest::prelude::*;
 
 use super::support::{Client, World, part, small, table};
-use crate::{Held, Home, Reader, SealRequest, Target};
+use crate::{Held, Home, Reader, RegionOptions, SealRequest, Target};
 
 /// A region with at least one object of each kind.
 fn lively() -> (World, Client, Vec<Held>) {
@@ -114,29 +114,16 @@ proptest! {
     }
 }
 
-#[test]
-fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
-    let (world, client, _held) = lively();
-    let entry = client.reader.find("table-0").unwrap().unwrap();
-    let victim = client.reader.find("table-1").unwrap().unwrap();
-    let list = entry.extra_list().unwrap();
-    // crc32c is not a signature: write other blocks and restore the checksum by adjusting four
-    // bytes. The blocks overlap the victim's primary block, and memory that is not granted.
-    let forged = [part(victim.primary, 0, 128 * 2), part(victim.primary, 16384, 128)];
-    let mut bytes = crate::format::entry::encode_extra(&forged);
-    bytes.resize(list.length.0 as usize, 0);
-    bytes[32..40].copy_from_slice(&(victim.primary.offset.0 + 32768).to_le_bytes());
-    let wanted = entry.extra_crc;
+/// Flips some of the bits `free`, each a byte and a bit of it, so that the crc32c is `wanted`.
+fn forge_checksum(bytes: &mut [u8], free: &[(usize, u8)], wanted: u32) {
     // crc32c is linear, so 32 bits of freedom reach every value: solve by the effect of each bit.
-    let crc = |bytes: &[u8]| crc32c::crc32c(bytes);
-    let base = crc(&bytes);
-    let mut rows: Vec<(u32, u32)> = (0..32)
-        .map(|bit| {
-            let mut other = bytes.clone();
-            other[40 + bit / 8] ^= 1 << (bit % 8);
-            (crc(&other) ^ base, 1 << bit)
-        })
-        .collect();
+    let base = crc32c::crc32c(bytes);
+    let effect_of = |(i, (byte, bit)): (usize, &(usize, u8))| {
+        let mut other = bytes.to_vec();
+        other[*byte] ^= 1 << bit;
+        (crc32c::crc32c(&other) ^ base, 1_u64 << i)
+    };
+    let mut rows: Vec<(u32, u64)> = free.iter().enumerate().map(effect_of).collect();
     let (mut left, mut flips) = (base ^ wanted, 0);
     for bit in (0..32).rev() {
         let Some(i) = rows.iter().position(|(effect, _)| effect >> bit & 1 == 1) else { continue };
@@ -149,10 +136,26 @@ fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
         }
     }
     assert_eq!(left, 0);
-    for (byte, flip) in bytes[40..44].iter_mut().zip(flips.to_le_bytes()) {
-        *byte ^= flip;
+    for (i, (byte, bit)) in free.iter().enumerate() {
+        bytes[*byte] ^= u8::from(flips >> i & 1 == 1) << bit;
     }
-    assert_eq!(crc(&bytes), wanted, "the forgery is good");
+    assert_eq!(crc32c::crc32c(bytes), wanted, "the forgery is good");
+}
+
+#[test]
+fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
+    let (world, client, _held) = lively();
+    let entry = client.reader.find("table-0").unwrap().unwrap();
+    let victim = client.reader.find("table-1").unwrap().unwrap();
+    let list = entry.extra_list().unwrap();
+    // crc32c is not a signature: write other blocks and restore the checksum by adjusting four
+    // bytes. The blocks overlap the victim's primary block, and memory that is not granted.
+    let forged = [part(victim.primary, 0, 128 * 2), part(victim.primary, 16384, 128)];
+    let mut bytes = crate::format::entry::encode_extra(&forged);
+    bytes.resize(list.length.0 as usize, 0);
+    bytes[32..40].copy_from_slice(&(victim.primary.offset.0 + 32768).to_le_bytes());
+    let free: Vec<(usize, u8)> = (0..32).map(|i| (40 + i / 8, (i % 8) as u8)).collect();
+    forge_checksum(&mut bytes, &free, entry.extra_crc);
     client.write(list.offset, &bytes);
 
     let (home, report) = Home::adopt(world.map(Access::Home)).unwrap();
@@ -161,4 +164,33 @@ fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
     assert_eq!(report.dropped[0].id, Some(entry.id));
     assert_eq!(home.find(Target::Name("table-1")).unwrap(), victim);
     assert!(home.find(Target::Name("table-0")).is_err());
+}
+
+/// Once there were not enough grant records for such a list, no home could adopt the region.
+#[test]
+fn a_forged_list_of_many_pieces_of_its_own_grants_costs_that_object_only() {
+    let world = World::new(RegionOptions { grants_max: 4, ..small() });
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let extent = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
+    // Side by side, so that they need no further record.
+    let blocks: Vec<Span> = (0..8).map(|n| part(extent, 4096 + n * 128, 128)).collect();
+    let request = table(&client, part(extent, 0, 4096), &blocks, Some("table"));
+    home.seal(client.slot, &request, 1).unwrap();
+    client.put(&mut home, b"other", Some("other")).unwrap();
+    let entry = client.reader.find("table").unwrap().unwrap();
+    let list = entry.extra_list().unwrap();
+    let forged: Vec<Span> = (2..10).map(|n| part(extent, n * 4096, 128)).collect();
+    let mut bytes = crate::format::entry::encode_extra(&forged);
+    assert_eq!(bytes.len() as u64, list.length.0);
+    // Each may begin at any of the 32 blocks of its page.
+    let places = [(0, 7), (1, 0), (1, 1), (1, 2), (1, 3)];
+    let free: Vec<(usize, u8)> =
+        (0..8).flat_map(|n| places.map(|(byte, bit)| (n * 16 + byte, bit))).collect();
+    forge_checksum(&mut bytes, &free, entry.extra_crc);
+    client.write(list.offset, &bytes);
+    let (home, report) = Home::adopt(world.map(Access::Home)).unwrap();
+    home.check().unwrap();
+    assert_eq!(report.dropped.iter().map(|one| one.id).collect::<Vec<_>>(), [Some(entry.id)]);
+    assert!(home.find(Target::Name("other")).is_ok());
 }
