@@ -73,7 +73,7 @@ impl Home {
             if !is_known
                 || is_free != free.contains(&slot.0)
                 || (state == EntryState::Retiring) != self.retiring.contains(slot.0)
-                || (state == EntryState::Spilled) != self.spilled.contains_key(&slot.0)
+                || (state == EntryState::Spilled) != self.spilled.contains(slot)
             {
                 return Err(format!("slot {} is {state:?} and listed as another", slot.0));
             }

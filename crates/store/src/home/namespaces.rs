@@ -5,7 +5,7 @@ use farrow_memory::Length;
 use super::Home;
 use crate::alloc::blocks::Usage;
 use crate::error::StoreError;
-use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
+use crate::format::ids::{NamespaceId, ObjectId, Target};
 use crate::tables::clients::ClientSlot;
 use crate::tables::names::check_full_name;
 use crate::tables::namespaces::{Namespace, NamespaceOptions};
@@ -25,7 +25,7 @@ impl Home {
     ) -> Result<NamespaceId, StoreError> {
         let events_from = self.events.head();
         let mut away = std::collections::BTreeSet::new();
-        for slot in self.spilled.keys().copied().map(Slot) {
+        for slot in self.spilled.slots() {
             away.insert(self.directory.entry(slot)?.namespace);
         }
         let (blocks, clients) = (&self.blocks, &self.clients);
@@ -72,7 +72,7 @@ impl Home {
     /// The number of spilled objects in a namespace.
     fn spilled_in(&self, id: NamespaceId) -> Result<u32, StoreError> {
         let mut count = 0;
-        for slot in self.spilled.keys().copied().map(Slot) {
+        for slot in self.spilled.slots() {
             count += u32::from(self.directory.entry(slot)?.namespace == id);
         }
         Ok(count)

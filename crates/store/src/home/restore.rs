@@ -115,7 +115,7 @@ impl Home {
         self.draft_event_of(EventKind::Restored, &entry)?;
         self.directory.replace(&entry, EntryState::Sealed)?;
         self.publish_event()?;
-        self.spilled.remove(&slot.0);
+        self.spilled.remove(slot);
         self.restored_at.insert(slot.0, self.now_ns);
         self.objects += 1;
         let Some(Restoring { runs, .. }) = self.loading.remove(&id) else {

@@ -96,7 +96,7 @@ impl Home {
         self.extras.remove(&slot.0);
         self.restored_at.remove(&slot.0);
         self.objects = self.objects.saturating_sub(1);
-        self.spilled.insert(slot.0, entry.size.0);
+        self.spilled.insert(slot, entry.size.0);
         self.retire_blocks(&runs)?;
         let bytes = self.release_blocks(&runs)?;
         failpoint!("spill.freed");
@@ -112,7 +112,7 @@ impl Home {
             Target::Name(name) => self.slot_of_name(name)?,
             Target::Id(id) => Some(self.forwarded(id)?.slot()),
         };
-        let Some(slot) = slot.filter(|slot| self.spilled.contains_key(&slot.0)) else {
+        let Some(slot) = slot.filter(|slot| self.spilled.contains(*slot)) else {
             return Ok(None);
         };
         let entry = self.directory.entry(slot)?;
@@ -139,14 +139,13 @@ impl Home {
     /// # Errors
     /// Memory that cannot be read.
     pub fn spilled_ids(&self) -> Result<Vec<ObjectId>, StoreError> {
-        let slots = self.spilled.keys().copied().map(crate::format::ids::Slot);
-        slots.map(|slot| self.directory.entry(slot).map(|entry| entry.id)).collect()
+        self.spilled.slots().map(|slot| self.directory.entry(slot).map(|entry| entry.id)).collect()
     }
 
     /// Size of the largest spilled object, as its users see it.
     #[must_use]
     pub fn largest_spilled(&self) -> u64 {
-        self.spilled.values().max().copied().unwrap_or_default()
+        self.spilled.largest()
     }
 
     /// Delete a spilled object. It has no block that could be held, so its slot is free at once.
@@ -158,7 +157,7 @@ impl Home {
         self.free_name(entry)?;
         self.publish_event()?;
         self.pins.set(slot, false)?;
-        self.spilled.remove(&slot.0);
+        self.spilled.remove(slot);
         self.forget_taken(slot)?;
         Ok(Deleted { id: entry.id, freed_now: true, was_spilled: true, bytes: Length(0) })
     }

@@ -133,7 +133,7 @@ impl Home {
             pinned: Length(survey.pinned.bytes()),
             evictable: Length(evictable),
             objects_spilled: self.spilled.len() as u32,
-            spilled: Length(self.spilled.values().sum()),
+            spilled: Length(self.spilled.bytes()),
             records: Length(self.record_bytes()),
         }
     }
