@@ -47,6 +47,11 @@ impl ClientAccount {
     pub(crate) const fn ended(namespace: NamespaceId) -> Self {
         Self { namespace, client: 0 }
     }
+
+    /// Whether it is that of a client that has not ended.
+    pub(crate) fn is_of_client(self) -> bool {
+        self.client != 0
+    }
 }
 
 /// Memory and objects of one account.

@@ -16,9 +16,10 @@ use super::adopt_names::NameCheck;
 use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
 use super::inherit::Unfinished;
 use super::keep::{self, Retained};
+use super::registration::BatchLooks;
 use super::reserved::Reserved;
 use super::settle::{Fate, KeepCandidate, settle_grants};
-use super::state::{ClientAccounts, Locals};
+use super::state::{ClientAccounts, Locals, Spilled};
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::alloc::victim_order::VictimOrders;
@@ -78,7 +79,7 @@ struct Staying {
     names: Vec<(Span, NameHash, Slot)>,
     extras: BTreeMap<u32, Box<[Run]>>,
     retiring: SlotSet,
-    spilled: BTreeMap<u32, u64>,
+    spilled: Spilled,
 }
 
 impl Home {
@@ -182,6 +183,7 @@ impl Home {
             retiring: staying.retiring,
             retained: Retained::default(),
             locals: Locals::new(area),
+            batch_looks: BatchLooks::default(),
             orders: VictimOrders::default(),
             replicas: BTreeSet::new(),
             accounts,
@@ -379,7 +381,7 @@ fn stay_spilled(
         if !entry.name.is_empty() {
             staying.names.push((entry.name, NameHash(entry.name_hash), slot));
         }
-        staying.spilled.insert(slot.0, entry.size.0);
+        staying.spilled.insert(slot, entry.size.0);
     }
     Ok(())
 }

@@ -145,11 +145,26 @@ impl Home {
         let words = self.locals.area.read_entry(number)?;
         let entry = decode(&words, self.uid(), slot, layout).ok();
         let entry = entry.filter(|entry| entry.id == id).ok_or_else(not_found)?;
-        let entry = Entry { namespace: self.locals.area.namespace_of(number), ..entry };
+        let entry = self.with_owner(number, entry);
         match self.locals.known.get(&slot.0) {
             // Overwritten since the seal.
             Some(known) if known.run != run_of(entry.primary) => Err(not_found()),
             _ => Ok(entry),
+        }
+    }
+
+    /// An entry with what the home knows of its page, whatever the client wrote: the namespace, and
+    /// the creator.
+    fn with_owner(&self, number: u32, entry: Entry) -> Entry {
+        let entry = Entry { namespace: self.locals.area.namespace_of(number), ..entry };
+        let owner = self.locals.area.client_of(number).map(ClientSlot);
+        match owner.and_then(|owner| self.clients.get(owner).ok()) {
+            Some(owner) => Entry { creator: owner.client.0, creator_pid: owner.pid, ..entry },
+            // Its client has ended, so it is none of those that there are.
+            None if self.accounts.of_creator(&entry).is_of_client() => {
+                Entry { creator_pid: 0, ..entry }
+            }
+            None => entry,
         }
     }
 

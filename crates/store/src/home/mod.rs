@@ -77,8 +77,9 @@ use crate::tables::slot_set::SlotSet;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Retained;
+use registration::BatchLooks;
 use reserved::Reserved;
-use state::{ClientAccounts, Locals, Restoring};
+use state::{ClientAccounts, Locals, Restoring, Spilled};
 
 /// A region opened by the one process that may change it.
 ///
@@ -129,6 +130,7 @@ pub struct Home {
     retained: Retained,
     /// Objects that clients sealed themselves.
     locals: Locals,
+    batch_looks: BatchLooks,
     /// Objects that must not be evicted.
     pins: Pins,
     /// Parts of the orders in which objects are evicted.
@@ -139,8 +141,7 @@ pub struct Home {
     replaced: BTreeSet<u32>,
     /// Slots of objects that are being spilled to files.
     spilling: BTreeSet<u32>,
-    /// Slots of spilled objects, with the object size that users see.
-    spilled: BTreeMap<u32, u64>,
+    spilled: Spilled,
     /// Memory for objects that are being restored.
     loading: BTreeMap<ObjectId, Restoring>,
     /// Restore times by slot. A restore counts as a use, but leaves no use stamp.

@@ -1,6 +1,8 @@
 //! Registration in parts: a client may have sealed a million objects by itself since the home
 //! looked last, which takes some tenths of a second.
 
+use std::collections::BTreeMap;
+
 use super::Home;
 use crate::error::StoreError;
 use crate::tables::clients::ClientSlot;
@@ -34,7 +36,46 @@ impl EntryRegistration {
     }
 }
 
+/// The clients whose entries were looked at in the batch of requests that is being served, and
+/// whether all of their objects were registered. `None`: there is no batch.
+#[derive(Debug, Default)]
+pub(super) struct BatchLooks(Option<BTreeMap<u32, bool>>);
+
 impl Home {
+    /// From here to [`Home::end_batch`], entries that clients wrote are looked at once for each
+    /// client at most: a client asks for what was sealed before.
+    pub fn begin_batch(&mut self) {
+        self.batch_looks.0 = Some(BTreeMap::new());
+    }
+
+    /// See [`Home::begin_batch`].
+    pub fn end_batch(&mut self) {
+        self.batch_looks.0 = None;
+    }
+
+    /// As [`Home::register`], but once in a batch.
+    ///
+    /// # Errors
+    /// As [`Home::register`].
+    pub fn register_in_batch(&mut self, client: ClientSlot) -> Result<(), StoreError> {
+        let looks = self.batch_looks.0.as_ref();
+        match looks.and_then(|looks| looks.get(&client.0)) {
+            Some(true) => return Ok(()),
+            Some(false) => {
+                return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
+            }
+            None => {}
+        }
+        let registered = self.register(client);
+        let is_full = matches!(registered, Err(StoreError::TooManyGrants { .. }));
+        if let Some(looks) = self.batch_looks.0.as_mut()
+            && (registered.is_ok() || is_full)
+        {
+            looks.insert(client.0, registered.is_ok());
+        }
+        registered
+    }
+
     /// Register a part of the objects that clients sealed themselves. Returns true at the end of
     /// the registration. A client whose objects need too many grant records in parts has all of
     /// them registered at once, or none, as by [`Home::register_all`].

@@ -1,5 +1,7 @@
 //! Seal: memory that a client has written becomes an object.
 
+use std::collections::BTreeSet;
+
 use farrow_memory::{Length, Span};
 
 use super::{Deleted, Home};
@@ -214,25 +216,34 @@ impl Home {
         Ok(None)
     }
 
-    /// Register client-sealed objects if the request has extra blocks that the home does not know.
+    /// Register client-sealed objects if the request has extra blocks that the home does not know:
+    /// those of the client, and of each client whose grants have such a block.
     fn register_shared(
         &mut self,
         client: ClientSlot,
         request: &SealRequest<'_>,
     ) -> Result<(), StoreError> {
-        let runs: Vec<Run> = request.extra.iter().filter_map(|span| run_of(*span)).collect();
-        let is_unknown = |home: &Self, run: &Run| !home.blocks.is_block(*run);
-        if runs.iter().any(|run| is_unknown(self, run)) {
-            self.register(client)?;
-        }
-        let is_anothers =
-            |home: &Self, run: &Run| is_unknown(home, run) && !home.grants.covers(client.0, *run);
-        if !runs.iter().any(|run| is_anothers(self, run)) {
+        let mut unknown: Vec<Run> = request.extra.iter().filter_map(|span| run_of(*span)).collect();
+        unknown.retain(|run| !self.blocks.is_block(*run));
+        if unknown.is_empty() {
             return Ok(());
         }
-        // The client is not at fault if objects cannot be registered for lack of grant records.
-        let is_complete = self.register_all()?;
-        if !is_complete && runs.iter().any(|run| is_anothers(self, run)) {
+        self.register_in_batch(client)?;
+        let is_anothers = |home: &Self, run: &Run| {
+            !home.blocks.is_block(*run) && !home.grants.covers(client.0, *run)
+        };
+        unknown.retain(|run| is_anothers(self, run));
+        let of = |run: &Run| self.grants.client_at(run.start);
+        let others: BTreeSet<u32> = unknown.iter().filter_map(of).collect();
+        let mut is_complete = true;
+        for other in others {
+            match self.register_in_batch(ClientSlot(other)) {
+                // The client is not at fault.
+                Err(StoreError::TooManyGrants { .. }) => is_complete = false,
+                registered => registered?,
+            }
+        }
+        if !is_complete && unknown.iter().any(|run| is_anothers(self, run)) {
             return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
         }
         Ok(())

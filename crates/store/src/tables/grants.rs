@@ -71,6 +71,8 @@ pub(crate) struct Grants {
     freed: u64,
     /// Grants of each client by their start.
     by_client: BTreeMap<u32, BTreeMap<u64, Grant>>,
+    /// The client of each grant, by its start.
+    client_of: BTreeMap<u64, u32>,
     bytes: u64,
     bytes_by_client: BTreeMap<u32, u64>,
 }
@@ -87,9 +89,10 @@ impl Grants {
         let free = (0..layout.grants_max).zip(is_used).filter(|(_, used)| !used).map(|(i, _)| i);
         let mut free: Vec<u32> = free.collect();
         free.reverse();
-        let (by_client, bytes_by_client) = Default::default();
+        let (by_client, client_of, bytes_by_client) = Default::default();
+        let (freed, bytes) = (0, 0);
         let mut grants =
-            Self { control, layout, free, freed: 0, by_client, bytes: 0, bytes_by_client };
+            Self { control, layout, free, freed, by_client, client_of, bytes, bytes_by_client };
         for found in in_use {
             grants.insert(found.client, found.run, found.record);
         }
@@ -224,6 +227,12 @@ impl Grants {
         clients.flat_map(|client| self.of(*client))
     }
 
+    /// The client to which the byte at this offset is granted.
+    pub(crate) fn client_at(&self, at: u64) -> Option<u32> {
+        let client = *self.client_of.range(..=at).next_back()?.1;
+        self.containing(client, at).map(|_| client)
+    }
+
     /// Whether all of a run is granted to a client.
     pub(crate) fn covers(&self, client: u32, run: Run) -> bool {
         let mut at = run.start;
@@ -324,6 +333,7 @@ impl Grants {
             self.control.store(at, 0)?;
             failpoint!("client.leave.grant");
             let run = Run { start, end: grant.end };
+            self.client_of.remove(&start);
             self.bytes -= run.len();
             self.free.push(grant.record);
             self.freed += 1;
@@ -345,6 +355,12 @@ impl Grants {
             if grant != Some(&Grant { end: run.end, record }) {
                 return Err(format!("grant record {record} of client {client} is {run:?}"));
             }
+            if self.client_of.get(&run.start) != Some(&client) {
+                return Err(format!("the grant at {:#x} is not known as {client}'s", run.start));
+            }
+        }
+        if self.client_of.len() != known {
+            return Err(format!("{known} grants have {} owners", self.client_of.len()));
         }
         let bytes: u64 = self.all().map(Run::len).sum();
         let of_client = |client: &u32| self.of(*client).map(Run::len).sum::<u64>();
@@ -375,12 +391,14 @@ impl Grants {
     fn insert(&mut self, client: u32, run: Run, record: u32) {
         let grants = self.by_client.entry(client).or_default();
         grants.insert(run.start, Grant { end: run.end, record });
+        self.client_of.insert(run.start, client);
         self.bytes += run.len();
         *self.bytes_by_client.entry(client).or_default() += run.len();
     }
 
     fn remove(&mut self, client: u32, start: u64) -> Option<u32> {
         let grant = self.by_client.get_mut(&client)?.remove(&start)?;
+        self.client_of.remove(&start);
         let bytes = Run { start, end: grant.end }.len();
         self.bytes -= bytes;
         if let Some(of_client) = self.bytes_by_client.get_mut(&client) {

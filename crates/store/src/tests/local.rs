@@ -262,6 +262,64 @@ fn a_table_may_share_the_block_of_an_object_that_the_home_has_not_heard_of() {
     world.adopt().check().unwrap();
 }
 
+/// One message of thousands of tables once read all entries of its client for each of them.
+#[test]
+fn entries_are_looked_at_once_in_a_batch() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, extent) = member(&world, &mut home);
+    let (b, others) = member(&world, &mut home);
+    let shared = part(others, 0, 4096);
+    b.seal_local(shared, 1).unwrap();
+    let seal = |home: &mut Home, at: u64| {
+        let extra = [shared, part(extent, at + 4096, 4096)];
+        home.seal(a.slot, &table(&a, part(extent, at, 128), &extra, None), 2).unwrap();
+    };
+    home.begin_batch();
+    seal(&mut home, 0);
+    // A look would end this claim.
+    a.seal_local(part(others, 8192, 128), 3).unwrap();
+    seal(&mut home, 8192);
+    assert!(!home.has_retiring());
+    home.end_batch();
+    seal(&mut home, 16384);
+    assert!(home.has_retiring());
+    home.check().unwrap();
+}
+
+/// Its bytes would count for that client as soon as another home adopts the region.
+#[test]
+fn an_entry_that_names_another_client_as_creator_is_still_its_own_clients() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, _) = member(&world, &mut home);
+    let (b, extent) = member(&world, &mut home);
+    let page = home.entry_pages_of(b.slot)[0];
+    let forge = |at: u64| {
+        let number = home.layout().client_entries_in_page() + at as u32;
+        let entry = Entry {
+            id: ObjectId::new(home.uid(), Generation(1), home.layout().client_slot(number)),
+            creator: a.slot.0,
+            ..entry_of(part(extent, at * 4096, 4096))
+        };
+        let place = home.layout().client_entry_span(number).offset;
+        assert!(page.contains(Span::new(place, Length(8))));
+        write_words(&b, place, &encode(&entry));
+        entry.id
+    };
+    let [first, second] = [0, 1].map(forge);
+    let creator = |entry: Entry| (entry.creator, entry.creator_pid);
+    assert_eq!(creator(home.find(Target::Id(first)).unwrap()), (b.slot.0, 42));
+    let first = home.take_over(first).unwrap();
+    home.client_leave(b.slot).unwrap();
+    let second = home.take_over(second).unwrap();
+    drop(home);
+    let home = world.adopt();
+    assert_eq!(home.usage_of(a.slot).objects, 0);
+    assert_eq!(creator(home.find(Target::Id(first)).unwrap()), (b.slot.0, 42));
+    assert_eq!(creator(home.find(Target::Id(second)).unwrap()), (a.slot.0, 0));
+}
+
 #[test]
 fn entries_that_claim_what_is_not_their_clients_end() {
     let world = World::new(small());
@@ -317,6 +375,36 @@ fn the_directory_and_older_entries_win_when_a_region_is_adopted() {
     home.client_leave(a.slot).unwrap();
     home.client_leave(b.slot).unwrap();
     home.check().unwrap();
+}
+
+/// The next home once took the new words for the block of the deleted object, and ended for lack of
+/// grant records: with that, the region could not be used again.
+#[test]
+fn entries_that_were_rewritten_after_a_delete_do_not_hinder_the_next_home() {
+    let world = World::new(RegionOptions { grants_max: 4, ..small() });
+    let mut home = world.create();
+    let (a, extent) = member(&world, &mut home);
+    let ids: Vec<ObjectId> =
+        (0..8).map(|n| a.seal_local(part(extent, n * 128, 128), n).unwrap()).collect();
+    let hold = |id: &ObjectId| a.reader.hold(&a.holds, Target::Id(*id)).unwrap().unwrap();
+    let held: Vec<_> = ids.iter().map(hold).collect();
+    for id in &ids {
+        assert!(!home.delete(Target::Id(*id)).unwrap().freed_now);
+    }
+    for (n, id) in (1..).zip(&ids) {
+        let entry = Entry { id: *id, ..entry_of(part(extent, n * 4096, 128)) };
+        let number = home.layout().client_entry(id.slot()).unwrap();
+        write_words(&a, home.layout().client_entry_span(number).offset, &encode(&entry));
+    }
+    let granted = home.stats().unwrap().granted;
+    drop(home);
+    let mut home = world.adopt();
+    home.check().unwrap();
+    assert_eq!(home.stats().unwrap().granted, granted);
+    drop(held);
+    home.client_leave(a.slot).unwrap();
+    home.check().unwrap();
+    assert_eq!(home.stats().unwrap().free, home.stats().unwrap().capacity);
 }
 
 #[test]
