@@ -118,6 +118,9 @@ impl ServeFaults {
                     descriptors.extend(rights);
                 }
             }
+            if descriptors.len() > 2 {
+                return Err(invalid(format!("{} descriptors, not 2", descriptors.len())));
+            }
             input.extend_from_slice(bytes.get(..received).unwrap_or_default());
         }
     }
@@ -149,6 +152,27 @@ mod tests {
             assert_eq!(of(descriptors.faults.as_fd()), of(file.as_fd()));
             assert_eq!(of(descriptors.shown.as_fd()), of(ours.as_fd()));
         }
+    }
+
+    /// A message of many pieces once brought two with each of them.
+    #[test]
+    fn no_more_descriptors_are_taken_than_the_message_has() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut frame = Vec::new();
+        encode(&message(3), &mut frame).unwrap();
+        let file = rustix::fs::memfd_create("faults", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let both = [file.as_fd(), ours.as_fd()];
+        let thread = std::thread::spawn(move || ServeFaults::receive(&theirs, TIME));
+        for byte in frame.iter().take(2) {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&both)));
+            let slices = [io::IoSlice::new(std::slice::from_ref(byte))];
+            let flags = rustix::net::SendFlags::empty();
+            rustix::net::sendmsg(ours.as_fd(), &slices, &mut control, flags).unwrap();
+        }
+        let refused = thread.join().unwrap().unwrap_err();
+        assert!(refused.to_string().contains("4 descriptors"), "{refused}");
     }
 
     #[test]
