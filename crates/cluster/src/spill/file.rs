@@ -1,5 +1,6 @@
 //! One file, written and read in pieces, so that no object is in memory twice.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use farrow_memory::{Length, Offset, Region, Span};
@@ -139,21 +140,24 @@ impl SpillStore {
         let trailer_at = head.file_bytes() - head.trailer_bytes();
         let trailer = self.read(id, trailer_at, head.trailer_bytes(), stop).await?;
         let stored = head.decode_trailer(&trailer).map_err(|wrong| fault(wrong.to_string()))?;
-        let mut at = head.length();
         let (mut own, mut found) = (Vec::new(), Vec::new());
         let before = head.part_bytes().map(|bytes| Span::new(Offset(0), Length(bytes))).take(2);
-        for (number, part) in before.chain(blocks.iter().copied()).enumerate() {
+        let mut parts = PartReader::new(head.length()..trailer_at, async |range: Range<u64>| {
+            self.read(id, range.start, range.end - range.start, stop).await
+        });
+        for (number, mut part) in before.chain(blocks.iter().copied()).enumerate() {
             let (mut checksum, mut collected) = (0, Vec::new());
-            for piece in pieces(part) {
-                let bytes = self.read(id, at, piece.length.0, stop).await?;
-                at += piece.length.0;
-                checksum = crc32c::crc32c_append(checksum, &bytes);
+            while !part.is_empty() {
+                let bytes = parts.next(part.length.0).await?;
+                checksum = crc32c::crc32c_append(checksum, bytes);
                 if number < 2 {
-                    collected.extend_from_slice(&bytes);
+                    collected.extend_from_slice(bytes);
                 } else {
-                    let written = region.write_by_call(piece.offset, &bytes);
+                    let written = region.write_by_call(part.offset, bytes);
                     written.map_err(|error| fault(error.to_string()))?;
                 }
+                let count = bytes.len() as u64;
+                part = Span::new(Offset(part.offset.0 + count), Length(part.length.0 - count));
             }
             if number < 2 {
                 own.push(collected);
@@ -185,6 +189,40 @@ impl SpillStore {
     }
 }
 
+/// The parts of a file, which follow one another, read in pieces of [`PIECE_BYTES`] that may hold
+/// many of them: an object may have thousands of short blocks, and a bucket takes some 30 ms for
+/// each read.
+struct PartReader<F> {
+    /// What has not been read.
+    rest: Range<u64>,
+    fetch: F,
+    piece: Vec<u8>,
+    /// Bytes of the piece that were returned.
+    used: usize,
+}
+
+impl<F: AsyncFnMut(Range<u64>) -> Result<Vec<u8>>> PartReader<F> {
+    fn new(rest: Range<u64>, fetch: F) -> Self {
+        Self { rest, fetch, piece: Vec::new(), used: 0 }
+    }
+
+    /// The next 1 to `most` bytes.
+    async fn next(&mut self, most: u64) -> Result<&[u8]> {
+        if self.used == self.piece.len() {
+            let Range { start, end } = self.rest;
+            let until = start.saturating_add(PIECE_BYTES).min(end);
+            if start >= until {
+                return Err(short(end, end.saturating_add(most)));
+            }
+            self.piece = (self.fetch)(start..until).await?;
+            (self.rest, self.used) = (until..end, 0);
+        }
+        let from = self.used;
+        self.used = self.piece.len().min(from.saturating_add(most as usize));
+        Ok(self.piece.get(from..self.used).unwrap_or_default())
+    }
+}
+
 fn short(found: u64, needed: u64) -> WriteFault {
     fault(SpillFault::Short { found, needed }.to_string())
 }
@@ -209,7 +247,11 @@ mod tests {
     use farrow_memory::shm::ShmFabric;
     use farrow_memory::{Access, Geometry};
     use farrow_store::{ObjectKind, RegionUid};
+    use futures_util::StreamExt;
+    use object_store::ObjectStore;
     use object_store::aws::AmazonS3Builder;
+    use object_store::memory::InMemory;
+    use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
     use super::*;
     use crate::protocol::{SpillDone, SpillJob};
@@ -286,6 +328,79 @@ mod tests {
             origins: vec![Span::new(Offset(geometry.control.0), data)],
         };
         (Arc::new(region), head)
+    }
+
+    /// A table of thousands of blocks took a request for each.
+    #[test]
+    fn short_parts_are_read_together_and_long_ones_in_pieces() {
+        let file: Vec<u8> = (0..2 * PIECE_BYTES + 1000).map(|at| (at % 251) as u8).collect();
+        let first = 40;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut fetched = Vec::new();
+        let mut found = Vec::new();
+        runtime.block_on(async {
+            let mut reader =
+                PartReader::new(first..file.len() as u64, async |range: Range<u64>| {
+                    fetched.push(range.clone());
+                    Ok(file[range.start as usize..range.end as usize].to_vec())
+                });
+            let mut lengths = vec![128; 1000];
+            lengths.push(file.len() as u64 - first - 128_000);
+            for mut left in lengths {
+                while left > 0 {
+                    let bytes = reader.next(left).await.unwrap();
+                    assert!(!bytes.is_empty());
+                    left -= bytes.len() as u64;
+                    found.extend_from_slice(bytes);
+                }
+            }
+            assert!(reader.next(1).await.is_err(), "the file ends");
+        });
+        assert!(found == file[first as usize..]);
+        let ends = [first, first + PIECE_BYTES, first + 2 * PIECE_BYTES, file.len() as u64];
+        let expected: Vec<Range<u64>> = ends.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        assert_eq!(fetched, expected);
+    }
+
+    /// Deletes of thousands of spilled objects were before all reads, one after another.
+    #[test]
+    fn other_jobs_do_not_wait_for_the_removal_of_many_files() {
+        const FILES: u64 = 2000;
+        let throttle = ThrottleConfig {
+            wait_delete_per_call: Duration::from_millis(20),
+            ..ThrottleConfig::default()
+        };
+        let files = Arc::new(ThrottledStore::new(InMemory::new(), throttle));
+        let store = SpillStore { store: Arc::clone(&files) as _, ..bucket("http://none".into()) };
+        let ids: Vec<ObjectId> = (0..FILES).map(|lo| ObjectId { hi: 1, lo: 100 + lo }).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let left = || runtime.block_on(files.list(None).count()) as u64;
+        runtime.block_on(async {
+            for id in &ids {
+                files.put(&store.path(*id), PutPayload::from_static(b"file")).await.unwrap();
+            }
+        });
+        let (region, head) = object(4 << 10);
+        let worker = Worker::start(store, region, &ids).unwrap();
+        ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
+        let (id, parts) = (head.id, head.origins.clone());
+        // Written after it was to be removed, it stays.
+        worker.push(SpillJob::Forget { id });
+        worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        let until = Instant::now() + Duration::from_secs(60);
+        let done = loop {
+            if let Some(done) = worker.finished().0.pop() {
+                break done;
+            }
+            assert!(Instant::now() < until, "the job waits");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(done, SpillDone::Written { id, result: Ok(()) });
+        assert!(left() > FILES / 2, "{} are left", left());
+        while left() > 1 {
+            assert!(Instant::now() < until, "{} are left", left());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Regression test: the thread removed the files of an earlier life before its first job. A

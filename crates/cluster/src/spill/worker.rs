@@ -1,7 +1,7 @@
-//! The thread that writes and reads files. It runs one job after the other, so a file is never
-//! removed before an earlier job has used it.
+//! The thread that writes and reads files. It runs one job after the other, and removes files when
+//! no other job waits, so a file is never removed before an earlier job has used it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::{Region, sync};
 use farrow_store::ObjectId;
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -27,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Finished jobs that one turn of the event loop handles: each may seal, free or move an object.
 const DONE_PER_TURN: usize = 16;
 
+/// Files that are removed at once: a restore that arrives meanwhile waits for them.
+const FORGOTTEN_AT_A_TIME: usize = 16;
+
 /// Time limit on a bucket's answer when a node starts.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
@@ -38,6 +42,10 @@ const PURGE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Stop(Arc<sync::AtomicBool>);
 
 impl Stop {
+    fn is_set(&self) -> bool {
+        self.0.load(sync::Ordering::Relaxed)
+    }
+
     /// Waits for one step of a job, at most [`STEP_MAX`], or until the worker should stop.
     pub(super) async fn step<T, E: Error + 'static>(
         &self,
@@ -46,7 +54,7 @@ impl Stop {
         let until = Instant::now() + STEP_MAX;
         let mut step = std::pin::pin!(step);
         loop {
-            if self.0.load(sync::Ordering::Relaxed) {
+            if self.is_set() {
                 return Err(fault("the node is shutting down".to_owned()));
             }
             match tokio::time::timeout(LOOK, step.as_mut()).await {
@@ -103,29 +111,92 @@ impl OldFiles {
     }
 }
 
-/// Waits for the next job, and removes old files until it arrives. `None`: there will be no more.
-async fn next_job(
-    queue: &mut UnboundedReceiver<SpillJob>,
-    old: &mut OldFiles,
-    store: &SpillStore,
-    stop: &Stop,
-) -> Option<SpillJob> {
-    while let Some(sweep) = &mut old.sweep {
-        let step = tokio::select! {
-            biased;
-            job = queue.recv() => return job,
-            step = sweep.step(store, &old.retained, stop) => step,
-        };
-        match step {
-            Ok(true) => {}
-            Ok(false) => old.sweep = None,
-            Err(error) => {
-                tracing::warn!(error.reason, "old spill files are left");
-                old.sweep = None;
+/// What the thread does next.
+enum Next {
+    Job(SpillJob),
+    /// Remove these files.
+    Forget(Vec<ObjectId>),
+}
+
+/// The jobs that wait. Files are removed when no other job waits: a bucket takes some 30 ms for
+/// each, and a client may delete thousands of objects at once.
+struct Queue {
+    incoming: UnboundedReceiver<SpillJob>,
+    jobs: VecDeque<SpillJob>,
+    forgotten: BTreeSet<ObjectId>,
+}
+
+impl Queue {
+    fn new(incoming: UnboundedReceiver<SpillJob>) -> Self {
+        Self { incoming, jobs: VecDeque::new(), forgotten: BTreeSet::new() }
+    }
+
+    fn add(&mut self, job: SpillJob) {
+        match job {
+            SpillJob::Forget { id } => {
+                self.forgotten.insert(id);
+            }
+            job => {
+                if let SpillJob::Write { head, .. } = &job {
+                    // The new file takes the place of the one that was to be removed.
+                    self.forgotten.remove(&head.id);
+                }
+                self.jobs.push_back(job);
             }
         }
     }
-    queue.recv().await
+
+    /// Waits for something to do, and removes old files meanwhile. `None`: there will be no more.
+    async fn next(&mut self, old: &mut OldFiles, store: &SpillStore, stop: &Stop) -> Option<Next> {
+        loop {
+            while let Ok(job) = self.incoming.try_recv() {
+                self.add(job);
+            }
+            if let Some(job) = self.jobs.pop_front() {
+                return Some(Next::Job(job));
+            }
+            if !self.forgotten.is_empty() && !stop.is_set() {
+                let some = (0..FORGOTTEN_AT_A_TIME).map_while(|_| self.forgotten.pop_first());
+                return Some(Next::Forget(some.collect()));
+            }
+            let job = self.receive(old, store, stop).await?;
+            self.add(job);
+        }
+    }
+
+    async fn receive(
+        &mut self,
+        old: &mut OldFiles,
+        store: &SpillStore,
+        stop: &Stop,
+    ) -> Option<SpillJob> {
+        while let Some(sweep) = &mut old.sweep {
+            let step = tokio::select! {
+                biased;
+                job = self.incoming.recv() => return job,
+                step = sweep.step(store, &old.retained, stop) => step,
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) => old.sweep = None,
+                Err(error) => {
+                    tracing::warn!(error.reason, "old spill files are left");
+                    old.sweep = None;
+                }
+            }
+        }
+        self.incoming.recv().await
+    }
+}
+
+/// Removes files, all at once. None is left to a later job: that could write one of them anew.
+async fn forget_all(store: &SpillStore, ids: &[ObjectId], stop: &Stop) {
+    let forget = |id: ObjectId| async move {
+        if let Err(error) = store.forget(id, stop).await {
+            tracing::debug!(%id, error.reason, "a spill file is not removed");
+        }
+    };
+    ids.iter().copied().map(forget).collect::<FuturesUnordered<_>>().count().await;
 }
 
 /// The event loop's handle on the thread.
@@ -151,15 +222,22 @@ impl Worker {
         let (wake, event_sender) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         event_sender.set_nonblocking(true)?;
-        let ((jobs, mut queue), (sender, done)) = (unbounded_channel::<SpillJob>(), channel());
+        let ((jobs, incoming), (sender, done)) = (unbounded_channel::<SpillJob>(), channel());
         let stop = Stop::default();
         let retained = retained.iter().map(ToString::to_string).collect();
         let is_stopped = stop.clone();
         let work = move || {
-            let mut old = OldFiles::new(&store, retained);
+            let (mut old, mut queue) = (OldFiles::new(&store, retained), Queue::new(incoming));
             loop {
-                let next = next_job(&mut queue, &mut old, &store, &is_stopped);
-                let Some(job) = runtime.block_on(next) else { break };
+                let next = queue.next(&mut old, &store, &is_stopped);
+                let job = match runtime.block_on(next) {
+                    None => break,
+                    Some(Next::Job(job)) => job,
+                    Some(Next::Forget(ids)) => {
+                        runtime.block_on(forget_all(&store, &ids, &is_stopped));
+                        continue;
+                    }
+                };
                 let _span = tracing::debug_span!("spill", ?job).entered();
                 if let SpillJob::Write { head, .. } = &job {
                     old.retained.insert(head.id.to_string());
@@ -179,7 +257,7 @@ impl Worker {
         Ok(Self { jobs: Some(jobs), done, wake, stop, thread: Some(thread) })
     }
 
-    /// Queues a job. The node limits the number of jobs.
+    /// Queues a job. The node limits their number; files to remove are no more than its objects.
     pub(crate) fn push(&self, job: SpillJob) {
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()
@@ -276,9 +354,7 @@ async fn run(store: &SpillStore, region: &Region, job: SpillJob, stop: &Stop) ->
             SpillDone::Loaded { id: head.id, result }
         }
         SpillJob::Forget { id } => {
-            if let Err(error) = store.forget(id, stop).await {
-                tracing::debug!(%id, error.reason, "a spill file is not removed");
-            }
+            forget_all(store, &[id], stop).await;
             return None;
         }
     })
