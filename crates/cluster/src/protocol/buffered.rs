@@ -1,7 +1,7 @@
 //! Bytes that clients and other nodes have the daemon buffer: the limits applied to each session.
 
 use farrow_store::ClientSlot;
-use farrow_wire::{RequestBody, WireError};
+use farrow_wire::{RequestBody, SealItem, WireError, WireSpan, WireTarget};
 
 use super::core::buffers::{Buffers, SessionBuffers};
 use super::identity::SessionId;
@@ -9,6 +9,30 @@ use super::state::NodeState;
 
 /// Cost of a reserved name beside its bytes.
 const NAME_COST_BYTES: usize = 64;
+
+/// Memory of the body of a request that may wait for other nodes.
+pub(super) fn body_bytes(body: &RequestBody) -> usize {
+    match body {
+        RequestBody::Delete { targets } | RequestBody::Pin { targets, .. } => {
+            let names = targets.iter().map(|target| match target {
+                WireTarget::Name(name) => name.len(),
+                WireTarget::Id(..) => 0,
+            });
+            targets.len() * size_of::<WireTarget>() + names.sum::<usize>()
+        }
+        RequestBody::Seal { items } => {
+            let heap = items.iter().map(|item| {
+                let extra = item.extra.len() * size_of::<WireSpan>();
+                extra + item.name.as_ref().map_or(0, String::len)
+            });
+            items.len() * size_of::<SealItem>() + heap.sum::<usize>()
+        }
+        RequestBody::Reserve { names } => {
+            names.iter().map(|name| size_of::<String>() + name.len()).sum()
+        }
+        _ => 0,
+    }
+}
 
 impl NodeState {
     /// The bytes of all sessions.

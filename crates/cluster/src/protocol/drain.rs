@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 
 use farrow_store::{ObjectId, StoreError, Target};
 use farrow_wire::{
-    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireSpan,
-    WireTarget,
+    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireTarget,
 };
 
 use super::Action;
 use super::action::answer_to;
+use super::buffered::body_bytes;
 use super::cluster::{Answer, PendingQuestion, Question};
 use super::context::RequestContext;
 use super::convert::store_error;
@@ -52,27 +52,6 @@ macro_rules! failpoint {
     };
 }
 pub(in crate::protocol) use failpoint;
-
-/// Memory of a request that deletes, pins or seals.
-fn cost_of(body: &RequestBody) -> usize {
-    match body {
-        RequestBody::Delete { targets } | RequestBody::Pin { targets, .. } => {
-            let names = targets.iter().map(|target| match target {
-                WireTarget::Name(name) => name.len(),
-                WireTarget::Id(..) => 0,
-            });
-            targets.len() * size_of::<WireTarget>() + names.sum::<usize>()
-        }
-        RequestBody::Seal { items } => {
-            let heap = items.iter().map(|item| {
-                let extra = item.extra.len() * size_of::<WireSpan>();
-                extra + item.name.as_ref().map_or(0, String::len)
-            });
-            items.len() * size_of::<SealItem>() + heap.sum::<usize>()
-        }
-        _ => 0,
-    }
-}
 
 impl NodeState {
     /// Serves a step of a drain. `None`: the answer follows later.
@@ -231,7 +210,7 @@ impl NodeState {
         if self.drain.job.is_none() || !self.changes_moving(context, &body) {
             return Err(body);
         }
-        let bytes = cost_of(&body);
+        let bytes = body_bytes(&body);
         let checked = self.check_waiting(context.session, bytes);
         match checked.and_then(|()| self.drain.check_room(context.session)) {
             Ok(()) => self.drain.waiting.push(WaitingRequest { context, body, bytes }),

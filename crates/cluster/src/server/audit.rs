@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_store::ObjectId;
 use farrow_wire::{
-    DrainStep, ImportStep, Reply, ReplyBody, Request, RequestBody, WireError, WireTarget,
+    BATCH_ITEMS_MAX, DrainStep, ImportStep, Reply, ReplyBody, Request, RequestBody, WireError,
+    WireTarget,
 };
 
 use super::Server;
@@ -132,7 +133,15 @@ impl Audit {
 fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<AuditItem>)> {
     let named = |name: Option<String>| AuditItem { name, ..AuditItem::default() };
     let one = |name: &str| vec![named(Some(name.to_owned()))];
+    // Too long to be served: one line says so.
+    let many = |count: usize| vec![AuditItem { count: Some(count as u64), ..AuditItem::default() }];
     Some(match body {
+        RequestBody::Seal { items } if items.len() > BATCH_ITEMS_MAX => {
+            ("create", many(items.len()))
+        }
+        RequestBody::Delete { targets } if targets.len() > BATCH_ITEMS_MAX => {
+            ("delete", many(targets.len()))
+        }
         RequestBody::Seal { items } => {
             let item = |item: &farrow_wire::SealItem| AuditItem {
                 bytes: Some(item.size),

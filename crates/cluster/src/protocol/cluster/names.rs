@@ -13,9 +13,10 @@ use super::peer::{is_name_known, unread};
 use super::pending::PendingQuestion;
 use super::questions::Question;
 use super::state::{ASK_LEASES_MAX, Cluster};
-use super::waiting::{PendingNameRelease, Then, WaitingForNames};
+use super::waiting::{PendingNameRelease, Then, WaitingForNames, names_bytes};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
+use crate::protocol::buffered::body_bytes;
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
 use crate::protocol::rights::namespace_in;
@@ -56,6 +57,11 @@ impl NodeState {
             return Ok(());
         }
         let lease_ms = cluster.options.lease_ms;
+        let bytes = body_bytes(&body);
+        if let Err(error) = self.check_waiting(session, bytes + names_bytes(&names)) {
+            out.push(answer_to(session, seq, Err(error)));
+            return Ok(());
+        }
         if is_in_debt {
             // An authority that is silent for a lease is excluded, and the next one knows nothing.
             // An old home that is restarted needs longer, and a replacement is not served before.
@@ -63,7 +69,8 @@ impl NodeState {
             let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(leases));
             let then = Then::Serve(body);
             names.iter().for_each(|name| self.ask_if_removed(name, out));
-            let release = PendingNameRelease { session, slot, seq, names, deadline_ms, then };
+            let release =
+                PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
             if let Some(cluster) = &mut self.cluster.0 {
                 cluster.parked.indebted.push(release);
             }
@@ -75,6 +82,7 @@ impl NodeState {
             slot,
             seq,
             body,
+            bytes,
             names,
             deadline_ms,
             lease_awaited_until_ms: deadline_ms,
@@ -306,7 +314,10 @@ impl NodeState {
         }
         let (names, then) = (granted, Then::Answer(body));
         let deadline_ms = now_ms.saturating_add(options.lease_ms);
-        parked.indebted.push(PendingNameRelease { session, slot, seq, names, deadline_ms, then });
+        // An answer is small: its request is served.
+        let bytes = 0;
+        let release = PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
+        parked.indebted.push(release);
     }
 
     fn serve_granted(

@@ -14,8 +14,8 @@ use farrow_store::{
     StoreError, Target,
 };
 use farrow_wire::{
-    Hello, Members, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request, RequestBody, Rights,
-    Rule, SealItem, Welcome, WireError, WireSpan, WireTarget, span,
+    EXTRA_BLOCKS_MAX, Hello, Members, NodeStats, PROTOCOL_VERSION, Reach, ReplyBody, Request,
+    RequestBody, Rights, Rule, SealItem, Welcome, WireError, WireSpan, WireTarget, span,
 };
 
 use super::watched::AGAIN_MS;

@@ -17,6 +17,8 @@ pub(in crate::protocol) struct WaitingForNames {
     pub(in crate::protocol) slot: ClientSlot,
     pub(in crate::protocol) seq: u64,
     pub(in crate::protocol) body: RequestBody,
+    /// Memory of the body.
+    pub(in crate::protocol) bytes: usize,
     /// Full names.
     pub(in crate::protocol) names: Vec<String>,
     pub(in crate::protocol) deadline_ms: u64,
@@ -33,6 +35,8 @@ pub(in crate::protocol) struct PendingNameRelease {
     pub(in crate::protocol) session: SessionId,
     pub(in crate::protocol) slot: ClientSlot,
     pub(in crate::protocol) seq: u64,
+    /// Memory of the request or the answer.
+    pub(in crate::protocol) bytes: usize,
     /// Full names.
     pub(in crate::protocol) names: Vec<String>,
     pub(in crate::protocol) deadline_ms: u64,
@@ -61,6 +65,11 @@ pub(in crate::protocol) struct Parked {
     pub(in crate::protocol) has_changed: bool,
 }
 
+/// Memory that requested names need while a request waits for them.
+pub(in crate::protocol) fn names_bytes(names: &[String]) -> usize {
+    names.iter().map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
+}
+
 impl Parked {
     /// `reserved` are the names from the previous daemon.
     pub(in crate::protocol) fn new(reserved: Vec<String>) -> Self {
@@ -80,8 +89,10 @@ impl Parked {
     /// Memory of a session's requests, with the requested names.
     pub(in crate::protocol) fn bytes_of(&self, session: SessionId) -> usize {
         let waiting = self.waiting.values().chain(&self.asleep);
-        let names = waiting.filter(|one| one.session == session).flat_map(|one| &one.names);
-        names.map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
+        let waiting = waiting.filter(|one| one.session == session);
+        let indebted = self.indebted.iter().filter(|one| one.session == session);
+        let waiting = waiting.map(|one| one.bytes + names_bytes(&one.names));
+        waiting.chain(indebted.map(|one| one.bytes + names_bytes(&one.names))).sum()
     }
 
     /// The full names on which the cluster decides.

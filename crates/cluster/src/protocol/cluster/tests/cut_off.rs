@@ -133,3 +133,36 @@ fn a_name_that_was_asked_for_before_the_cut_was_noticed_is_refused_within_three_
         assert!(waited_ms <= 3 * LEASE_MS + ROUND_MS, "{waited_ms} ms");
     }
 }
+
+/// What waits for a lease once counted as half a kilobyte, whatever the size of its request, and was
+/// held to no limit before it waited.
+#[test]
+fn what_waits_for_the_lease_counts_as_buffered_and_has_limits() {
+    let mut cut_off = CutOff::new();
+    cut_off.go_on(2 * LEASE_MS);
+    assert!(!cut_off.has_lease());
+    let seal = |n: usize, blocks: usize| {
+        let mut item = SealItem::bytes((0, 128), 1);
+        item.extra = vec![(0, 128); blocks];
+        item.name = Some(format!("name-{n}"));
+        RequestBody::Seal { items: vec![item] }
+    };
+    let too_long = cut_off.send(seal(0, EXTRA_BLOCKS_MAX + 1));
+    assert!(matches!(too_long, Some(Err(WireError::TooMany { .. }))), "{too_long:?}");
+    let node = &mut cut_off.world.nodes[1];
+    let before = node.buffers().held(cut_off.client).waiting;
+    assert_eq!(cut_off.send(seal(1, 1000)), None, "it waits");
+    let (node, client) = (&mut cut_off.world.nodes[1], cut_off.client);
+    node.note_buffered(client, 0);
+    let waiting = node.buffers().held(client).waiting - before;
+    assert!(waiting >= 16_000, "{waiting}");
+    let mut refused = None;
+    for n in 2..2000 {
+        if let Some(answer) = cut_off.send(seal(n, EXTRA_BLOCKS_MAX)) {
+            refused = Some((n, answer));
+            break;
+        }
+    }
+    let (_, answer) = refused.unwrap();
+    assert!(matches!(answer, Err(WireError::QuotaExceeded { .. })), "{answer:?}");
+}
