@@ -14,6 +14,7 @@ use super::core::quota::ReservationRequest;
 use super::core::reclaim::reclaim;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
+use super::limits::check_lists;
 use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
 use super::spill_job::SpillDone;
 use super::state::NodeState;
@@ -50,7 +51,7 @@ impl NodeState {
         }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye && session.maps_memory {
-            self.clients.expect(slot, session.peer);
+            self.clients.expect(slot, session.peer, now_ms);
             return Some(slot);
         }
         self.end_of_client(slot, session.peer, now_ms);
@@ -188,7 +189,7 @@ impl NodeState {
     ) -> Result<Option<ReplyBody>, WireError> {
         let ask = RoomRequest::new(&self.home, asker.slot, body)?;
         let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas };
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
         rooms.check(asker.slot, &ask, now_ms, out)?;
         self.admission.grant(&mut rooms, asker, ask, now_ms)
     }
@@ -196,7 +197,7 @@ impl NodeState {
     /// Serves requests that wait for memory.
     fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas };
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
         self.admission.serve(&mut rooms, now_ms, out);
     }
 
@@ -213,6 +214,9 @@ impl NodeState {
         // Checked before a name is taken for the request or it has any other effect.
         let allowed = self.check_permitted(session, &body);
         let allowed = allowed.and_then(|()| self.check_not_draining(session, &body));
+        let allowed = allowed.and_then(|()| check_lists(&body));
+        let allowed =
+            allowed.and_then(|()| slot.map_or(Ok(()), |slot| self.check_right(slot, &body)));
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),
             Ok(()) => match (slot, body) {

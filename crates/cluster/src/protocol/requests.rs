@@ -75,8 +75,10 @@ impl NodeState {
         {
             return Ok(ReplyBody::Sealed(vec![Err(error); items.len()]));
         }
-        let sealed = items.into_iter().map(|item| self.seal(slot, item, now_ms, out));
-        Ok(ReplyBody::Sealed(sealed.collect()))
+        self.home.begin_batch();
+        let sealed = items.into_iter().map(|item| self.seal(slot, item, now_ms, out)).collect();
+        self.home.end_batch();
+        Ok(ReplyBody::Sealed(sealed))
     }
 
     pub(super) fn confirm(

@@ -98,6 +98,8 @@ impl Admission {
         if self.seen == Some(source.freed()) {
             return;
         }
+        // What becomes free meanwhile may be enough for a request that was looked at before.
+        let seen = source.freed();
         let mut place = 0;
         while let Some(waiting) = self.queue.get(place).cloned() {
             let WaitingGrant { asker, ask, is_for_spills, .. } = waiting;
@@ -124,7 +126,7 @@ impl Admission {
                 }
             }
         }
-        self.seen = Some(source.freed());
+        self.seen = Some(seen);
     }
 
     fn expire(&mut self, source: &mut dyn RoomSource, now_ms: u64, out: &mut Vec<Action>) {
@@ -274,6 +276,8 @@ mod tests {
         evictable: u64,
         freed: u64,
         is_making_room: bool,
+        /// A request of the first number of bytes frees the second number.
+        freed_for: Option<(u64, u64)>,
     }
 
     impl Memory {
@@ -286,6 +290,9 @@ mod tests {
     impl RoomSource for Memory {
         fn take(&mut self, _: ClientSlot, ask: &RoomRequest) -> Result<Vec<Span>, WireError> {
             let bytes = ask.bytes();
+            if let Some((_, freed)) = self.freed_for.take_if(|(one, _)| *one == bytes) {
+                self.give_back(freed);
+            }
             if ask.may_evict && bytes <= self.free + self.evictable {
                 let evicted = bytes.saturating_sub(self.free);
                 self.evictable -= evicted;
@@ -402,6 +409,20 @@ mod tests {
         assert!(queue.admission.cancel(SessionId(1), 1));
         assert_eq!(queue.serve(1), [(2, true)]);
         assert_eq!((queue.memory.free, queue.memory.evictable), (0, 0));
+    }
+
+    /// What is evicted for the first of the queue can be enough for one that was looked at before.
+    #[test]
+    fn memory_that_a_later_request_frees_is_not_lost_on_an_earlier_one() {
+        let mut queue = Queue::new(Memory { free: 4, ..Memory::default() });
+        assert_eq!(queue.ask(ask(20, 1_000), 0), None);
+        assert_eq!(queue.ask(ask(6, 1_000), 0), None);
+        assert_eq!(queue.ask(ask(2, 1_000), 0), Some(Ok(())));
+        // Deleted objects are freed on the way to an answer for the second.
+        queue.memory.freed_for = Some((6, 30));
+        assert_eq!(queue.serve(1), [(2, true)]);
+        assert_eq!(queue.admission.next_deadline_ms(queue.memory.freed()), Some(0));
+        assert_eq!(queue.serve(1), [(1, true)]);
     }
 
     #[test]

@@ -70,6 +70,12 @@ struct EndedOrphans {
     wait_ms: u64,
 }
 
+impl EndedOrphans {
+    fn new(now_ms: u64) -> Self {
+        Self { at_ms: now_ms.saturating_add(ENDED_MS_MIN), wait_ms: ENDED_MS_MIN }
+    }
+}
+
 /// The connections, and the clients that are expected back.
 #[derive(Debug)]
 pub(in crate::protocol) struct Clients {
@@ -95,7 +101,6 @@ impl Clients {
         orphans: impl IntoIterator<Item = (ClientSlot, PeerIdentity)>,
         now_ms: u64,
     ) -> Self {
-        let at_ms = now_ms.saturating_add(ENDED_MS_MIN);
         Self {
             owner_uid,
             users: BTreeSet::new(),
@@ -104,7 +109,7 @@ impl Clients {
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             doubts_at_ms: Some(now_ms),
-            ended_orphans: EndedOrphans { at_ms, wait_ms: ENDED_MS_MIN },
+            ended_orphans: EndedOrphans::new(now_ms),
         }
     }
 
@@ -246,9 +251,15 @@ impl Clients {
         self.orphans.get(&slot).copied()
     }
 
-    /// Expects a client back whose connection has ended.
-    pub(in crate::protocol) fn expect(&mut self, slot: ClientSlot, peer: PeerIdentity) {
+    /// Expects a client back whose connection has ended. The checks for its end begin anew.
+    pub(in crate::protocol) fn expect(
+        &mut self,
+        slot: ClientSlot,
+        peer: PeerIdentity,
+        now_ms: u64,
+    ) {
         self.orphans.insert(slot, peer);
+        self.ended_orphans = EndedOrphans::new(now_ms);
     }
 
     /// Takes out a client that does not return.
@@ -348,7 +359,7 @@ mod tests {
         assert_eq!(clients.orphans().collect::<Vec<_>>(), orphans[1..]);
         let session = clients.closed(SessionId(1)).unwrap();
         assert!(session.is_introduced() && !session.has_said_goodbye);
-        clients.expect(ClientSlot(1), session.peer);
+        clients.expect(ClientSlot(1), session.peer, 0);
         assert_eq!(clients.count(), 2);
         assert_eq!(clients.take_orphan(ClientSlot(2)), Some(peer(OWNER)));
         assert_eq!(clients.take_orphan(ClientSlot(2)), None);
@@ -375,6 +386,12 @@ mod tests {
         }
         let pauses: Vec<u64> = due_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(pauses, [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
+        // A client that is expected since then does not wait for the rare ones.
+        let now_ms = due_ms[7] + 10;
+        clients.expect(ClientSlot(2), peer(OWNER), now_ms);
+        assert_eq!(clients.next_deadline_ms(), Some(now_ms + ENDED_MS_MIN));
+        assert!(clients.is_end_check_due(now_ms + ENDED_MS_MIN));
+        clients.take_orphan(ClientSlot(2));
         clients.take_orphan(ClientSlot(1));
         assert_eq!(clients.next_deadline_ms(), None);
         assert!(!clients.is_end_check_due(u64::MAX));

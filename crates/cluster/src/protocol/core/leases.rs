@@ -17,9 +17,16 @@ use crate::protocol::limits::check_limit;
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
 struct LeaseEntry {
-    /// `None`: the client has ended the lease, or itself.
-    owner: Option<ClientSlot>,
+    term: Term,
     ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Term {
+    /// The client has it.
+    Owned(ClientSlot),
+    /// The client has ended it, or itself: it is over at this time.
+    UntilMs(u64),
 }
 
 /// The objects with a lease.
@@ -74,17 +81,18 @@ impl Leases {
     }
 
     fn insert(&mut self, id: ObjectId, owner: ClientSlot, ms: u64) {
-        let lease = LeaseEntry { owner: Some(owner), ms: ms.min(LEASE_MS_MAX) };
+        let lease = LeaseEntry { term: Term::Owned(owner), ms: ms.min(LEASE_MS_MAX) };
         self.all.insert(id, lease);
     }
 
     /// Starts the clock of a lease, if `owner` still has it.
     fn end(&mut self, id: ObjectId, owner: ClientSlot, now_ms: u64) {
         if let Some(lease) = self.all.get_mut(&id)
-            && lease.owner == Some(owner)
+            && lease.term == Term::Owned(owner)
         {
-            lease.owner = None;
-            self.due.insert((now_ms.saturating_add(lease.ms), id));
+            let at_ms = now_ms.saturating_add(lease.ms);
+            lease.term = Term::UntilMs(at_ms);
+            self.due.insert((at_ms, id));
         }
     }
 
@@ -104,7 +112,7 @@ impl Leases {
 
     /// Starts the clocks of all leases of a client.
     pub(in crate::protocol) fn end_all(&mut self, owner: ClientSlot, now_ms: u64) {
-        let is_its = |lease: &LeaseEntry| lease.owner == Some(owner);
+        let is_its = |lease: &LeaseEntry| lease.term == Term::Owned(owner);
         let ids = self.all.iter().filter(|(_, lease)| is_its(lease)).map(|(id, _)| *id);
         for id in ids.collect::<Vec<_>>() {
             self.end(id, owner, now_ms);
@@ -113,8 +121,8 @@ impl Leases {
 
     /// Forgets an object that was deleted.
     pub(in crate::protocol) fn forget(&mut self, id: ObjectId) {
-        if self.all.remove(&id).is_some_and(|lease| lease.owner.is_none()) {
-            self.due.retain(|(_, due)| *due != id);
+        if let Some(LeaseEntry { term: Term::UntilMs(at_ms), .. }) = self.all.remove(&id) {
+            self.due.remove(&(at_ms, id));
         }
     }
 

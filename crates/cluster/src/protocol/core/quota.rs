@@ -111,7 +111,7 @@ impl Quota {
         let mut limits = Vec::new();
         if let Some(max) = self.limits.client_objects_max {
             // The client may have pages from a time without a limit.
-            if let Err(error) = home.register(slot) {
+            if let Err(error) = home.register_in_batch(slot) {
                 tracing::debug!(slot = slot.0, %error, "objects are not registered");
             }
             let used =
@@ -123,7 +123,7 @@ impl Quota {
             // Clients may have pages from the time before the limit was set.
             let clients: Vec<ClientSlot> = home.clients_in(id).collect();
             for client in clients {
-                if let Err(error) = home.register(client) {
+                if let Err(error) = home.register_in_batch(client) {
                     tracing::debug!(slot = client.0, %error, "objects are not registered");
                 }
             }

@@ -107,6 +107,8 @@ pub(in crate::protocol) struct Rooms<'a> {
     pub(in crate::protocol) quota: &'a mut Quota,
     pub(in crate::protocol) residency: &'a mut Residency,
     pub(in crate::protocol) elsewhere: &'a mut dyn RemoteReplicas,
+    /// Deleted objects that nobody holds were freed: all requests that wait need that once.
+    pub(in crate::protocol) is_reclaimed: bool,
 }
 
 impl Rooms<'_> {
@@ -155,8 +157,11 @@ impl Rooms<'_> {
 impl RoomSource for Rooms<'_> {
     fn take(&mut self, slot: ClientSlot, ask: &RoomRequest) -> Result<Vec<Span>, WireError> {
         let want = self.allowance(slot, ask)?.min(self.ahead(ask));
-        let search = RoomSearch { slot, room: &ask.room, want, may_evict: ask.may_evict };
-        self.residency.find_room(self.home, self.elsewhere, search).map_err(store_error)
+        let (may_evict, may_reclaim) = (ask.may_evict, !self.is_reclaimed);
+        let search = RoomSearch { slot, room: &ask.room, want, may_evict, may_reclaim };
+        let found = self.residency.find_room(self.home, self.elsewhere, search);
+        self.is_reclaimed |= found.is_err();
+        found.map_err(store_error)
     }
 
     fn freed(&self) -> Freed {

@@ -1,5 +1,6 @@
 //! Objects come back from files into memory.
 
+use farrow_memory::Length;
 use farrow_store::{Home, ObjectId, Room, StoreError, Target};
 use farrow_wire::{ReplyBody, WireError};
 
@@ -24,6 +25,24 @@ const WAITING_MAX: usize = 4096;
 
 /// Longest wait of a request for a restore.
 const RESTORE_MS_MAX: u64 = 60_000;
+
+/// What a turn has learned of sizes for which there is no room: each search looks at all objects,
+/// several times.
+#[derive(Debug, Default)]
+pub(super) struct SearchedSizes {
+    /// The least size for which no object could leave memory.
+    least_in_vain: Option<Length>,
+}
+
+impl SearchedSizes {
+    fn is_worth_a_search(&self, bytes: Length) -> bool {
+        self.least_in_vain.is_none_or(|least| bytes < least)
+    }
+
+    fn note_in_vain(&mut self, bytes: Length) {
+        self.least_in_vain = Some(bytes);
+    }
+}
 
 impl Residency {
     /// Restores an object that a reader found and cannot hold. `None`: the answer follows later.
@@ -87,25 +106,37 @@ impl Residency {
     }
 
     /// Starts the read of an object if there is room for it.
-    pub(super) fn load(&mut self, home: &mut Home, id: ObjectId, out: &mut Vec<Action>) {
+    pub(super) fn load(
+        &mut self,
+        home: &mut Home,
+        id: ObjectId,
+        searched: &mut SearchedSizes,
+        out: &mut Vec<Action>,
+    ) {
         let Some(PendingRestore { stage: Stage::Waiting(head), .. }) =
             self.spills.restores.get(&id)
         else {
             return;
         };
         let head = head.clone();
+        let bytes = Home::restored_bytes(&head).unwrap_or_default();
         let mut begun = home.begin_restore(&head);
         for _ in 0..RESTORE_ROUNDS_MAX {
-            if self.spills.is_making_room() || !matches!(begun, Err(StoreError::OutOfMemory { .. }))
-            {
+            let is_full = matches!(begun, Err(StoreError::OutOfMemory { .. }));
+            if !is_full || self.spills.is_making_room() || !searched.is_worth_a_search(bytes) {
                 break;
             }
             reclaim(home);
-            let room = Room::of_run(Home::restored_bytes(&head).unwrap_or_default());
-            if let Err(error) = self.make_room_for_restore(home, &room) {
-                tracing::error!(%error, "no room can be made");
-            }
+            let found = self.make_room_for_restore(home, &Room::of_run(bytes));
             begun = home.begin_restore(&head);
+            match found {
+                Ok(true) => {}
+                Ok(false) => searched.note_in_vain(bytes),
+                Err(error) => {
+                    tracing::error!(%error, "no room can be made");
+                    searched.note_in_vain(bytes);
+                }
+            }
         }
         match begun {
             Ok(blocks) => {
@@ -129,10 +160,10 @@ impl Residency {
         }
     }
 
-    /// Replicas leave first, as for a put.
-    fn make_room_for_restore(&mut self, home: &mut Home, room: &Room) -> Result<(), StoreError> {
+    /// Replicas leave first, as for a put. False: nothing can leave.
+    fn make_room_for_restore(&mut self, home: &mut Home, room: &Room) -> Result<bool, StoreError> {
         match make_room_of_replicas(home, room)? {
-            true => Ok(()),
+            true => Ok(true),
             false => self.spill_for(home, room),
         }
     }
@@ -154,8 +185,9 @@ impl Residency {
             self.spills.look_at_ms = None;
             let is_waiting = |restore: &PendingRestore| matches!(restore.stage, Stage::Waiting(_));
             let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
+            let mut searched = SearchedSizes::default();
             for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
-                self.load(home, id, out);
+                self.load(home, id, &mut searched, out);
             }
         }
         match self.spills.is_restoring() {

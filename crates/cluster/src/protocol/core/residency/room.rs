@@ -34,6 +34,8 @@ pub(in crate::protocol) struct RoomSearch<'a> {
     pub(in crate::protocol) want: Length,
     /// Whether objects may be evicted for it.
     pub(in crate::protocol) may_evict: bool,
+    /// Whether deleted objects may be free by now that were held.
+    pub(in crate::protocol) may_reclaim: bool,
 }
 
 impl Residency {
@@ -49,9 +51,9 @@ impl Residency {
         elsewhere: &mut dyn RemoteReplicas,
         search: RoomSearch<'_>,
     ) -> Result<Vec<Span>, StoreError> {
-        let RoomSearch { slot, room, want, may_evict } = search;
+        let RoomSearch { slot, room, want, may_evict, may_reclaim } = search;
         let mut checked = home.check_room(room);
-        if checked.is_err() && home.has_retiring() {
+        if checked.is_err() && may_reclaim && home.has_retiring() {
             reclaim(home);
             checked = home.check_room(room);
         }
@@ -111,7 +113,7 @@ impl Residency {
             // A spilled object keeps its slot and its name.
             let entries = Room { runs: Vec::new(), ..room.clone() };
             return match home.has_room(&entries) {
-                true => self.spill_for(home, room),
+                true => self.spill_for(home, room).map(drop),
                 false => Ok(()),
             };
         }
@@ -382,7 +384,8 @@ mod tests {
     }
 
     fn search(room: &Room, slot: ClientSlot, may_evict: bool) -> RoomSearch<'_> {
-        RoomSearch { slot, room, want: Length(OBJECT_BYTES), may_evict }
+        let (want, may_reclaim) = (Length(OBJECT_BYTES), true);
+        RoomSearch { slot, room, want, may_evict, may_reclaim }
     }
 
     #[test]
@@ -412,14 +415,14 @@ mod tests {
         residency.set_policy(Box::new(Lru));
         let room = Room::of_run(Length(4096));
         let want = Length(home.capacity().0 / AHEAD_PART);
-        let search = RoomSearch { slot, room: &room, want, may_evict: true };
+        let search = RoomSearch { slot, room: &room, want, may_evict: true, may_reclaim: true };
         let spans = residency.find_room(&mut home, &mut replicas, search).unwrap();
         let evicted = residency.totals().evicted as usize;
         assert!((16..=VICTIMS_AHEAD_MAX).contains(&evicted), "{evicted}");
         assert!(spans[0].length > Length(4096) && spans[0].length < want, "{spans:?}");
         // What is needed is found, whatever it takes.
         let all = Room::of_run(Length(want.0));
-        let search = RoomSearch { slot, room: &all, want, may_evict: true };
+        let search = RoomSearch { slot, room: &all, want, may_evict: true, may_reclaim: true };
         residency.find_room(&mut home, &mut replicas, search).unwrap();
         assert!(residency.totals().evicted as usize > evicted + VICTIMS_AHEAD_MAX);
     }

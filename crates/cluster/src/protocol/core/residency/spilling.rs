@@ -10,6 +10,7 @@ use farrow_wire::WireError;
 
 use super::Residency;
 use super::order::CopiedOrder;
+use super::restoring::SearchedSizes;
 use super::spills::{ManualEviction, Spills, Stage};
 use crate::protocol::action::Action;
 use crate::protocol::context::Asker;
@@ -36,10 +37,10 @@ impl Residency {
     }
 
     /// Starts to make room, unless that is in progress. No object is lost, and none leaves memory
-    /// if all together would not be enough.
-    pub(super) fn spill_for(&mut self, home: &mut Home, room: &Room) -> Result<(), StoreError> {
+    /// if all together would not be enough. Returns whether any is to leave.
+    pub(super) fn spill_for(&mut self, home: &mut Home, room: &Room) -> Result<bool, StoreError> {
         if self.spills.is_making_room() {
-            return Ok(());
+            return Ok(true);
         }
         let room = Room { runs: room.runs.clone(), ..Room::default() };
         let mut victims = home.victims_for(self.policy.as_ref(), &room)?;
@@ -49,13 +50,15 @@ impl Residency {
             let copied = CopiedOrder { policy: self.policy.as_ref(), ids: &self.spills.copied };
             let without_writing = home.victims_for(&copied, &room)?;
             if without_writing.is_none() && !self.make_space() {
-                return Ok(());
+                return Ok(false);
             }
             victims = without_writing.or(victims);
         }
-        self.spills.queue.extend(victims.unwrap_or_default());
+        let victims = victims.unwrap_or_default();
+        let are_found = !victims.is_empty();
+        self.spills.queue.extend(victims);
         self.begin_spills(home);
-        Ok(())
+        Ok(are_found)
     }
 
     /// Starts to spill objects until this many bytes in whole pages are free, unless objects are
@@ -165,7 +168,7 @@ impl Residency {
             SpillDone::Looked { id, result: Ok(head) } => {
                 if let Some(restore) = self.spills.restores.get_mut(&id) {
                     restore.stage = Stage::Waiting(head);
-                    self.load(home, id, out);
+                    self.load(home, id, &mut SearchedSizes::default(), out);
                 }
             }
             SpillDone::Loaded { id, result: Ok((descriptor, metadata)) } => {

@@ -132,6 +132,16 @@ impl World {
         seq
     }
 
+    /// Short objects that the searches for room would look at.
+    fn put_short_objects(&mut self) {
+        for _ in 0..4 {
+            let grant = self.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 });
+            let Some(Ok(ReplyBody::Granted(span))) = self.answer(grant) else { panic!() };
+            let items = vec![SealItem::bytes(*span, 4096)];
+            self.ask(RequestBody::Seal { items });
+        }
+    }
+
     fn looked(&self) -> u64 {
         self.looked.load(Ordering::Relaxed)
     }
@@ -148,13 +158,7 @@ fn restores_that_wait_for_room_look_for_it_when_something_changes() {
     assert!(matches!(load, Some(SpillJob::Load { .. })), "{load:?}");
     let second = world.restore(&heads[1]);
     assert!(world.jobs.is_empty() && world.answer(second).is_none(), "it waits for room");
-    // Short objects that the searches for room would look at.
-    for _ in 0..4 {
-        let grant = world.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 });
-        let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
-        let items = vec![SealItem::bytes(*span, 4096)];
-        world.ask(RequestBody::Seal { items });
-    }
+    world.put_short_objects();
     world.tick();
     let before = world.looked();
     for _ in 0..100 {
@@ -183,4 +187,28 @@ fn restores_that_wait_for_room_look_for_it_when_something_changes() {
         }
     }
     assert!(world.jobs.iter().any(is_load), "{:?}", world.jobs);
+}
+
+/// Each restore that waits once looked at all objects by itself, four times.
+#[test]
+fn restores_for_which_nothing_can_leave_look_for_room_once() {
+    let looks_of = |waiting: usize| {
+        let mut world = World::new();
+        let heads: Vec<SpillHead> = (0..=waiting).map(|_| world.spilled()).collect();
+        world.restore(&heads[0]);
+        assert!(matches!(world.jobs.pop(), Some(SpillJob::Load { .. })));
+        for head in &heads[1..] {
+            let seq = world.restore(head);
+            assert!(world.jobs.is_empty() && world.answer(seq).is_none(), "it waits for room");
+        }
+        world.put_short_objects();
+        world.tick();
+        let before = world.looked();
+        world.now_ms += LOOK_MS;
+        world.tick();
+        world.looked() - before
+    };
+    let one = looks_of(1);
+    assert!(one > 0);
+    assert_eq!(looks_of(10), one);
 }
