@@ -15,13 +15,14 @@ use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::limits::check_limit;
 use crate::protocol::spill_job::SpillJob;
 
-/// Limit of objects that are restored at a time.
-const RESTORES_MAX: usize = 256;
+/// Limit of objects that are restored at a time. Requests for others wait.
+pub(super) const RESTORES_MAX: usize = 256;
 
 /// Retries of one search for room when a reader took hold of an object that was to leave.
 const RESTORE_ROUNDS_MAX: usize = 4;
-/// Limit of requests that wait for spilled objects.
+/// Limit of requests that wait for spilled objects, and of those of one client.
 const WAITING_MAX: usize = 4096;
+const WAITING_PER_SESSION_MAX: usize = 1024;
 
 /// Longest wait of a request for a restore.
 const RESTORE_MS_MAX: u64 = 60_000;
@@ -64,24 +65,48 @@ impl Residency {
             let reason = "this node runs without --spill".to_owned();
             return Err(self.spills.not_restored_because(id, reason));
         }
+        let Asker { session, seq, .. } = asker;
         let spills = &mut self.spills;
-        let waiting: usize = spills.restores.values().map(|one| one.waiters.len()).sum();
-        check_limit("requests that wait for spilled objects", waiting + 1, WAITING_MAX)?;
-        let is_new = !spills.restores.contains_key(&id);
-        check_limit(
-            "objects that come back",
-            spills.restores.len() + usize::from(is_new),
-            RESTORES_MAX,
-        )?;
-        if is_new {
-            spills.jobs.push(SpillJob::Look { id });
+        let waiters = || spills.restores.values().flat_map(|one| &one.waiters);
+        let own = waiters().filter(|waiter| waiter.session == session).count();
+        let what = "requests of a client that wait for spilled objects";
+        check_limit(what, own + 1, WAITING_PER_SESSION_MAX)?;
+        check_limit("requests that wait for spilled objects", waiters().count() + 1, WAITING_MAX)?;
+        if !spills.restores.contains_key(&id) {
+            spills.restore_queue.push_back(id);
         }
-        let fresh = || PendingRestore { stage: Stage::Looking, waiters: Vec::new() };
+        let fresh = || PendingRestore { stage: Stage::Queued, waiters: Vec::new() };
         let deadline_ms = now_ms.saturating_add(RESTORE_MS_MAX);
         let restore = spills.restores.entry(id).or_insert_with(fresh);
-        let Asker { session, seq, .. } = asker;
         restore.waiters.push(SpillWaiter { session, seq, deadline_ms });
+        self.begin_restores();
         Ok(None)
+    }
+
+    /// Begins the restores that are queued, as far as the limit allows.
+    fn begin_restores(&mut self) {
+        let spills = &mut self.spills;
+        if spills.restore_queue.is_empty() {
+            return;
+        }
+        let begun = spills.restores.values().filter(|one| !matches!(one.stage, Stage::Queued));
+        let mut left = RESTORES_MAX.saturating_sub(begun.count());
+        while left > 0
+            && let Some(id) = spills.restore_queue.pop_front()
+        {
+            let Some(restore) = spills.restores.get_mut(&id) else { continue };
+            if !matches!(restore.stage, Stage::Queued) {
+                continue;
+            }
+            if restore.waiters.is_empty() {
+                // Its requests have ended.
+                spills.restores.remove(&id);
+                continue;
+            }
+            restore.stage = Stage::Looking;
+            spills.jobs.push(SpillJob::Look { id });
+            left -= 1;
+        }
     }
 
     /// Restores a spilled object without a waiting request: the reader retries by itself.
@@ -195,6 +220,7 @@ impl Residency {
             false => self.spills.look_at_ms = None,
         }
         self.expire_restores(now_ms, out);
+        self.begin_restores();
         self.answer_evictions(home, out);
     }
 

@@ -29,6 +29,8 @@ pub(super) struct SpillWaiter {
 /// Progress of a restore.
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// As many objects come back as may at a time.
+    Queued,
     /// The head of its file is being read.
     Looking,
     /// It waits for room.
@@ -76,6 +78,8 @@ pub(super) struct Spills {
     /// Objects in memory with an up-to-date file: they leave memory without a write.
     pub(super) copied: BTreeSet<ObjectId>,
     pub(super) restores: BTreeMap<ObjectId, PendingRestore>,
+    /// Those of them that are queued, in order of arrival.
+    pub(super) restore_queue: VecDeque<ObjectId>,
     /// Objects that could not be restored since the last [`Residency::take_unrestored`], and why.
     ///
     /// [`Residency::take_unrestored`]: super::Residency::take_unrestored

@@ -10,6 +10,7 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
 
 use farrow_wire::{ReplyBody, WireError};
 
+use super::restoring::RESTORES_MAX;
 use super::spills::LOOK_MS;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob,
@@ -113,9 +114,13 @@ impl World {
 
     /// An object that is in a file, with the head of that.
     fn spilled(&mut self) -> SpillHead {
-        let grant = self.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
+        self.spilled_of(BYTES)
+    }
+
+    fn spilled_of(&mut self, bytes: u64) -> SpillHead {
+        let grant = self.ask(RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 });
         let Some(Ok(ReplyBody::Granted(span))) = self.answer(grant) else { panic!() };
-        let items = vec![SealItem::bytes(*span, BYTES)];
+        let items = vec![SealItem::bytes(*span, bytes)];
         self.ask(RequestBody::Seal { items });
         self.ask(RequestBody::Evict { bytes: 1 });
         let Some(SpillJob::Write { head, .. }) = self.jobs.pop() else { panic!("{:?}", self.jobs) };
@@ -211,4 +216,29 @@ fn restores_for_which_nothing_can_leave_look_for_room_once() {
     let one = looks_of(1);
     assert!(one > 0);
     assert_eq!(looks_of(10), one);
+}
+
+/// The 257th object once failed at once, whoever asked for it.
+#[test]
+fn restores_beyond_the_limit_wait_for_others() {
+    const MORE: usize = 40;
+    let mut world = World::new();
+    let heads: Vec<SpillHead> = (0..RESTORES_MAX + MORE).map(|_| world.spilled_of(4096)).collect();
+    let asked: Vec<u64> = heads
+        .iter()
+        .map(|head| world.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) }))
+        .collect();
+    assert!(asked.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
+    let looks = |world: &World| {
+        world.jobs.iter().filter(|job| matches!(job, SpillJob::Look { .. })).count()
+    };
+    assert_eq!(looks(&world), RESTORES_MAX);
+    for head in &heads[..MORE] {
+        let reason = "not there".to_owned();
+        world.done(SpillDone::Looked { id: head.id, result: Err(reason) });
+    }
+    world.tick();
+    assert_eq!(looks(&world), RESTORES_MAX + MORE);
+    let answered = asked.iter().filter(|seq| world.answer(**seq).is_some()).count();
+    assert_eq!(answered, MORE);
 }
