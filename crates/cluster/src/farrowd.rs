@@ -11,6 +11,7 @@ use farrow_wire::{ALREADY_SERVING_CODE, Rule, paths};
 
 use crate::certs::{self, NodeName, node_name};
 use crate::config;
+use crate::descriptors;
 use crate::logging::{self, LogFormat, say};
 use crate::metrics::MetricsAddress;
 use crate::node::{
@@ -19,7 +20,7 @@ use crate::node::{
 };
 use crate::protocol::Quotas;
 use crate::supervisor::{self, Custody};
-use crate::{leftovers, signals, size, stdio};
+use crate::{leftovers, signals, size};
 
 /// Lends memory to the processes of this user and stores their objects.
 ///
@@ -368,7 +369,7 @@ impl Arguments {
 /// If these are the last arguments of the program's own command line, the program is started again
 /// as the daemon, and this process supervises it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
-    if stdio::open_closed().is_err() {
+    if descriptors::open_closed().is_err() {
         // There is nowhere to say why.
         return 1;
     }
@@ -389,6 +390,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         }
     };
     logging::start(arguments.log_format);
+    descriptors::raise_limit();
     let is_device = arguments.device.is_some()
         || arguments.region.as_ref().is_some_and(|one| one.device.is_some());
     if arguments.node_local && !is_device {

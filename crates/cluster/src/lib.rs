@@ -10,6 +10,7 @@
 mod audit;
 pub mod certs;
 mod config;
+mod descriptors;
 mod endpoint;
 pub mod farrowd;
 mod host;
@@ -29,6 +30,5 @@ mod server;
 mod signals;
 pub mod size;
 mod spill;
-mod stdio;
 mod supervisor;
 mod upgrade;

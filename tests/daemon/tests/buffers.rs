@@ -26,7 +26,7 @@ const SLACK_KIB: u64 = 48 << 10;
 
 fn start() -> Daemon {
     let limit = getrlimit(Resource::Nofile);
-    // The daemon inherits it: two descriptors for each connection.
+    // For the other ends of the connections; the daemon raises its own.
     let raised = Rlimit { current: limit.maximum.map(|max| max.min(1 << 16)), ..limit };
     setrlimit(Resource::Nofile, raised).unwrap();
     Daemon::start("32M", &["--no-prepare", "--buffers-max", &format!("{BUFFERS_MIB}MiB")])

@@ -71,7 +71,15 @@ impl NodeState {
             if peer.remote_client.is_some() { Proximity::Remote } else { Proximity::Local };
         self.home.set_proximity(slot, proximity).map_err(store_error)?;
         let maps_memory = hello.maps_memory || peer.remote_client.is_none();
-        let admitted = Admitted { slot: Some(slot), namespace, rights, maps_memory };
+        let is_newcomer = hello.resume.is_none();
+        let admitted = Admitted {
+            slot: Some(slot),
+            listens_for: None,
+            namespace,
+            rights,
+            maps_memory,
+            is_newcomer,
+        };
         self.clients.admitted(session, admitted);
         self.welcome(slot).map(ReplyBody::Welcome)
     }

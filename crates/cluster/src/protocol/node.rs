@@ -58,6 +58,14 @@ impl NodeState {
         None
     }
 
+    /// Notes that a client is refused although it was admitted. A new one maps nothing, so its slot is
+    /// free at once.
+    pub(crate) fn refused(&mut self, session: SessionId) {
+        if self.clients.session(session).is_some_and(|one| one.is_newcomer) {
+            self.clients.said_goodbye(session);
+        }
+    }
+
     /// The connection that has been silent for the longest time.
     pub fn first_silent(&self) -> Option<SessionId> {
         self.clients.first_silent()

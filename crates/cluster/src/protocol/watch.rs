@@ -10,6 +10,9 @@ use super::limits::check_limit;
 use super::state::NodeState;
 use super::{PeerIdentity, SessionId};
 
+/// Limit of connections of one client that wait for events: each costs the node two descriptors.
+const LISTENERS_MAX: usize = 256;
+
 impl NodeState {
     /// The first message of a connection that only waits for events. The connection has no slot and
     /// holds nothing; it belongs to a client that has a slot.
@@ -32,7 +35,16 @@ impl NodeState {
             .map(|record| record.namespace)
             .ok_or_else(|| WireError::Denied(format!("slot {} is not this client's", slot.0)))?;
         let rights = self.let_in(peer.remote_client, namespace)?;
-        let admitted = Admitted { slot: None, namespace, rights, maps_memory: true };
+        let count = self.clients.listeners_of(slot) + 1;
+        check_limit("connections of a client that wait for events", count, LISTENERS_MAX)?;
+        let admitted = Admitted {
+            slot: None,
+            listens_for: Some(slot),
+            namespace,
+            rights,
+            maps_memory: true,
+            is_newcomer: false,
+        };
         self.clients.admitted(session, admitted);
         Ok(ReplyBody::Done)
     }

@@ -483,7 +483,10 @@ impl Server {
                         continue;
                     };
                     open_for_client(connection, &self.fabric, &mut reply);
-                    connection.is_closing |= has_descriptors && reply.body.is_err();
+                    if has_descriptors && reply.body.is_err() {
+                        self.state.refused(session);
+                        connection.is_closing = true;
+                    }
                     let has_descriptors = has_descriptors && reply.body.is_ok();
                     if let Err(error) = connection.queue(&reply, has_descriptors) {
                         tracing::error!(session = session.0, %error, "a reply does not fit");

@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use farrow_memory::{Fabric, Section, family};
+use farrow_memory::{Fabric, FabricError, Section, family};
 use farrow_wire::{Reply, ReplyBody, WireError};
 
 use super::connection::ClientConnection;
+use crate::descriptors;
 
 /// Writes as many bytes as the client accepts, with the descriptors of its memory.
 pub(super) fn flush(connection: &mut ClientConnection, own: &Arc<dyn Fabric>) -> io::Result<()> {
@@ -45,6 +46,11 @@ pub(super) fn open_for_client(
     let fabric = connection.fabric.as_ref().unwrap_or(own);
     match family::open_for_client(fabric.as_ref(), welcome.slot) {
         Ok(opened) => connection.data_read = Some(opened),
+        Err(FabricError::System { source, .. }) if descriptors::is_exhausted(&source) => {
+            let max = descriptors::limit();
+            tracing::warn!(max, "a client is refused: the node has no free descriptor");
+            reply.body = Err(WireError::TooMany { what: "descriptors of the node".into(), max });
+        }
         Err(error) => {
             let what = format!("the region cannot be opened for slot {}: {error}", welcome.slot);
             tracing::error!(%what);

@@ -32,14 +32,16 @@ pub(in crate::protocol) struct ClientSession {
     pub(in crate::protocol) peer: PeerIdentity,
     pub(in crate::protocol) slot: Option<ClientSlot>,
     pub(in crate::protocol) has_said_goodbye: bool,
-    /// A further connection of a client, for events only.
-    pub(in crate::protocol) is_listening: bool,
+    /// The slot of the client of which this is a further connection, for events only.
+    pub(in crate::protocol) listens_for: Option<ClientSlot>,
     /// Namespace of the client; the default one until there is a client.
     pub(in crate::protocol) namespace: NamespaceId,
     /// Rights in the namespace; for a remote client by the rules for its node.
     pub(in crate::protocol) rights: Rights,
     /// False: a remote client that sends requests alone. It cannot reconnect.
     pub(in crate::protocol) maps_memory: bool,
+    /// Whether it has its slot since this connection, so it maps nothing before the first answer.
+    pub(in crate::protocol) is_newcomer: bool,
     /// Its user may not connect.
     is_stranger: bool,
     hello_by_ms: u64,
@@ -48,18 +50,21 @@ pub(in crate::protocol) struct ClientSession {
 impl ClientSession {
     /// Whether its first message was accepted.
     pub(in crate::protocol) fn is_introduced(&self) -> bool {
-        self.slot.is_some() || self.is_listening
+        self.slot.is_some() || self.listens_for.is_some()
     }
 }
 
 /// What the first message of a connection led to.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::protocol) struct Admitted {
-    /// `None`: the connection only listens for events.
+    /// The client's slot, if the connection is the one that has it.
     pub(in crate::protocol) slot: Option<ClientSlot>,
+    /// The client's slot, if the connection only listens for events.
+    pub(in crate::protocol) listens_for: Option<ClientSlot>,
     pub(in crate::protocol) namespace: NamespaceId,
     pub(in crate::protocol) rights: Rights,
     pub(in crate::protocol) maps_memory: bool,
+    pub(in crate::protocol) is_newcomer: bool,
 }
 
 /// When to look for orphans that have ended: their goodbye was answered by the former daemon, which
@@ -147,10 +152,11 @@ impl Clients {
             peer,
             slot: None,
             has_said_goodbye: false,
-            is_listening: false,
+            listens_for: None,
             namespace: NamespaceId::DEFAULT,
             rights: if peer.remote_client.is_some() { Rights::NONE } else { Rights::ALL },
             maps_memory: true,
+            is_newcomer: false,
             is_stranger: !self.may_connect(&peer),
             hello_by_ms,
         };
@@ -185,6 +191,11 @@ impl Clients {
         all.filter(move |(_, session)| session.slot == Some(slot))
     }
 
+    /// Number of further connections of a client, which listen for events.
+    pub(in crate::protocol) fn listeners_of(&self, slot: ClientSlot) -> usize {
+        self.sessions.values().filter(|session| session.listens_for == Some(slot)).count()
+    }
+
     /// The connections of clients of other nodes.
     pub(in crate::protocol) fn of_other_nodes(
         &self,
@@ -202,12 +213,12 @@ impl Clients {
 
     /// Notes that the first message of a connection was accepted.
     pub(in crate::protocol) fn admitted(&mut self, id: SessionId, admitted: Admitted) {
-        let Admitted { slot, namespace, rights, maps_memory } = admitted;
+        let Admitted { slot, listens_for, namespace, rights, maps_memory, is_newcomer } = admitted;
         self.introduced(id);
         if let Some(session) = self.sessions.get_mut(&id) {
-            (session.slot, session.is_listening) = (slot, slot.is_none());
+            (session.slot, session.listens_for) = (slot, listens_for);
             (session.namespace, session.rights) = (namespace, rights);
-            session.maps_memory = maps_memory;
+            (session.maps_memory, session.is_newcomer) = (maps_memory, is_newcomer);
         }
         if let Some(slot) = slot {
             self.orphans.remove(&slot);
@@ -314,7 +325,15 @@ mod tests {
 
     fn admitted(slot: Option<u32>) -> Admitted {
         let (slot, namespace) = (slot.map(ClientSlot), NamespaceId::DEFAULT);
-        Admitted { slot, namespace, rights: Rights::ALL, maps_memory: true }
+        let listens_for = slot.is_none().then_some(ClientSlot(0));
+        Admitted {
+            slot,
+            listens_for,
+            namespace,
+            rights: Rights::ALL,
+            maps_memory: true,
+            is_newcomer: slot.is_some(),
+        }
     }
 
     #[test]
