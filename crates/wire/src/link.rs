@@ -12,6 +12,7 @@
 //! | give back what a late reply brings | `undo` |
 //! | finish in the background | `attendance` |
 
+use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -145,15 +146,16 @@ impl Link {
             Ok(true) => Notified::Written,
             Ok(false) => Notified::Queued,
             Err(error) => {
-                self.mark_dead(&error.to_string());
+                self.mark_unsendable(&error);
                 Notified::Closed
             }
         }
     }
 
-    /// True once the connection is closed.
+    /// True once the connection is closed, or takes no more requests.
     pub fn is_dead(&self) -> bool {
-        lock(&self.receiving).dead.is_some()
+        let state = lock(&self.receiving);
+        state.dead.is_some() || state.unsendable.is_some()
     }
 
     /// True once the connection is closed, also where the daemon closed it while no call waited.
@@ -184,7 +186,7 @@ impl Link {
             let is_sent = outbox.has_written(end);
             // Other threads may send while this one waits.
             drop(outbox);
-            let reason = written.err().map(|error| self.mark_dead(&error.to_string()));
+            let reason = written.err().map(|error| self.mark_unsendable(&error));
             match reason {
                 _ if is_sent => return Ok(true),
                 Some(reason) => {
@@ -215,7 +217,7 @@ impl Link {
     fn write_rest(&self) -> bool {
         let written = lock(&self.sending).write(&self.stream);
         written.unwrap_or_else(|error| {
-            self.mark_dead(&error.to_string());
+            self.mark_unsendable(&error);
             true
         })
     }
@@ -330,6 +332,13 @@ impl Link {
 
     fn die(&self, reason: &str) -> LinkError {
         LinkError::Closed { socket: self.socket.clone(), reason: self.mark_dead(reason) }
+    }
+
+    /// Notes that nothing can be sent any more. Returns the first reason. Threads that wait for a
+    /// reply go on until the end of the stream.
+    fn mark_unsendable(&self, error: &io::Error) -> String {
+        let mut state = lock(&self.receiving);
+        state.unsendable.get_or_insert_with(|| error.to_string()).clone()
     }
 
     /// Marks the link as dead. Returns the first reason.

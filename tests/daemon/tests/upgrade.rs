@@ -10,13 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::nodes::Nodes;
+use common::raw::Raw;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
 use farrow_wire::link::Link;
 use farrow_wire::{
     self as wire, BATCH_ITEMS_MAX, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request,
-    RequestBody, SealItem, WireError,
+    RequestBody, SealItem, WireError, WireTarget,
 };
 
 const UPGRADES: u64 = 10;
@@ -392,4 +393,47 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
     // With nobody there it is an ordinary start.
     let first = Daemon::start("8M", &["--no-prepare", "--upgrade"]);
     assert_eq!(first.client().stats().unwrap().node.adopted, 0);
+}
+
+/// A client that does not read its answers once took all the time that a replaced daemon has for
+/// its last answers, and more: other clients' requests were dropped, and those that may not be
+/// repeated failed.
+#[test]
+fn a_client_that_reads_nothing_costs_others_no_request_at_an_upgrade() {
+    let mut daemon = Daemon::start("64M", &["--no-prepare"]);
+    // First in order.
+    let (mut silent, _) = Raw::joined(&daemon);
+    let targets: Vec<WireTarget> =
+        (0..BATCH_ITEMS_MAX as u64).map(|n| WireTarget::Id(7, n)).collect();
+    let mut frame = Vec::new();
+    let body = RequestBody::Pin { targets, is_pinned: true };
+    wire::encode(&Request { seq: 2, body }, &mut frame).unwrap();
+    silent.stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Until the daemon reads no more of it.
+    while silent.stream.write_all(&frame).is_ok() {}
+    let stop = sync::AtomicBool::new(false);
+    let client = daemon.client();
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut calls = 0_u64;
+                    while !stop.load(sync::Ordering::Relaxed) {
+                        let id = client.put(&Value::Bytes(b"some"), None).unwrap();
+                        client.delete(&[id.into()]).map_err(|error| format!("{calls}: {error}"))?;
+                        calls += 1;
+                    }
+                    Ok::<_, String>(calls)
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..2 {
+            daemon.upgrade();
+        }
+        stop.store(true, sync::Ordering::Relaxed);
+        for thread in busy {
+            assert!(thread.join().unwrap().unwrap() > 0);
+        }
+    });
 }

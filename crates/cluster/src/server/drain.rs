@@ -1,11 +1,12 @@
 //! The shutdown of a daemon that another one replaces. Requests that have arrived are answered. The
 //! client's kernel rejects later ones, so the client can send them to the next daemon.
 
+use std::collections::BTreeSet;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use farrow_wire::{Reply, WireError};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::connection::{ClientConnection, ReadOutcome};
 use super::handover::Handover;
@@ -16,6 +17,9 @@ use crate::protocol::{Action, SessionId};
 /// Time limit for answering requests that have arrived. Clients that do not read their replies are
 /// then disconnected.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// Longest wait for clients to read, before all connections are looked at again.
+const WRITABLE_MAX: Duration = Duration::from_millis(10);
 
 impl Server {
     /// Ends all connections except that of the next daemon. `None`: the next daemon has
@@ -47,52 +51,74 @@ impl Server {
     /// the node was asked to stop meanwhile.
     fn drain(&mut self, except: SessionId) -> bool {
         let until = Instant::now() + DRAIN_MAX;
-        let sessions: Vec<SessionId> =
-            self.connections.keys().copied().filter(|session| *session != except).collect();
         let mut actions: Vec<Action> = Vec::new();
         self.state.finish_counts(self.now_ms(), &mut actions);
         let mut is_stopped = self.perform(actions);
-        for session in sessions {
-            let Some(connection) = self.connections.get_mut(&session) else {
-                continue;
-            };
+        let mut open = BTreeSet::new();
+        for (session, connection) in self.connections.iter().filter(|(one, _)| **one != except) {
             // From here on a write of the client fails as a whole. Earlier writes are in our queue,
             // followed by the end of the stream.
-            let mut is_open = connection.stream.shutdown(Shutdown::Read).is_ok();
-            while Instant::now() < until
-                && let Some(connection) = self.connections.get_mut(&session)
-            {
-                while is_open && connection.wanted_bytes() > 0 {
-                    is_open = matches!(connection.fill(), Ok(ReadOutcome::Open));
-                }
-                if !connection.has_request() || connection.is_closing {
-                    break;
-                }
-                let mut actions: Vec<Action> = Vec::new();
-                self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
-                self.state.finish_counts(self.now_ms(), &mut actions);
-                is_stopped |= self.perform(actions);
-                self.flush_waiting(session, until);
+            if connection.stream.shutdown(Shutdown::Read).is_ok() {
+                open.insert(*session);
             }
-            self.flush_waiting(session, until);
-            self.drop_connection(session);
         }
+        let all = self.connections.keys().copied();
+        let mut left: Vec<SessionId> = all.filter(|session| *session != except).collect();
+        while !left.is_empty() && Instant::now() < until {
+            left.retain(|session| {
+                let (has_more, stops) = self.serve_last(*session, &mut open);
+                is_stopped |= stops;
+                has_more
+            });
+            self.await_writable(&left, until);
+        }
+        left.into_iter().for_each(|session| self.drop_connection(session));
         is_stopped
     }
 
-    /// Writes the queued output and waits until the client has taken it.
-    fn flush_waiting(&mut self, session: SessionId, until: Instant) {
+    /// Serves some of what a client has sent, without a wait for the client. Once all of it is
+    /// answered, the connection is closed. Returns whether more is left, and whether the node was
+    /// asked to stop.
+    fn serve_last(&mut self, session: SessionId, open: &mut BTreeSet<SessionId>) -> (bool, bool) {
         let Some(connection) = self.connections.get_mut(&session) else {
-            return;
+            return (false, false);
         };
-        let left = until.saturating_duration_since(Instant::now());
-        if !connection.has_output() || left.is_zero() {
+        while open.contains(&session) && connection.wanted_bytes() > 0 {
+            if !matches!(connection.fill(), Ok(ReadOutcome::Open)) {
+                open.remove(&session);
+            }
+        }
+        let mut stops = false;
+        if connection.has_request() && !connection.is_closing {
+            let mut actions: Vec<Action> = Vec::new();
+            self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
+            self.state.finish_counts(self.now_ms(), &mut actions);
+            stops = self.perform(actions);
+        }
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return (false, stops);
+        };
+        let is_there = flush(connection, &self.fabric).is_ok();
+        let has_request = connection.has_request() && !connection.is_closing;
+        let has_more = is_there && (has_request || connection.has_output());
+        if !has_more {
+            self.drop_connection(session);
+        }
+        (has_more, stops)
+    }
+
+    /// Waits until a client takes more of its output, for a short time.
+    pub(super) fn await_writable(&self, sessions: &[SessionId], until: Instant) {
+        let connections = sessions.iter().filter_map(|session| self.connections.get(session));
+        let waiting = connections.filter(|connection| connection.has_output());
+        let mut waiting: Vec<PollFd<'_>> =
+            waiting.map(|one| PollFd::new(&one.stream, PollFlags::OUT)).collect();
+        if sessions.len() > waiting.len() {
+            // Another one has requests that can be served.
             return;
         }
-        let _ = connection.stream.set_nonblocking(false);
-        let _ = connection.stream.set_write_timeout(Some(left));
-        let _ = flush(connection, &self.fabric);
-        let _ = connection.stream.set_nonblocking(true);
+        let wait = until.saturating_duration_since(Instant::now()).min(WRITABLE_MAX);
+        let _ = poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 }));
     }
 
     fn refuse(&mut self, session: SessionId, seq: u64, error: WireError) {

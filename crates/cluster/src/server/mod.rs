@@ -601,10 +601,14 @@ impl Server {
         self.state.stop(&mut actions);
         self.perform(actions);
         let until = Instant::now() + CLOSE_GRACE;
-        for connection in self.connections.values_mut().take_while(|_| Instant::now() < until) {
-            let _ = connection.stream.set_nonblocking(false);
-            let _ = connection.stream.set_write_timeout(Some(CLOSE_GRACE));
-            let _ = flush(connection, &self.fabric);
+        let mut left: Vec<SessionId> = self.connections.keys().copied().collect();
+        while !left.is_empty() && Instant::now() < until {
+            left.retain(|session| {
+                self.connections.get_mut(session).is_some_and(|connection| {
+                    flush(connection, &self.fabric).is_ok() && connection.has_output()
+                })
+            });
+            self.await_writable(&left, until);
         }
     }
 }

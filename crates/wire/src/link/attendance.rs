@@ -27,9 +27,9 @@ impl Link {
         if inbox.dead.is_some() {
             return false;
         }
-        let has_abandoned = inbox.has_abandoned();
+        let (has_abandoned, may_send) = (inbox.has_abandoned(), inbox.unsendable.is_none());
         drop(inbox);
-        has_abandoned || !lock(&self.sending).is_empty()
+        has_abandoned || (may_send && !lock(&self.sending).is_empty())
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) struct Inbox {
     pub(super) input: Vec<u8>,
     /// Why the connection is closed.
     pub(super) dead: Option<String>,
+    /// Why nothing can be sent any more. Replies to what was sent may still arrive: a daemon that
+    /// another one replaces takes no more requests and answers those that it has.
+    pub(super) unsendable: Option<String>,
     /// Requests whose callers have stopped waiting, and how to undo their late replies.
     abandoned: BTreeMap<u64, Undo>,
     /// What undoes the late replies that have arrived.

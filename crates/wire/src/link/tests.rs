@@ -119,3 +119,23 @@ fn a_notification_waits_for_no_call() {
     assert_eq!(link.notify(Notification::Reclaim), Notified::Closed);
     assert!(link.attendance().is_none(), "a closed link has no work");
 }
+
+/// A daemon that is replaced takes no more requests, and answers those that it has. The first thread
+/// that could not send once ended the calls of all others, although their answers were on the way.
+#[test]
+fn an_answer_is_awaited_after_another_thread_could_not_send() {
+    let (link, mut daemon) = linked();
+    let call = {
+        let link = Arc::clone(&link);
+        std::thread::spawn(move || link.call(RequestBody::Stats, Instant::now() + LONG))
+    };
+    let asked = read_until(&mut daemon, |_| true).pop().unwrap();
+    daemon.shutdown(std::net::Shutdown::Read).unwrap();
+    let unsent = link.call(RequestBody::Reclaim, Instant::now() + LONG);
+    assert!(matches!(unsent, Err(LinkError::Unsent { .. })), "{unsent:?}");
+    assert!(link.is_dead() && !call.is_finished());
+    reply(&mut daemon, asked.seq, ReplyBody::Done);
+    assert_eq!(call.join().unwrap().unwrap(), ReplyBody::Done);
+    drop(daemon);
+    assert!(matches!(link.call(large(), Instant::now() + LONG), Err(LinkError::Unsent { .. })));
+}
