@@ -25,6 +25,7 @@ from farrow.exceptions import (
     InvalidArgument,
     NotFound,
 )
+from farrow.flight._bound import bound_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -281,6 +282,15 @@ class Engine:
                     register(connection, name, self._rows(name, is_snapshot=False))
                     taken.add(folded(name))
 
+    def bound(self, connection: Any, bound: pa.Table | None) -> list[dict[str, Any] | None]:
+        """The parameters of each execution of a statement; before :meth:`attach`.
+
+        Raises:
+            ArrowInvalid: DuckDB cannot keep a value.
+            duckdb.Error: it cannot read a column of this type.
+        """
+        return [None] if bound is None else [*bound_rows(connection, bound)]
+
     def relation(self, connection: Any, statement: Statement, row: dict[str, Any] | None) -> Any:
         """A statement with its parameters, which reads nothing yet."""
         return connection.sql(statement.sql, params=statement.values(row))
@@ -337,10 +347,18 @@ def messages(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
     """Record batches of this schema that are small enough for a message each."""
     for batch in batches:
         columns = [
-            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            for column in batch.columns
+            _of_type(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
         ]
         yield from _small(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type.equals(kind):
+        return column
+    # A null that is bound has no type: what DuckDB makes of it has one of its own.
+    return pa.nulls(len(column), kind) if column.null_count == len(column) else column.cast(kind)
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

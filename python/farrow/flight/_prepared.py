@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -39,16 +39,6 @@ class Prepared:
         self.sql = sql
         self.bound: pa.Table | None = None
         self.used_at = now
-
-    def rows(self) -> list[dict[str, Any] | None]:
-        """The parameters of each execution, by the names of their columns."""
-        if self.bound is None:
-            return [None]
-        names = self.bound.column_names
-        columns = [column.to_pylist() for column in self.bound.columns]
-        # Drivers may give several columns the same name, or none.
-        keys = names if len(set(names)) == len(names) else [str(n + 1) for n in range(len(names))]
-        return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 class PreparedStatements:

@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 
 from farrow.exceptions import Disconnected, FarrowError, InvalidArgument
 from farrow.flight import _access, _catalog, _engine, _messages, _prepared, _queries
+from farrow.flight._bound import typical
 from farrow.flight._protobuf import Malformed, Message, encode
 
 if TYPE_CHECKING:
@@ -251,14 +252,15 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             return self._described(call, _messages.SqlText.of(command.message).query, None)
         if command.name == "CommandPreparedStatementQuery":
             prepared = self._prepared.find(command.message.binary(1))
-            return self._described(call, prepared.sql, next(iter(prepared.rows()), None))
+            return self._described(call, prepared.sql, prepared.bound)
         raise _unknown(command.name)
 
-    def _described(self, call: _queries.Call, sql: str, row: dict[str, Any] | None) -> pa.Schema:
+    def _described(self, call: _queries.Call, sql: str, bound: pa.Table | None) -> pa.Schema:
         query = self._queries.begin(call)
         try:
             with query.working():
                 statement = self._engine.parse(query.connection, sql)
+                row = typical(self._engine.bound(query.connection, bound))
                 self._engine.attach(query.connection, statement, is_snapshot=False)
                 relation = self._engine.relation(query.connection, statement, row)
                 return self._engine.schema(relation)
@@ -275,14 +277,14 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         handle = command.message.binary(1)
         if command.name == "TicketStatementQuery":
             sql = _text(handle[_ID_BYTES:])
-            return self._stream(call, handle[:_ID_BYTES], sql, [None])
+            return self._stream(call, handle[:_ID_BYTES], sql, None)
         if command.name == "CommandPreparedStatementQuery":
             prepared = self._prepared.find(handle)
-            return self._stream(call, handle, prepared.sql, prepared.rows())
+            return self._stream(call, handle, prepared.sql, prepared.bound)
         raise _unknown(command.name)
 
     def _stream(
-        self, call: _queries.Call, id: bytes, sql: str, rows: list[dict[str, Any] | None]
+        self, call: _queries.Call, id: bytes, sql: str, bound: pa.Table | None
     ) -> flight.FlightDataStream:
         """The rows of a query, for each of its bound rows in turn."""
         query = self._queries.begin(call, id)
@@ -290,8 +292,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         try:
             with query.working():
                 statement = engine.parse(query.connection, sql)
+                rows = engine.bound(query.connection, bound)
                 engine.attach(query.connection, statement, is_snapshot=True)
-                relation = engine.relation(query.connection, statement, rows[0] if rows else None)
+                relation = engine.relation(query.connection, statement, typical(rows))
                 schema = engine.schema(relation)
         except BaseException:
             query.close()

@@ -1,0 +1,106 @@
+"""Parameters of prepared statements keep their values and types."""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+import farrow
+from flight_cases import RawClient
+
+pytest_plugins = ["flight_cases"]
+
+D = decimal.Decimal
+
+# One value of each type that DuckDB reads: where Python's own value would lose something, one that
+# it would lose.
+VALUES = {
+    "bool": pa.array([True]),
+    "int8": pa.array([-3], pa.int8()),
+    "int64": pa.array([-(2**63)], pa.int64()),
+    "uint64": pa.array([2**64 - 1], pa.uint64()),
+    "float": pa.array([0.1], pa.float32()),
+    "double": pa.array([1e-310]),
+    "nan": pa.array([float("nan")]),
+    "decimal": pa.array([D("1.10")], pa.decimal128(38, 2)),
+    "date32": pa.array([4_000_000], pa.date32()),
+    "date64": pa.array([86_400_000], pa.date64()),
+    "time32": pa.array([5], pa.time32("s")),
+    "time64 us": pa.array([1_000_001], pa.time64("us")),
+    "time64 ns": pa.array([1_000_000_001], pa.time64("ns")),
+    "timestamp s": pa.array([5], pa.timestamp("s")),
+    "timestamp ms": pa.array([5], pa.timestamp("ms")),
+    "timestamp us": pa.array([5], pa.timestamp("us")),
+    "timestamp ns": pa.array([1_000_000_001], pa.timestamp("ns")),
+    "timestamp us tz": pa.array([-3_000_000_000_000_001], pa.timestamp("us", "Europe/Berlin")),
+    "timestamp ns tz": pa.array([1_000_000_001], pa.timestamp("ns", "UTC")),
+    "after 9999": pa.array([253_402_300_800_000_005], pa.timestamp("us")),
+    "before 1": pa.array([-92_135_596_800_000_005], pa.timestamp("us")),
+    "duration": pa.array([1_000_001], pa.duration("us")),
+    "interval": pa.array([pa.MonthDayNano([1, -2, 3000])]),
+    "string": pa.array(["a\0b NULL '"]),
+    "large string": pa.array([""], pa.large_string()),
+    "string view": pa.array(["x" * 20], pa.string_view()),
+    "binary": pa.array([b"\0\xff\\x00"]),
+    "fixed size binary": pa.array([b"\0\xff"], pa.binary(2)),
+    "uuid": pa.array([uuid.UUID(int=7).bytes], pa.uuid()),
+    "list": pa.array([["NULL", None, "a,b", "it's", "", " x ", "\\", '"q"', "["]]),
+    "list ns": pa.array([[1_000_000_001, None]], pa.list_(pa.timestamp("ns"))),
+    "fixed size list": pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
+    "struct": pa.array([{"a b": 1, "c": b"\0"}]),
+    "map": pa.array([[("k=", 1), ("}", None)]], pa.map_(pa.string(), pa.int32())),
+    "dictionary": pa.array(["x"]).dictionary_encode(),
+}
+
+
+def executed(raw: RawClient, sql: str, bound: pa.Table) -> pa.Table:
+    handle, _, _ = raw.prepare(sql)
+    raw.bind(handle, bound)
+    return raw.ask("CommandPreparedStatementQuery", (1, handle))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_bound_value_finds_its_row(raw: RawClient, client: farrow.Client, name: str) -> None:
+    value = VALUES[name]
+    client.put(pa.table({"x": value, "n": [7]}), "values")
+    found = executed(raw, "select n from values where x = ?", pa.table({"1": value}))
+    assert found["n"].to_pylist() == [7]
+
+
+DECIMALS = pa.array([D("1.50"), D("22.50"), D("12345678.90")], pa.decimal128(10, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (pa.array([1, 3_000_000_000]), pa.int64()),
+        (pa.array([None, "a", None]), pa.string()),
+        (pa.array([None, 7], pa.int8()), pa.int8()),
+        (DECIMALS, pa.decimal128(10, 2)),
+        (pa.array([None, [1, 2]]), pa.list_(pa.int64())),
+    ],
+)
+def test_rows_of_parameters_have_one_type(
+    raw: RawClient, values: pa.Array, found: pa.DataType
+) -> None:
+    rows = executed(raw, "select ? as x", pa.table({"1": values}))
+    assert rows["x"].to_pylist() == values.to_pylist()
+    # DuckDB has its own names for the fields of lists.
+    kind = rows.schema.field("x").type
+    assert kind == found or kind.id == found.id == pa.list_(pa.int64()).id
+
+
+def test_columns_of_parameters_may_have_one_name(raw: RawClient) -> None:
+    bound = pa.Table.from_arrays([pa.array([1]), pa.array(["x"])], ["", ""])
+    assert executed(raw, "select ? as a, ? as b", bound).to_pylist() == [{"a": 1, "b": "x"}]
+
+
+def test_what_duckdb_cannot_read_is_refused(raw: RawClient) -> None:
+    for value in (pa.array([1.5], pa.float16()), pa.array([D(1)], pa.decimal256(40, 2))):
+        with pytest.raises(flight.FlightServerError, match="Unsupported"):
+            executed(raw, "select ? as x", pa.table({"1": value}))
+    assert executed(raw, "select ? as x", pa.table({"1": [1]})).num_rows == 1
