@@ -18,7 +18,13 @@ from farrow_sql import _plan
 from farrow_sql._columns import Column, register
 from farrow_sql._errors import raised, spoken
 from farrow_sql._sessions import session
-from farrow_sql._tables import add_views, column_name, first_row, read_ranges
+from farrow_sql._tables import (
+    add_views,
+    column_name,
+    declare_tables,
+    first_row,
+    read_ranges,
+)
 from farrow_sql._task import Drain
 
 if TYPE_CHECKING:
@@ -82,7 +88,7 @@ class LocalQuery:
         used = check(self._text, found)
         # Views refer to the functions that are registered when they are made.
         context = session(_cores())
-        _plan.declare_tables(context, found)
+        declare_tables(context, found)
         for table, source in enumerate(found):
             self._read(context, table, source, used)
         add_views(context, found)
@@ -158,7 +164,7 @@ def check(text: str, found: list[Source]) -> str:
         InvalidArgument: DataFusion does not accept it; the message has its words.
     """
     context = session(1)
-    _plan.declare_tables(context, found)
+    declare_tables(context, found)
     add_views(context, found)
     frame = _plan.frame_of(context, text)
     try:

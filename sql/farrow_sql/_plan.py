@@ -9,13 +9,12 @@ import datafusion
 import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument
-from farrow_sql._columns import Column, register
 from farrow_sql._cut import cut
 from farrow_sql._errors import CannotDistribute
 from farrow_sql._limits import project_early
 from farrow_sql._sessions import bytes_of, empty_rows, reader, session
 from farrow_sql._stages import Exchange, Scan, Stage, check_operators, operators, tree
-from farrow_sql._tables import add_views, column_name
+from farrow_sql._tables import add_views, declare, declare_tables
 from farrow_sql._wire import replace_children, replace_texts
 
 if TYPE_CHECKING:
@@ -111,18 +110,6 @@ def make(query: str, found: list[Source], partitions: int) -> Plan:
         for number, kind in enumerate(stage.schema.types):
             declare(leaves, exchange_name(stage, number), kind)
     return plan
-
-
-def declare(context: datafusion.SessionContext, name: str, kind: pa.DataType) -> None:
-    """Let a session plan a column that another process reads."""
-    register(context, name, Column(pa.chunked_array([], kind), 0))
-
-
-def declare_tables(context: datafusion.SessionContext, found: list[Source]) -> None:
-    """Let a session plan the columns of tables."""
-    for table, source in enumerate(found):
-        for number, kind in enumerate(source.schema.types):
-            declare(context, column_name(table, number), kind)
 
 
 def _check_rows(stage: Stage, tables: int) -> None:

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import farrow
 from farrow._attached import table_names
 from farrow.dataset import _HUGE_TABLE_KEY, dataset
+from farrow_sql._columns import Column, register
 from farrow_sql._sessions import quoted, session
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ __all__ = [
     "Source",
     "add_views",
     "column_name",
+    "declare",
+    "declare_tables",
     "first_row",
     "missing",
     "prune",
@@ -74,14 +77,41 @@ def sources(
     A name may be in the text by chance: its error counts only if the query needs the table.
     """
     lowered = query.lower()
-    found, failed = [], {}
+    found: list[Source] = []
+    failed: dict[str, farrow.FarrowError] = {}
+    context = session(1)
     for name in table_names(client):
         if name in lowered or name.replace('"', '""') in query:
             try:
-                found.append(_source(client, name))
+                source = _source(client, name)
+                _check_planned(context, source, len(found))
             except farrow.FarrowError as error:
                 failed[name] = error
+            else:
+                found.append(source)
     return found, failed
+
+
+def _check_planned(context: datafusion.SessionContext, source: Source, number: int) -> None:
+    """Whether DataFusion can plan scans of a table: other clients put what they like.
+
+    Raises:
+        UnsupportedType: it cannot.
+    """
+    name = quoted(source.name)
+    try:
+        context.register_dataset(name, _Recorder(source.schema))
+        context.deregister_table(name)
+        _declare_table(context, number, source)
+        _add_view(context, number, source)
+        context.table(name).execution_plan()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        # Also a panic of DataFusion.
+        raise farrow.UnsupportedType(
+            f"table {source.name!r} cannot be queried by SQL: {error}"
+        ) from None
 
 
 def missing(
@@ -124,7 +154,8 @@ class _Recorder(ds.InMemoryDataset):  # type: ignore[misc]
     """A dataset without rows that notes which filters a plan gives it."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        super().__init__(schema.empty_table())
+        # Not ``empty_table()``, which has no arrays of unions.
+        super().__init__(pa.Table.from_batches([], schema))
         self.filters: list[pc.Expression | None] = []
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
@@ -177,18 +208,35 @@ def add_views(
     context: datafusion.SessionContext, found: list[Source]
 ) -> dict[tuple[int, int], int]:
     """A view for each table, whose functions are registered; the ranges that stand for them."""
-    ranges = {}
-    for number, source in enumerate(found):
-        first = first_row(number)
-        columns = ", ".join(
-            f"{quoted(column_name(number, column))}(value) as {quoted(name)}"
-            for column, name in enumerate(source.schema.names)
-        )
-        end = first + source.rows
-        rows = f"select {columns} from range({first}, {end})"
-        context.sql(f"create view {quoted(source.name)} as {rows}").collect()
-        ranges[(first, end)] = number
-    return ranges
+    return {_add_view(context, number, source): number for number, source in enumerate(found)}
+
+
+def _add_view(context: datafusion.SessionContext, number: int, source: Source) -> tuple[int, int]:
+    first = first_row(number)
+    columns = ", ".join(
+        f"{quoted(column_name(number, column))}(value) as {quoted(name)}"
+        for column, name in enumerate(source.schema.names)
+    )
+    end = first + source.rows
+    rows = f"select {columns} from range({first}, {end})"
+    context.sql(f"create view {quoted(source.name)} as {rows}").collect()
+    return first, end
+
+
+def declare(context: datafusion.SessionContext, name: str, kind: pa.DataType) -> None:
+    """Let a session plan a column that another process reads."""
+    register(context, name, Column(pa.chunked_array([], kind), 0))
+
+
+def declare_tables(context: datafusion.SessionContext, found: list[Source]) -> None:
+    """Let a session plan the columns of tables."""
+    for table, source in enumerate(found):
+        _declare_table(context, table, source)
+
+
+def _declare_table(context: datafusion.SessionContext, table: int, source: Source) -> None:
+    for number, kind in enumerate(source.schema.types):
+        declare(context, column_name(table, number), kind)
 
 
 def read_ranges(
@@ -216,4 +264,4 @@ def read_ranges(
             part = pa.Table.from_batches([part])
         parts.append(part.replace_schema_metadata())
         moved += part.nbytes * (node != own)
-    return pa.concat_tables(parts) if parts else schema.empty_table(), moved
+    return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema), moved

@@ -101,7 +101,7 @@ def _register(context: datafusion.SessionContext, client: farrow.Client, inputs:
         # Columns of a join may have the same name: they are told apart by their place.
         names = inputs.schema.names
         tables = [open_output(client, one).rename_columns(names) for one in inputs.outputs]
-        rows = pa.concat_tables(tables) if tables else inputs.schema.empty_table()
+        rows = pa.concat_tables(tables) if tables else pa.Table.from_batches([], inputs.schema)
     for position, function in enumerate(inputs.functions):
         values = rows.column(position)
         planned = inputs.schema.field(position).type
