@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "register"]
 
+# Of strings and bytes, what their offsets are.
+_OFFSETS = {
+    pa.string(): np.int32,
+    pa.binary(): np.int32,
+    pa.large_string(): np.int64,
+    pa.large_binary(): np.int64,
+}
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
@@ -63,7 +70,7 @@ class Column:
             chunk = self._chunks[number]
             low, high = max(0, begin - start), min(len(chunk), end - start)
             parts.append(chunk.slice(low, high - low))
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return _rebased(parts[0]) if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _some(self, rows: np.ndarray[Any, Any]) -> pa.Array:
         found = np.searchsorted(self._starts, rows, side="right") - 1
@@ -103,6 +110,64 @@ def _take(values: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
         ends = np.flatnonzero(np.diff(rows) != 1) + 1
         runs = np.split(rows, ends)
         return pa.concat_arrays([values.slice(int(run[0]), len(run)) for run in runs])
+
+
+def _rebased(values: pa.Array) -> pa.Array:
+    """The same values at the beginning of their buffers, in place where the type allows it.
+
+    DataFusion counts the buffers of an array as its memory, from their beginning: a late slice of a
+    large chunk would be charged with nearly the whole chunk.
+    """
+    kind = values.type
+    if values.offset == 0:
+        return values
+    if isinstance(values, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _rebased(values.storage))
+    if pa.types.is_dictionary(kind):
+        indices = _rebased(values.indices)
+        return pa.DictionaryArray.from_arrays(
+            indices, values.dictionary, ordered=kind.ordered, safe=False
+        )
+    if kind in _OFFSETS:
+        return _rebased_texts(values)
+    if _is_fixed_width(kind):
+        width = kind.bit_width // 8
+        data = values.buffers()[1].slice(values.offset * width, len(values) * width)
+        return _from_buffers(values, data)
+    try:
+        return _take(values, np.arange(len(values)))
+    except pa.ArrowNotImplementedError:
+        return values
+
+
+def _rebased_texts(values: pa.Array) -> pa.Array:
+    """Strings or bytes, with offsets of their own."""
+    _, offsets, data = values.buffers()
+    kind = _OFFSETS[values.type]
+    ends = np.frombuffer(offsets, kind)[values.offset : values.offset + len(values) + 1]
+    begin, end = int(ends[0]), int(ends[-1])
+    own = pa.py_buffer(b"") if data is None else data.slice(begin, end - begin)
+    return _from_buffers(values, pa.py_buffer(ends - kind(begin)), own)
+
+
+def _from_buffers(values: pa.Array, *buffers: pa.Buffer) -> pa.Array:
+    """An array of these buffers with the validity of a slice."""
+    validity = None
+    if values.null_count:
+        validity = values.buffers()[0]
+        if values.offset % 8 == 0:
+            validity = validity.slice(values.offset // 8, (len(values) + 7) // 8)
+        else:
+            validity = values.is_valid().buffers()[1]
+    return pa.Array.from_buffers(values.type, len(values), [validity, *buffers], values.null_count)
+
+
+def _is_fixed_width(kind: pa.DataType) -> bool:
+    """Whether values are whole bytes of one buffer."""
+    if pa.types.is_fixed_size_binary(kind):
+        return bool(kind.byte_width > 0)
+    is_number = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
+    return bool(is_number and kind.bit_width % 8 == 0)
 
 
 def register(context: datafusion.SessionContext, name: str, column: Column) -> None:
