@@ -7,6 +7,7 @@ Whoever may read the objects of the namespace may send it tasks.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,13 +20,14 @@ from farrow_sql._channel import Channel, NotTheWorker, client_channel
 from farrow_sql._errors import raised
 from farrow_sql._exchange import delete_leftovers
 from farrow_sql._messages import done_of, message_of, receive, send
+from farrow_sql._processes import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from farrow_sql._task import Done, Task
 
-__all__ = ["PREFIX", "PROTOCOL", "Found", "Worker", "WorkerLost", "workers"]
+__all__ = ["PREFIX", "PROTOCOL", "Found", "Worker", "WorkerLost", "delete_ended", "workers"]
 
 PREFIX = "farrow.sql/workers/"
 # Of connections and messages; 1 had no encryption.
@@ -90,7 +92,7 @@ class Found:
 
 def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
     """Connections to all workers that answer and have the same versions, by node; announcements of
-    ended ones are deleted.
+    those that are proved to have ended are deleted.
 
     Another version of DataFusion may understand a plan in another way, and place rows by another
     hash.
@@ -113,16 +115,38 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
     for short, answer in zip(announced, answers, strict=True):
         if isinstance(answer, Worker):
             found.workers.append(answer)
-        elif isinstance(answer, ConnectionRefusedError):
-            # The machine answers, and nothing listens: the worker was killed.
-            with contextlib.suppress(farrow.FarrowError):
-                client.delete(PREFIX + short)
-            delete_leftovers(client, worker=PREFIX + short)
+        elif isinstance(answer, ConnectionRefusedError) and has_ended(announced[short]):
+            _delete(client, PREFIX + short)
         else:
-            # Another worker has the port by now, or the machine does not answer.
-            found.unused.append(f"worker {short}: {answer}")
+            # Another worker has the port by now, or the machine does not answer, or refuses.
+            is_refused = isinstance(answer, ConnectionRefusedError)
+            reason = _refusal(client, announced[short]) if is_refused else answer
+            found.unused.append(f"worker {short}: {reason}")
     found.workers.sort(key=lambda worker: (worker.node, worker.name))
     return found
+
+
+def delete_ended(client: farrow.Client) -> None:
+    """Delete the announcements of workers of this machine that were killed."""
+    for name, one in _announced(client):
+        if has_ended(one):
+            _delete(client, name)
+
+
+def _delete(client: farrow.Client, name: str) -> None:
+    with contextlib.suppress(farrow.FarrowError):
+        client.delete(name)
+    delete_leftovers(client, worker=name)
+
+
+def _refusal(client: farrow.Client, announced: dict[str, Any]) -> str:
+    """Why a connection was refused to a worker that may be alive."""
+    host, node = str(announced["host"]), announced.get("node")
+    is_elsewhere = node != (client.node or "")
+    with contextlib.suppress(ValueError):
+        if is_elsewhere and (host == "localhost" or ipaddress.ip_address(host).is_loopback):
+            return f"it listens at {host} of node {node!r}: start it with --listen ADDRESS"
+    return f"connection refused at {host} port {announced['port']}"
 
 
 def _announced(client: farrow.Client) -> Iterator[tuple[str, dict[str, Any]]]:

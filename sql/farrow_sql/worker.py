@@ -28,7 +28,8 @@ import datafusion
 import farrow
 from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
-from farrow_sql._workers import PREFIX, PROTOCOL
+from farrow_sql._processes import identity
+from farrow_sql._workers import PREFIX, PROTOCOL, delete_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ class Supervisor:
             "certificate": credentials.fingerprint,
             "protocol": PROTOCOL,
             "node": self._node,
-            "pid": os.getpid(),
+            **identity(),
             "datafusion": datafusion.__version__,
         }
         self._announcement = json.dumps(announcement).encode()
@@ -107,6 +108,8 @@ class Supervisor:
         """Announce the worker and have queries served, until :meth:`stop`."""
         announced = -_ANNOUNCE_SECONDS
         try:
+            with contextlib.suppress(farrow.FarrowError):
+                delete_ended(self._client)
             self._start_missing()
             # Ready when the first process is.
             self._processes[0][0].stdout.read(1)  # type: ignore[union-attr]

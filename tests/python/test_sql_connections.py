@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Node, wait_until
+from conftest import LIMIT_SECONDS, Node, run_python, wait_until
 from sql_cases import WORKERS, rows_of
 
 if TYPE_CHECKING:
@@ -350,3 +350,78 @@ def test_a_message_has_limits() -> None:
             _messages.receive(Scripted(text))  # type: ignore[arg-type]
     found = _messages.receive(Scripted(b'{"blobs": 2}', b"a", b"b"))  # type: ignore[arg-type]
     assert found == ({"blobs": 2}, [b"a", b"b"])
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def ended_process() -> dict[str, Any]:
+    """The identity of a process of this machine that has ended."""
+    script = (
+        "import json; from farrow_sql._processes import identity; print(json.dumps(identity()))"
+    )
+    found: dict[str, Any] = json.loads(run_python(script))
+    return found
+
+
+def test_only_what_is_proved_to_have_ended_is_deleted(served: farrow.Client) -> None:
+    """A refused connection is no proof: the port of a worker at 127.0.0.1 of another machine is
+    refused here."""
+    _, own = announced(served)
+    ended = {**own, **ended_process(), "port": closed_port()}
+    other_machine = {**ended, "node": "other", "boot": "other"}
+    announcements = {
+        "aa-ended": ended,
+        "aa-pid-again": {**own, "port": ended["port"], "started": "1"},
+        "bb-loopback": other_machine,
+        "bb-localhost": {**other_machine, "host": "localhost"},
+        "bb-no-node": {name: one for name, one in other_machine.items() if name != "node"},
+        "bb-running": {**own, "port": ended["port"]},
+        "bb-container": {**ended, "pid_namespace": "pid:[1]"},
+        "bb-no-identity": {**ended, "boot": None},
+        "bb-no-pid": {**ended, "pid": -1},
+        "bb-huge-pid": {**ended, "pid": 1 << 70},
+    }
+    staged = {
+        name: served.put(pa.table({"x": [1]}), metadata={"farrow.sql.worker": WORKERS + name})
+        for name in ("aa-ended", "bb-loopback")
+    }
+    for name, one in announcements.items():
+        served.put(json.dumps(one).encode(), WORKERS + name)
+    kept = sorted(WORKERS + name for name in announcements if name.startswith("bb-"))
+    try:
+        text = farrow_sql.explain(QUERY, served)
+        names = served.list(WORKERS)["name"].to_pylist()
+        assert [name for name in names if name[len(WORKERS) :].startswith(("aa-", "bb-"))] == kept
+        assert not served.contains(staged["aa-ended"])
+        assert served.contains(staged["bb-loopback"])
+        for line in (
+            "worker bb-loopback: it listens at 127.0.0.1 of node 'other': start it with --listen",
+            "worker bb-localhost: it listens at localhost of node 'other'",
+            f"worker bb-running: connection refused at 127.0.0.1 port {ended['port']}",
+        ):
+            assert f"not used: {line}" in text
+        assert answers(served)
+    finally:
+        served.delete([*kept, staged["bb-loopback"]])
+
+
+def test_a_worker_deletes_announcements_of_killed_ones(node: Node) -> None:
+    client = farrow.connect(node.socket)
+    command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket", node.socket]
+
+    def start() -> subprocess.Popen[bytes]:
+        before = client.list(WORKERS)["name"].to_pylist()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        wait_until(lambda: client.list(WORKERS)["name"].to_pylist() != before, "a worker")
+        wait_until(lambda: client.list(WORKERS).num_rows == 1, "one worker is announced")
+        return process
+
+    process = start()
+    process.kill()
+    process.wait(LIMIT_SECONDS)
+    process = start()
+    process.terminate()
+    assert process.wait(LIMIT_SECONDS) == 0
