@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import datafusion
@@ -29,10 +30,12 @@ import farrow
 from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
 from farrow_sql._processes import identity
+from farrow_sql._spill import SpillFolder
 from farrow_sql._workers import PREFIX, PROTOCOL, delete_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["MEMORY_BYTES", "QUERIES", "Supervisor"]
 
@@ -47,6 +50,24 @@ _ANNOUNCE_SECONDS = 2.0
 # A process that cannot start is tried again, not at once.
 _RESTART_SECONDS = 1.0
 _END_SECONDS = 5.0
+
+
+@dataclass
+class _Process:
+    """A process that serves queries."""
+
+    popen: subprocess.Popen[bytes]
+    began: float
+    # Where its operators spill.
+    spill: Path
+
+    @property
+    def is_running(self) -> bool:
+        return self.popen.poll() is None
+
+    def end(self) -> None:
+        """Let it end, which it does with its input."""
+        self.popen.stdin.close()  # type: ignore[union-attr]
 
 
 class Supervisor:
@@ -102,7 +123,8 @@ class Supervisor:
             }
         )
         self._queries = queries
-        self._processes: list[tuple[subprocess.Popen[bytes], float]] = []
+        self._processes: list[_Process] = []
+        self._spill = SpillFolder()
 
     def serve(self) -> None:
         """Announce the worker and have queries served, until :meth:`stop`."""
@@ -112,7 +134,7 @@ class Supervisor:
                 delete_ended(self._client)
             self._start_missing()
             # Ready when the first process is.
-            self._processes[0][0].stdout.read(1)  # type: ignore[union-attr]
+            self._processes[0].popen.stdout.read(1)  # type: ignore[union-attr]
             while not self._stop.wait(_POLL_SECONDS):
                 self._start_missing()
                 if time.monotonic() - announced >= _ANNOUNCE_SECONDS:
@@ -145,39 +167,47 @@ class Supervisor:
         except farrow.Disconnected:
             # The processes have clients of the old memory. New ones take their place.
             self._client = client
-            for process, _ in self._processes:
-                process.stdin.close()  # type: ignore[union-attr]
+            for process in self._processes:
+                process.end()
 
     def _start_missing(self) -> None:
         now = time.monotonic()
-        ended = [one for one in self._processes if one[0].poll() is not None]
-        self._processes = [one for one in self._processes if one[0].poll() is None]
-        for process, _ in ended:
-            delete_leftovers(self._client, worker=self.name, process=str(process.pid))
-        if any(now - began < _RESTART_SECONDS for _, began in ended):
+        ended = [one for one in self._processes if not one.is_running]
+        self._processes = [one for one in self._processes if one not in ended]
+        for process in ended:
+            self._spill.remove(process.spill)
+            delete_leftovers(self._client, worker=self.name, process=str(process.popen.pid))
+        if any(now - process.began < _RESTART_SECONDS for process in ended):
             self._stop.wait(_RESTART_SECONDS)
         while len(self._processes) < self._queries and not self._stop.is_set():
-            process = subprocess.Popen(
-                [sys.executable, "-m", "farrow_sql._serve"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[self._listener.fileno()],
-            )
-            # It ends when this pipe does: also if this process is killed.
-            process.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-            self._processes.append((process, now))
+            self._processes.append(self._start(now))
+
+    def _start(self, now: float) -> _Process:
+        spill = self._spill.add()
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "farrow_sql._serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._listener.fileno()],
+            # DataFusion spills there.
+            env={**os.environ, "TMPDIR": str(spill)},
+        )
+        # It ends when this pipe does: also if this process is killed.
+        popen.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
+        popen.stdin.flush()  # type: ignore[union-attr]
+        return _Process(popen, now, spill)
 
     def _end(self) -> None:
         with contextlib.suppress(farrow.FarrowError):
             self._client.delete(self.name)
         self._listener.close()
-        for process, _ in self._processes:
-            process.stdin.close()  # type: ignore[union-attr]
-        for process, _ in self._processes:
+        for process in self._processes:
+            process.end()
+        for process in self._processes:
             try:
-                process.wait(_END_SECONDS)
+                process.popen.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()  # type: ignore[union-attr]
+                process.popen.kill()
+                process.popen.wait()
+            process.popen.stdout.close()  # type: ignore[union-attr]
+        self._spill.close()

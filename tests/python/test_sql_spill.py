@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Node, wait_until
+from conftest import LIMIT_SECONDS, Node, run_python, wait_until
 from sql_cases import WORKERS
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def spilling(node: Node, tmp_path: Path) -> Iterator[tuple[farrow.Client, Path]]
     finally:
         worker.terminate()
         worker.wait(LIMIT_SECONDS)
+        assert list(folder.iterdir()) == []
 
 
 def test_a_sort_of_one_large_chunk_spills(spilling: tuple[farrow.Client, Path]) -> None:
@@ -55,3 +56,51 @@ def test_a_sort_of_one_large_chunk_spills(spilling: tuple[farrow.Client, Path]) 
     found, prepared = query.run()
     assert prepared.plan is not None, prepared.reason
     assert np.array_equal(found["a"].to_numpy(), np.arange(ROWS))
+
+
+def spilled(folder: Path) -> list[Path]:
+    """The files of operators."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_files_of_a_killed_query_are_removed(spilling: tuple[farrow.Client, Path]) -> None:
+    client, folder = spilling
+    sort = "select a, b from numbers order by a"
+    [supervisor] = folder.iterdir()
+    processes = set(supervisor.iterdir())
+    script = f"import farrow, sys; farrow.sql({sort!r}, farrow.connect(sys.argv[1]))"
+    with subprocess.Popen([sys.executable, "-c", script, client.address]) as process:
+        wait_until(lambda: bool(spilled(folder)), "the sort spills")
+        process.kill()
+    # The process that served it ends itself, and another one takes its place.
+    wait_until(lambda: spilled(folder) == [], "the files are removed", 5.0)
+    wait_until(lambda: set(supervisor.iterdir()) - processes != set(), "another process")
+    assert len(list(supervisor.iterdir())) == len(processes)
+
+
+def test_folders_of_killed_workers_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrow_sql._spill import SpillFolder
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    live = SpillFolder()
+    (live.add() / "rows").touch()
+    script = (
+        "import os; from farrow_sql._spill import SpillFolder; folder = SpillFolder();"
+        "(folder.add() / 'rows').touch(); os._exit(0)"
+    )
+    run_python(script, env={"TMPDIR": str(tmp_path)})
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / "farrow-sql-spill-link").symlink_to(kept)
+    (tmp_path / "farrow-sql-spill-file").touch()
+    assert len(list(tmp_path.iterdir())) == 5
+    other = SpillFolder()
+    assert len(spilled(tmp_path)) == 2
+    assert len(list(tmp_path.iterdir())) == 5
+    other.close()
+    live.close()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "kept", "farrow-sql-spill-link", "farrow-sql-spill-file"
+    }  # fmt: skip

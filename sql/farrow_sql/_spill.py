@@ -1,0 +1,67 @@
+"""Folders of the files to which operators spill: one for each process, removed at its end.
+
+A process that is killed, or ends itself under a query, cannot remove its files.  Its supervisor
+does.  A supervisor holds a lock on its folder, which the kernel releases at its end: the next
+supervisor of the machine removes folders without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["SpillFolder"]
+
+_PREFIX = "farrow-sql-spill-"
+
+
+class SpillFolder:
+    """The folder of one supervisor, in the folder for temporary files (``TMPDIR``).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self) -> None:
+        base = Path(tempfile.gettempdir())
+        _remove_unlocked(base)
+        while True:
+            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Another supervisor may have removed it before it was locked.
+            if self._path.exists():
+                return
+            os.close(self._lock)
+
+    def add(self) -> Path:
+        """A folder for one process."""
+        return Path(tempfile.mkdtemp(dir=self._path))
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove the folder of a process that has ended."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_unlocked(base: Path) -> None:
+    """Remove what supervisors of this user left that were killed."""
+    for path in base.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            # Other users can make names here: their folders, and links, are left alone.
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.fstat(folder).st_uid == os.geteuid():
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(folder)
