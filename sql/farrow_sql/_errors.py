@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import farrow
 
-__all__ = ["CannotDistribute", "QueryFailed", "raised", "spoken"]
+__all__ = ["CannotDistribute", "Late", "QueryFailed", "raised", "spoken"]
 
 # Errors that a worker reports and the client raises as the same class.
 _SAME = {
@@ -30,6 +30,13 @@ _EXHAUSTED = "Resources exhausted"
 
 class QueryFailed(farrow.FarrowError, RuntimeError):
     """DataFusion could not run the query, or a worker failed; the message has its words."""
+
+
+class Late(Exception):
+    """The time of the query is over.
+
+    Not ``farrow.Timeout``, which is also raised by an operation of the store within the query.
+    """
 
 
 class CannotDistribute(farrow.FarrowError):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from farrow.exceptions import InvalidArgument, Timeout
+from farrow.exceptions import InvalidArgument
 from farrow_sql import _plan
 from farrow_sql._columns import Column, register
-from farrow_sql._errors import raised, spoken
+from farrow_sql._errors import Late, raised, spoken
 from farrow_sql._sessions import session
 from farrow_sql._tables import (
     add_views,
@@ -82,7 +82,7 @@ class LocalQuery:
 
         Raises:
             InvalidArgument: DataFusion does not accept the query.
-            Timeout: the deadline is over.
+            Late: the deadline is over.
             QueryFailed, OutOfMemory, ...: DataFusion reported an error while it ran.
         """
         used = check(self._text, found)
@@ -121,13 +121,13 @@ class LocalQuery:
                     error = ended.get(timeout=_POLL_SECONDS)
                     break
                 if self._is_late():
-                    raise Timeout("late")
+                    raise Late
         except BaseException:
             drain.cancel()
             raise
         if error is not None:
             if self._is_late():
-                raise Timeout("late")
+                raise Late
             raise raised(*spoken(error)) from None
 
     def _read(

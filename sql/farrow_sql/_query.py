@@ -11,7 +11,7 @@ import pyarrow as pa
 import farrow
 from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
 from farrow_sql import _plan
-from farrow_sql._errors import CannotDistribute
+from farrow_sql._errors import CannotDistribute, Late
 from farrow_sql._exchange import open_output
 from farrow_sql._local import LocalQuery, Moved, check
 from farrow_sql._schedule import Schedule
@@ -129,7 +129,7 @@ class Query:
                 if attempt == _RUNS_MAX:
                     raise
                 self._check_time(error)
-            except Timeout:
+            except Late:
                 raise Timeout(
                     f"the query did not end within {self._timeout} s, and was cancelled"
                 ) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from farrow.exceptions import Timeout
+from farrow_sql._errors import Late
 from farrow_sql._plan import exchange_name
 from farrow_sql._stages import Scan
 from farrow_sql._tables import FIRST_ROW_BITS, Part, column_name
@@ -144,7 +144,7 @@ class Schedule:
         """Run all stages; the outputs of the last one, in order.
 
         Raises:
-            Timeout: the deadline is over.
+            Late: the deadline is over.
             WorkerLost: no worker is left.
             QueryFailed, OutOfMemory, ...: what a task raised.
         """
@@ -202,7 +202,7 @@ class Schedule:
     def _next_event(self) -> tuple[Worker, _Job, Done | BaseException, float]:
         while True:
             if self._deadline is not None and time.monotonic() >= self._deadline:
-                raise Timeout("the query did not end in time, and was cancelled")
+                raise Late
             try:
                 return self._events.get(timeout=_POLL_SECONDS)
             except queue.Empty:

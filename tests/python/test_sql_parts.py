@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+
+import farrow
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
@@ -131,3 +134,17 @@ def test_a_late_range_has_only_its_own_memory(name: str, values: pa.Array) -> No
         # In place.
         low = values.buffers()[-1]
         assert low.address < found.buffers()[-1].address < low.address + low.size
+
+
+def test_a_timeout_of_the_store_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reported as a query that did not end within None s."""
+    from farrow_sql import _query
+
+    def run(query: Any, prepared: Any) -> Any:
+        raise farrow.Timeout("object 5 was not sealed within 10000 ms")
+
+    monkeypatch.setattr(_query.Query, "prepare", lambda _: _query.Prepared([], [], [], None))
+    monkeypatch.setattr(_query.Query, "_run", run)
+    for timeout in (None, 60.0):
+        with pytest.raises(farrow.Timeout, match="object 5 was not sealed within 10000 ms"):
+            _query.Query("select 1", client=None, timeout=timeout).run()
