@@ -7,7 +7,9 @@ Here, an eighth of that size: whatever fails, the ten stay; and what fits still 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -21,14 +23,14 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS
-from farrow.cli import main
+from farrow.cli import _put, main
 from farrow.cli._estimate import estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from conftest import Node
+    from conftest import Cluster, Node
 
 MB = 1 << 20
 OBJECTS = [f"object {number}" for number in range(10)]
@@ -135,6 +137,37 @@ def test_what_is_to_be_replaced_stays_until_there_is_another(node: Node, tmp_pat
     path.write_bytes(b"PAR1 and no more of it PAR1")
     assert main(["put", str(path), "--replace", "--socket", node.socket, "--quiet"]) != 0
     assert client.get("object 3").equals(numbers(4))
+
+
+def test_what_another_node_has_stays_until_the_file_is_read(
+    make_cluster: Callable[..., Cluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was deleted before the file was read: a file that could not be read left neither."""
+    cluster = make_cluster(2)
+    a, b = cluster.clients()
+    path = tmp_path / "object"
+    path.write_bytes(b"new, and longer")
+    words = ["put", str(path), "--bytes", "--replace", "--socket", cluster.nodes["a"].socket]
+    b.put(b"old", "object")
+
+    @contextlib.contextmanager
+    def truncating(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+        os.truncate(path, 3)
+        yield lambda done, total: None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_put, "progress_bar", truncating)
+        assert main(words) == 1
+    assert "shrank to 3 of 15 bytes" in capsys.readouterr().err
+    assert a.get("object").to_pybytes() == b"old"
+    assert a.list(all_nodes=True).num_rows == 1
+    path.write_bytes(b"new")
+    assert main(words) == 0
+    assert b.get("object").to_pybytes() == b"new"
+    assert a.list(all_nodes=True).num_rows == 1
 
 
 def test_estimates(tmp_path: Path) -> None:

@@ -165,8 +165,6 @@ def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> A
 
 def _create(client: Any, size: int, name: str, *, replace: bool) -> Any:
     """Allocate an object. Where there is no room for both, the old object goes first."""
-    if replace and _is_elsewhere(client, name):
-        _delete_if_there(client, name)
     try:
         return client.create(size, name, replace=replace)
     except farrow.OutOfMemory:
@@ -234,6 +232,9 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
         if file.read(1):
             raise CommandError(f"{path.name} grew beyond {size} bytes while read")
         view.release()
+        if options.replace and _is_elsewhere(client, name):
+            # Only now that the file is read: until here it could fail.
+            _delete_if_there(client, name)
         ref = writer.seal()
     seconds = time.perf_counter() - began
     if options.json:
