@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import re
-import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +12,7 @@ import pyarrow as pa
 from farrow.exceptions import InvalidArgument
 from farrow_sql import _plan
 from farrow_sql._columns import Column, register
+from farrow_sql._deadline import Deadline
 from farrow_sql._errors import Late, raised, spoken
 from farrow_sql._sessions import session
 from farrow_sql._tables import (
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from farrow_sql._tables import Source
 
 __all__ = ["LocalQuery", "Moved", "check"]
-
-_POLL_SECONDS = 0.1
 
 
 @dataclass
@@ -68,10 +63,10 @@ class LocalQuery:
     Args:
         client: the client that reads the tables.
         text: one ``select``.
-        deadline: of ``time.monotonic``; None: none.
+        deadline: the end of its time.
     """
 
-    def __init__(self, client: farrow.Client, text: str, deadline: float | None) -> None:
+    def __init__(self, client: farrow.Client, text: str, deadline: Deadline) -> None:
         self._client = client
         self._text = text
         self._deadline = deadline
@@ -90,7 +85,7 @@ class LocalQuery:
         context = session(_cores())
         declare_tables(context, found)
         for table, source in enumerate(found):
-            self._read(context, table, source, used)
+            self._deadline.read(lambda: self._read(context, table, source, used))  # noqa: B023
         add_views(context, found)
         frame = _plan.frame_of(context, self._text)
         schema = pa.schema([pa.field(one.name, one.type) for one in frame.schema()])
@@ -100,34 +95,14 @@ class LocalQuery:
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def _drain(self, stream: Any, batches: _Batches) -> None:
-        """Read a stream in another thread, so that Ctrl-C and the deadline end the wait."""
+        """Read a stream; an operator ends between batches, so it may outlive the query a while."""
         drain = Drain([stream], [batches])
         del stream
-        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-        def body() -> None:
-            try:
-                drain.run()
-            except BaseException as error:
-                ended.put(error)
-            else:
-                ended.put(None)
-
-        # It may outlive the query for a while: an operator ends between batches.
-        threading.Thread(target=body, name="farrow-sql query", daemon=True).start()
         try:
-            while True:
-                with contextlib.suppress(queue.Empty):
-                    error = ended.get(timeout=_POLL_SECONDS)
-                    break
-                if self._is_late():
-                    raise Late
-        except BaseException:
-            drain.cancel()
+            self._deadline.run(drain.run, drain.cancel)
+        except (KeyboardInterrupt, Late):
             raise
-        if error is not None:
-            if self._is_late():
-                raise Late
+        except BaseException as error:
             raise raised(*spoken(error)) from None
 
     def _read(
@@ -150,11 +125,8 @@ class LocalQuery:
         self.moved.table_rows += sum(part.rows for part in source.parts if part.node != own)
         first = first_row(table)
         for position, number in enumerate(numbers):
-            column = Column(rows.column(position), first, self._is_late)
+            column = Column(rows.column(position), first, lambda: self._deadline.is_over)
             register(context, column_name(table, number), column)
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
 
 
 def check(text: str, found: list[Source]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import farrow
 from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
 from farrow_sql import _plan
+from farrow_sql._deadline import Deadline
 from farrow_sql._errors import CannotDistribute, Late
 from farrow_sql._exchange import open_output
 from farrow_sql._local import LocalQuery, Moved, check
@@ -78,14 +78,29 @@ class Query:
         self._text = text
         self._client = client
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = Deadline(timeout)
         self._progress = progress or (lambda done, total: None)
         # Workers that ended in an earlier run, or whose node did.
         self._lost: set[str] = set()
 
     def prepare(self) -> Prepared:
-        """Plan the query, and connect to the workers; the caller closes the result."""
-        found, failed = sources(self._client, self._text)
+        """Plan the query, and connect to the workers; the caller closes the result.
+
+        Raises:
+            InvalidArgument: DataFusion does not accept the query.
+            Timeout: it took longer than the limit of the query.
+            NodeLost, ...: a table cannot be read.
+        """
+        try:
+            return self._prepare()
+        except Late:
+            raise self._late() from None
+
+    def _late(self) -> Timeout:
+        return Timeout(f"the query did not end within {self._timeout} s, and was cancelled")
+
+    def _prepare(self) -> Prepared:
+        found, failed = self._deadline.read(lambda: sources(self._client, self._text))
         parts = [len(source.parts) for source in found]
         for source, left in zip(found, prune(self._text, found), strict=True):
             source.parts = left
@@ -130,15 +145,13 @@ class Query:
                     raise
                 self._check_time(error)
             except Late:
-                raise Timeout(
-                    f"the query did not end within {self._timeout} s, and was cancelled"
-                ) from None
+                raise self._late() from None
             finally:
                 prepared.close()
         raise AssertionError("unreachable")
 
     def _check_time(self, error: BaseException) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._deadline.is_over:
             raise Timeout(f"the query did not end within {self._timeout} s: {error}") from None
 
     def _run(self, prepared: Prepared) -> pa.Table:
@@ -150,7 +163,8 @@ class Query:
                     outputs = schedule.run()
                 finally:
                     self._lost |= schedule.lost
-                found = self._collect(prepared.plan, outputs)
+                plan = prepared.plan
+                found = self._deadline.read(lambda: self._collect(plan, outputs))
                 prepared.moved = self._moved(schedule.runs, outputs)
                 return found
             except CannotDistribute as error:
@@ -175,6 +189,7 @@ class Query:
             return schema.empty_table()
         tables = []
         for output in outputs:
+            self._deadline.check()
             table = open_output(self._client, output)
             tables.append(table.rename_columns(schema.names))
         return pa.concat_tables(tables)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from farrow_sql._errors import Late
 from farrow_sql._plan import exchange_name
 from farrow_sql._stages import Scan
 from farrow_sql._tables import FIRST_ROW_BITS, Part, column_name
@@ -21,6 +20,7 @@ from farrow_sql._workers import WorkerLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from farrow_sql._deadline import Deadline
     from farrow_sql._exchange import Output
     from farrow_sql._plan import Plan
     from farrow_sql._stages import Exchange, Stage
@@ -115,7 +115,7 @@ class Schedule:
     Args:
         plan: the plan, for as many tasks as there are workers.
         workers: the connections, which the caller closes.
-        deadline: of ``time.monotonic``; None: none.
+        deadline: the end of the time of the query.
         progress: called with the number of finished tasks, and of all.
     """
 
@@ -123,7 +123,7 @@ class Schedule:
         self,
         plan: Plan,
         workers: list[Worker],
-        deadline: float | None,
+        deadline: Deadline,
         progress: Callable[[int, int], None],
     ) -> None:
         self._plan = plan
@@ -201,8 +201,7 @@ class Schedule:
 
     def _next_event(self) -> tuple[Worker, _Job, Done | BaseException, float]:
         while True:
-            if self._deadline is not None and time.monotonic() >= self._deadline:
-                raise Late
+            self._deadline.check()
             try:
                 return self._events.get(timeout=_POLL_SECONDS)
             except queue.Empty:

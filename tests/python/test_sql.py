@@ -183,7 +183,7 @@ def test_joins_with_a_small_table(
     query = f"select * from {source}"
     found, prepared = farrow_sql._query.Query(query, few, timeout=60).run()
     assert prepared.plan is not None, prepared.reason
-    local = farrow_sql._query.LocalQuery(few, query, None)
+    local = farrow_sql._query.LocalQuery(few, query, farrow_sql._deadline.NEVER)
 
     def ordered(rows: pa.Table) -> list[str]:
         return sorted(map(repr, rows_of(rows)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from conftest import wait_until
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
@@ -148,3 +151,49 @@ def test_a_timeout_of_the_store_keeps_its_words(monkeypatch: pytest.MonkeyPatch)
     for timeout in (None, 60.0):
         with pytest.raises(farrow.Timeout, match="object 5 was not sealed within 10000 ms"):
             _query.Query("select 1", client=None, timeout=timeout).run()
+
+
+class SlowClient:
+    """A client whose reads take half a second each."""
+
+    node = ""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def get(self, id: bytes, columns: list[str], rows: slice) -> pa.Table:
+        self.reads += 1
+        time.sleep(0.5)
+        return pa.table({"a": list(range(rows.stop))})
+
+
+def test_the_time_of_a_query_ends_reads_in_the_client() -> None:
+    from farrow_sql._deadline import Deadline
+    from farrow_sql._errors import Late
+    from farrow_sql._local import LocalQuery
+    from farrow_sql._tables import Part, Source
+
+    parts = [Part(bytes([n]), 3, "b", 24, n) for n in range(20)]
+    source = Source("t", pa.schema({"a": pa.int64()}), parts, True, None)
+    client: Any = SlowClient()
+    with pytest.raises(Late):
+        LocalQuery(client, "select sum(a) from t", Deadline(1.0)).run([source])
+    assert client.reads < 20
+    source.parts = parts[:2]
+    found = LocalQuery(client, "select sum(a) as s from t", Deadline(60.0)).run([source])
+    assert found.to_pydict() == {"s": [6]}
+
+
+def test_the_time_of_a_query_ends_what_the_client_waits_for(shared: farrow.Client) -> None:
+    """Not only the wait for it: its thread ends as well."""
+    from farrow_sql._deadline import Deadline
+    from farrow_sql._errors import Late
+
+    def ends() -> bool:
+        return not any(one.name == "farrow-sql query" for one in threading.enumerate())
+
+    with pytest.raises(Late):
+        Deadline(0.2).read(lambda: shared.get("no such object", timeout=1e6))
+    wait_until(ends, "the thread ends")
+    with pytest.raises(farrow.NotFound):
+        Deadline(60.0).read(lambda: shared.get("no such object"))
