@@ -50,6 +50,8 @@ _ANNOUNCE_SECONDS = 2.0
 # A process that cannot start is tried again, not at once.
 _RESTART_SECONDS = 1.0
 _END_SECONDS = 5.0
+# Refusals of the first announcement for which somebody has to change something.
+_FINAL = (farrow.PermissionDenied, farrow.QuotaExceeded, farrow.InvalidArgument)
 
 
 @dataclass
@@ -124,10 +126,16 @@ class Supervisor:
         )
         self._queries = queries
         self._processes: list[_Process] = []
+        self._was_announced = False
+        self._refusal: type[farrow.FarrowError] | None = None
         self._spill = SpillFolder()
 
     def serve(self) -> None:
-        """Announce the worker and have queries served, until :meth:`stop`."""
+        """Announce the worker and have queries served, until :meth:`stop`.
+
+        Raises:
+            PermissionDenied, QuotaExceeded, InvalidArgument: it cannot be announced.
+        """
         announced = -_ANNOUNCE_SECONDS
         try:
             with contextlib.suppress(farrow.FarrowError):
@@ -148,16 +156,34 @@ class Supervisor:
         self._stop.set()
 
     def _announce(self) -> None:
-        """Announce this worker, again if its node lost what it had."""
-        with contextlib.suppress(farrow.FarrowError):
-            try:
-                # Mapped memory alone, that of a node that is gone too, answers a search for a name.
-                self._client.stats()
-            except farrow.Disconnected:
-                self._reconnect()
-            if not self._client.contains(self.name):
-                self._client.put(self._announcement, self.name)
-                self._client.pin(self.name)
+        """Announce this worker, again if its node lost what it had.
+
+        Raises:
+            PermissionDenied, QuotaExceeded, InvalidArgument: it was never announced, and waiting
+                would not help.
+        """
+        try:
+            self._put_announcement()
+        except farrow.FarrowError as error:
+            if not self._was_announced and isinstance(error, _FINAL):
+                raise
+            # Once for each kind: its numbers may change all the time.
+            if type(error) is not self._refusal:
+                print(f"farrow sql-worker: not announced: {error}", file=sys.stderr, flush=True)
+            self._refusal = type(error)
+        else:
+            self._was_announced = True
+            self._refusal = None
+
+    def _put_announcement(self) -> None:
+        try:
+            # Mapped memory alone, that of a node that is gone too, answers a search for a name.
+            self._client.stats()
+        except farrow.Disconnected:
+            self._reconnect()
+        if not self._client.contains(self.name):
+            self._client.put(self._announcement, self.name)
+            self._client.pin(self.name)
 
     def _reconnect(self) -> None:
         """Connect to a node that started again without its memory."""

@@ -190,3 +190,20 @@ def test_a_worker_finds_a_node_that_starts_again_without_its_memory(node: Node) 
         assert rows_of(farrow.sql(query, client, timeout=60)) == [(400, 79_800.0)]
         worker.terminate()
         assert worker.wait(LIMIT_SECONDS) == 0
+
+
+def test_a_worker_that_cannot_be_announced_ends_with_the_reason(node: Node) -> None:
+    """It served nothing, without a word."""
+    farrow.connect(node.socket).create_namespace("full", nbytes=64)
+    command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket", node.socket]
+    done = subprocess.run(
+        [*command, "--namespace", "full"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "quota" in line

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import wait_until
+from conftest import Node, wait_until
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
@@ -197,3 +197,39 @@ def test_the_time_of_a_query_ends_what_the_client_waits_for(shared: farrow.Clien
     wait_until(ends, "the thread ends")
     with pytest.raises(farrow.NotFound):
         Deadline(60.0).read(lambda: shared.get("no such object"))
+
+
+def test_a_worker_says_once_that_it_is_not_announced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], node: Node
+) -> None:
+    from farrow_sql.worker import Supervisor
+
+    worker = Supervisor(lambda: farrow.connect(node.socket))
+
+    def deny() -> None:
+        raise farrow.PermissionDenied("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_put_announcement", deny)
+        with pytest.raises(farrow.PermissionDenied):
+            worker._announce()
+        for error in (
+            farrow.OutOfMemory("1 B is free"), farrow.OutOfMemory("2 B are free"),
+            farrow.Disconnected("no node"), farrow.OutOfMemory("3 B are free"),
+        ):  # fmt: skip
+
+            def refuse(error: Exception = error) -> None:
+                raise error
+
+            patch.setattr(worker, "_put_announcement", refuse)
+            worker._announce()
+    said = [line.partition("announced: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["1 B is free", "no node", "3 B are free"]
+    worker._announce()
+    assert farrow.connect(node.socket).contains(worker.name)
+    # What is refused later may be allowed again.
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_put_announcement", deny)
+        worker._announce()
+    assert "not announced: not now" in capsys.readouterr().err
+    worker._end()
