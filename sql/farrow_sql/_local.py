@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument
-from farrow_sql import _plan
 from farrow_sql._columns import Column, register
 from farrow_sql._deadline import Deadline
 from farrow_sql._errors import Late, raised, spoken
-from farrow_sql._sessions import session
+from farrow_sql._sessions import frame_of, session
 from farrow_sql._tables import (
     add_views,
     column_name,
@@ -87,7 +86,7 @@ class LocalQuery:
         for table, source in enumerate(found):
             self._deadline.read(lambda: self._read(context, table, source, used))  # noqa: B023
         add_views(context, found)
-        frame = _plan.frame_of(context, self._text)
+        frame = frame_of(context, self._text)
         schema = pa.schema([pa.field(one.name, one.type) for one in frame.schema()])
         batches = _Batches()
         self._drain(frame.execute_stream(), batches)
@@ -138,7 +137,7 @@ def check(text: str, found: list[Source]) -> str:
     context = session(1)
     declare_tables(context, found)
     add_views(context, found)
-    frame = _plan.frame_of(context, text)
+    frame = frame_of(context, text)
     try:
         return frame.execution_plan().display_indent()
     except Exception as error:

@@ -12,7 +12,7 @@ from farrow.exceptions import InvalidArgument
 from farrow_sql._cut import cut
 from farrow_sql._errors import CannotDistribute
 from farrow_sql._limits import project_early
-from farrow_sql._sessions import bytes_of, empty_rows, reader, session
+from farrow_sql._sessions import bytes_of, empty_rows, frame_of, reader, session
 from farrow_sql._stages import Exchange, Scan, Stage, check_operators, operators, tree
 from farrow_sql._tables import add_views, declare, declare_tables
 from farrow_sql._wire import replace_children, replace_texts
@@ -20,7 +20,7 @@ from farrow_sql._wire import replace_children, replace_texts
 if TYPE_CHECKING:
     from farrow_sql._tables import Source
 
-__all__ = ["Plan", "exchange_name", "frame_of", "make"]
+__all__ = ["Plan", "exchange_name", "make"]
 
 # Names of columns until they get their own, which may be equal.
 _PLACEHOLDER = "farrow column {}"
@@ -60,20 +60,6 @@ class Plan:
 def exchange_name(stage: Stage, column: int) -> str:
     """The function that reads a column of the output of a stage."""
     return f"farrow_stage_{stage.number}_{column}"
-
-
-def frame_of(context: datafusion.SessionContext, query: str) -> datafusion.DataFrame:
-    """A query, which may only read.
-
-    Raises:
-        InvalidArgument: DataFusion does not accept it; the message has its words.
-    """
-    options = datafusion.SQLOptions().with_allow_ddl(False)
-    options = options.with_allow_dml(False).with_allow_statements(False)
-    try:
-        return context.sql_with_options(query, options)
-    except Exception as error:
-        raise InvalidArgument(f"query not accepted: {error}") from None
 
 
 def make(query: str, found: list[Source], partitions: int) -> Plan:

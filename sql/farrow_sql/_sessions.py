@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import datafusion
 import pyarrow as pa
 
+from farrow.exceptions import InvalidArgument
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BATCH_ROWS", "bytes_of", "empty_rows", "quoted", "reader", "session"]
+__all__ = ["BATCH_ROWS", "bytes_of", "empty_rows", "frame_of", "quoted", "reader", "session"]
 
 # Each batch costs a call into Python for each column: more rows than DataFusion's own 8192.
 BATCH_ROWS = 32768
@@ -41,6 +43,20 @@ def session(
     config = config.set("datafusion.optimizer.prefer_existing_union", "true")
     context = datafusion.SessionContext(config, runtime or datafusion.RuntimeEnvBuilder())
     return context.with_python_udf_inlining(enabled=False)
+
+
+def frame_of(context: datafusion.SessionContext, query: str) -> datafusion.DataFrame:
+    """A query, which may only read.
+
+    Raises:
+        InvalidArgument: DataFusion does not accept it; the message has its words.
+    """
+    options = datafusion.SQLOptions().with_allow_ddl(False)
+    options = options.with_allow_dml(False).with_allow_statements(False)
+    try:
+        return context.sql_with_options(query, options)
+    except Exception as error:
+        raise InvalidArgument(f"query not accepted: {error}") from None
 
 
 def bytes_of(plan: datafusion.ExecutionPlan, context: datafusion.SessionContext) -> bytes:

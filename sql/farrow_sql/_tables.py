@@ -13,7 +13,7 @@ import farrow
 from farrow._attached import table_names
 from farrow.dataset import _HUGE_TABLE_KEY, dataset
 from farrow_sql._columns import Column, register
-from farrow_sql._sessions import quoted, session
+from farrow_sql._sessions import frame_of, quoted, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,7 +176,8 @@ def prune(query: str, found: list[Source]) -> list[list[Part]]:
         recorders.append(_Recorder(source.schema))
         context.register_dataset(quoted(source.name), recorders[-1])
     try:
-        context.sql(query).execution_plan()
+        # Other statements would be executed here.
+        frame_of(context, query).execution_plan()
     except Exception:
         # The plan of the query itself reports what is wrong.
         return [source.parts for source in found]

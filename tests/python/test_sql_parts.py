@@ -233,3 +233,40 @@ def test_a_worker_says_once_that_it_is_not_announced(
         worker._announce()
     assert "not announced: not now" in capsys.readouterr().err
     worker._end()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table x as select 1 as a",
+        "create view x as select * from t",
+        "insert into t select 1",
+        "copy (select a from t) to '{}/x.csv'",
+        "create external table x stored as csv location '{}'",
+        "set datafusion.execution.batch_size = 1",
+        "drop table t",
+    ],
+)
+def test_nothing_is_executed_before_the_check_of_the_statement(
+    statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DataFusion executed definitions where the filters of a query are found, for hours."""
+    import datafusion
+
+    from farrow_sql import _tables
+
+    made: list[datafusion.SessionContext] = []
+
+    def session(partitions: int) -> datafusion.SessionContext:
+        made.append(datafusion.SessionContext())
+        return made[-1]
+
+    monkeypatch.setattr(_tables, "session", session)
+    part = _tables.Part(b"", 3, "", 24, 0)
+    source = _tables.Source("t", pa.schema({"a": pa.int64()}), [part], False, None)
+    assert _tables.prune(statement.format(tmp_path), [source]) == [[part]]
+    [context] = made
+    assert context.table_exist("t")
+    assert not context.table_exist("x")
+    assert list(tmp_path.iterdir()) == []
+    assert context.sql("select a from t").schema().names == ["a"]
