@@ -64,7 +64,7 @@ def _register(
     class Source(PyArrowDatasetSource):  # type: ignore[misc, unused-ignore]
         def rows(self) -> int | None:
             """For the order of joins."""
-            return int(_opened(self.obj).count_rows())
+            return int(self.obj.count_rows())
 
         def accepts(self, predicate: Any) -> bool:
             """Whether rows are left out by a filter before they are read."""

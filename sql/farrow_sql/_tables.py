@@ -60,7 +60,7 @@ class Source:
     schema: pa.Schema
     parts: list[Part]
     is_huge: bool
-    # Keeps the rows of mapped nodes in memory, also if the table is dropped meanwhile.
+    # Of a huge table: its statistics.  Keeps the rows of mapped nodes in memory.
     dataset: Any
 
     @property
@@ -143,10 +143,11 @@ def _source(client: farrow.Client, name: str) -> Source:
         return Source(name, table.schema, parts, True, dataset(table, version=version))
     for one in client.list(name, all_nodes=True).to_pylist():
         if one["name"] == name:
-            value = client.get(one["id"])
-            rows = dataset(value)
-            part = Part(one["id"], value.num_rows, one.get("node") or "", one["bytes"], 0)
-            return Source(name, rows.schema, [part], False, rows)
+            # Neither brings rows of another node.
+            schema = client.get(one["id"], rows=slice(0, 0)).schema
+            rows = client.get(one["id"], columns=[]).num_rows
+            part = Part(one["id"], rows, one.get("node") or "", one["bytes"], 0)
+            return Source(name, schema, [part], False, None)
     raise farrow.NotFound(f"no object named {name!r}")
 
 

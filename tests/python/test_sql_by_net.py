@@ -6,6 +6,8 @@ which run over both kinds of nodes.
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +15,19 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import Cluster, wait_until
+import farrow.duckdb
+from conftest import Cluster, Node, wait_until
 from sql_cases import FABRICS, Workers, nameless
+from test_watch import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
+duckdb = pytest.importorskip("duckdb", minversion="2")
+from farrow.flight import _engine  # noqa: E402
+from farrow.flight._engine import TableSource  # noqa: E402
 
 SCHEMA = pa.schema({"n": pa.int64(), "half": pa.float64(), "word": pa.string()})
 CHUNKS, ROWS = 4, 50_000
@@ -134,3 +141,55 @@ def test_small_tables_are_read_whole_by_each_task(net: Workers) -> None:
         rows, moved = ran(a, query.format(tables))
         assert rows.to_pydict() == wanted
         assert 0 < moved.exchange_bytes < 10_000, tables
+
+
+def test_tables_are_found_without_their_rows(make_cluster: Callable[..., Cluster]) -> None:
+    """Plans and catalogs fetched each object whole."""
+    cluster = make_cluster(2, *FABRICS["net"], "--metrics")
+    a, b = cluster.clients()
+    n = np.arange(CHUNKS * ROWS)
+    rows = pa.table({"n": n, "word": [f"word {one:020}" for one in n]})
+    b.put(rows, "trades")
+    b.put(rows.to_batches()[0], "batch")
+    before = fetched(cluster)
+    text = farrow_sql.explain("select sum(n) from trades join batch using (n)", a)
+    assert f"table trades: 1 of 1 chunks, rows: {len(n)} on b" in text
+    assert f"table batch: 1 of 1 chunks, rows: {len(n)} on b" in text
+    assert farrow.duckdb.attach(duckdb.connect(), client=a) == ["batch", "trades"]
+    tables = TableSource(lambda: a)
+    assert [tables.schema(name) for name in tables.names()] == [rows.schema] * 2
+    assert fetched(cluster) - before < 10_000
+    # All of it is fetched where it is asked for.
+    assert farrow.sql("select sum(n) as s from trades", a)["s"].to_pylist() == [n.sum()]
+    assert fetched(cluster) - before >= n.nbytes
+
+
+def test_a_table_that_cannot_be_read_hides_no_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = farrow.connect(node.socket)
+    client.put(pa.table({"n": [1]}), "trades")
+    tables = TableSource(lambda: client)
+
+    def fail(error: Exception) -> None:
+        def found(name: str, client: farrow.Client) -> None:
+            raise error
+
+        monkeypatch.setattr(_engine, "NewestRows", found)
+
+    for error in (farrow.NodeLost("b"), farrow.NodeUnreachable("b"), farrow.NotFound("trades")):
+        fail(error)
+        assert tables.schema("trades") is None
+    fail(farrow.Disconnected("the node has ended"))
+    with pytest.raises(farrow.Disconnected):
+        tables.schema("trades")
+
+
+def fetched(cluster: Cluster) -> int:
+    """Bytes that node a has fetched from other nodes."""
+    # A node repeats numbers that are younger.
+    time.sleep(0.11)
+    text = scrape(cluster.nodes["a"])
+    found = re.search(r"^farrow_fetched_bytes_total (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))

@@ -142,7 +142,7 @@ def _tables(wanted: GetTables, tables: TableSource, schema: pa.Schema) -> pa.Tab
             if wanted.has_schema:
                 columns = tables.schema(name)
                 if columns is None:
-                    # Deleted since it was listed.
+                    # Deleted since it was listed, or on a node that is lost.
                     continue
                 row["table_schema"] = columns.remove_metadata().serialize().to_pybytes()
             rows.append(row)

@@ -19,12 +19,7 @@ import pyarrow.flight as flight
 from farrow._attached import NewestRows, folded, table_names
 from farrow._duckdb_source import register
 from farrow.dataset import dataset
-from farrow.exceptions import (
-    Disconnected,
-    FarrowError,
-    InvalidArgument,
-    NotFound,
-)
+from farrow.exceptions import Disconnected, FarrowError, InvalidArgument
 from farrow.flight._bound import bound_rows
 
 if TYPE_CHECKING:
@@ -97,10 +92,17 @@ class TableSource:
         return found
 
     def schema(self, name: str) -> pa.Schema | None:
-        """The columns of a table; None if it does not exist any more."""
+        """The columns of a table; None if it does not exist any more, or cannot be read now.
+
+        Raises:
+            Disconnected: the node does not answer.
+        """
         try:
             return self.read(lambda client: NewestRows(name, client)).schema
-        except (NotFound, InvalidArgument):
+        except Disconnected:
+            raise
+        except FarrowError:
+            # One table of a node that is lost does not hide all others.
             return None
 
     def named(self, wanted: set[str]) -> dict[str, str]:
