@@ -106,6 +106,13 @@ def test_columns_of_all_kinds(raw: RawClient, client: farrow.Client) -> None:
     plain = table.set_column(11, "kind", table["kind"].cast(pa.string()))
     assert found.to_pylist() == plain.to_pylist()
     assert raw.query("select 'x'::enum('x', 'y') as e").to_pylist() == [{"e": "x"}]
+    for text, value in (
+        ("['x', null, 'y']::enum('x', 'y')[]", ["x", None, "y"]),
+        ("['x']::enum('x', 'y')[1]", ["x"]),
+        ("{'a': [{'b': 'x'::enum('x', 'y')}], 'c': 1}", {"a": [{"b": "x"}], "c": 1}),
+        ("map {'x'::enum('x', 'y'): 1}", [("x", 1)]),
+    ):
+        assert raw.query(f"select {text} as e").to_pylist() == [{"e": value}], text
 
 
 def test_a_large_result_comes_in_small_messages(raw: RawClient, client: farrow.Client) -> None:

@@ -359,7 +359,7 @@ def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
         column = column.dictionary_decode()
     if column.type.equals(kind):
         return column
-    # A null that is bound has no type: what DuckDB makes of it has one of its own.
+    # An enum within another type; or what DuckDB makes of a bound null, which has no type.
     return pa.nulls(len(column), kind) if column.null_count == len(column) else column.cast(kind)
 
 
@@ -376,11 +376,25 @@ def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _plain(schema: pa.Schema) -> pa.Schema:
     """A schema without dictionaries, which a stream of single batches cannot send."""
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in schema
-    ]
-    return pa.schema(fields)
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    return kind
 
 
 def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
