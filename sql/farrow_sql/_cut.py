@@ -18,12 +18,16 @@ from farrow_sql._stages import Exchange, Node, Scan, Stage
 __all__ = ["cut"]
 
 _RANGE = re.compile(r"batch_generators=\[\w+: start=(-?\d+), end=(-?\d+), ")
+# What an operator says of itself is at the beginning of its text. Names and constants of the query
+# follow, which may have the same words.
+_JOIN = re.compile(r"\w+: (?:mode=(?P<mode>\w+), )?join_type=(?P<type>\w+)")
+_EXCHANGE = re.compile(r"RepartitionExec: partitioning=(?P<kind>\w+)\(")
 # Kinds of join that return no row of the left side for want of a match: each task may have all of
 # that side.
-_LEFT_IS_COPIED = re.compile(r"join_type=(Inner|Right|RightSemi|RightAnti|RightMark)\b")
-_RIGHT_IS_COPIED = re.compile(r"join_type=(Inner|Left|LeftSemi|LeftAnti|LeftMark)\b")
+_LEFT_IS_COPIED = ("Inner", "Right", "RightSemi", "RightAnti", "RightMark")
+_RIGHT_IS_COPIED = ("Inner", "Left", "LeftSemi", "LeftAnti", "LeftMark")
 # Joins with at most the rows of one side.
-_HALVES = re.compile(r"join_type=(Left|Right)(Semi|Anti|Mark)\b")
+_HALVES = re.compile(r"(Left|Right)(Semi|Anti|Mark)")
 # Rows of the smaller side of a join that each task reads whole: as in DataFusion, which has no
 # statistics of the functions here and plans all joins partitioned.
 BROADCAST_ROWS_MAX = 131_072
@@ -92,7 +96,7 @@ class _Cutter:
                 is_merged = operator == "SortPreservingMergeExec"
                 stage.inputs[id(child)] = Exchange(self.stage(child), False, is_merged)
                 return False
-        if operator in ("NestedLoopJoinExec", "CrossJoinExec") or "mode=CollectLeft" in node.text:
+        if operator in ("NestedLoopJoinExec", "CrossJoinExec") or _mode(node) == "CollectLeft":
             return self._collecting_join(node, stage, by_key)
         if operator == "HashJoinExec" and not by_key:
             small = self._small_side(node)
@@ -117,7 +121,7 @@ class _Cutter:
             raise CannotDistribute("an exchange that keeps the order of its rows")
         child = node.children[0]
         scan = self._scan(child)
-        if scan is not None and "RoundRobinBatch" in node.text:
+        if scan is not None and _exchange_kind(node) == "RoundRobinBatch":
             # The tasks have shares of the rows already.
             stage.inputs[id(node)] = scan
             return self._is_wide(node)
@@ -133,7 +137,7 @@ class _Cutter:
             # Read once by one task, whatever it is, and not by each task again.
             stage.inputs[id(left)] = Exchange(self.stage(left), False)
         is_wide = self._visit(right, stage, by_key) and self._is_wide(node)
-        is_copied = node.operator == "CrossJoinExec" or bool(_LEFT_IS_COPIED.search(node.text))
+        is_copied = node.operator == "CrossJoinExec" or _join_type(node) in _LEFT_IS_COPIED
         return is_wide and is_copied and "null_aware" not in node.text
 
     def _small_side(self, node: Node) -> int | None:
@@ -150,7 +154,7 @@ class _Cutter:
                 and rows <= BROADCAST_ROWS_MAX
                 # Otherwise the copies are more than what is saved.
                 and (others is None or rows * self._partitions <= others)
-                and copied.search(node.text)
+                and _join_type(node) in copied
                 and self._is_divided(_before_exchange(sides[1 - small]))
             ):
                 return small
@@ -171,7 +175,7 @@ class _Cutter:
             return False
         if node.operator == "RepartitionExec":
             return True
-        if node.operator == "HashJoinExec" and "mode=Partitioned" in node.text:
+        if node.operator == "HashJoinExec" and _mode(node) == "Partitioned":
             return all(self._is_divided(child) for child in node.children)
         is_simple = len(node.children) == 1 and _ROW_BY_ROW.match(node.text) is not None
         return is_simple and self._is_divided(node.children[0])
@@ -190,6 +194,24 @@ class _Cutter:
         return True
 
 
+def _mode(node: Node) -> str:
+    """How a hash join reads its sides; empty for other operators."""
+    found = _JOIN.match(node.text)
+    return (found["mode"] or "") if found else ""
+
+
+def _join_type(node: Node) -> str:
+    """Empty for operators that join nothing, and for cross joins."""
+    found = _JOIN.match(node.text)
+    return found["type"] if found else ""
+
+
+def _exchange_kind(node: Node) -> str:
+    """How an exchange partitions its rows; empty for other operators."""
+    found = _EXCHANGE.match(node.text)
+    return found["kind"] if found else ""
+
+
 def _range_of(node: Node) -> range | None:
     """The numbers of the rows of a table."""
     found = _RANGE.search(node.text) if node.operator == "LazyMemoryExec" else None
@@ -197,7 +219,7 @@ def _range_of(node: Node) -> range | None:
 
 
 def _is_hash_exchange(node: Node) -> bool:
-    return node.operator == "RepartitionExec" and "partitioning=Hash(" in node.text
+    return _exchange_kind(node) == "Hash"
 
 
 def _before_exchange(node: Node) -> Node:
@@ -217,7 +239,7 @@ def _rows_bound(node: Node) -> int | None:
     if node.operator == "UnionExec":
         return sum(known)
     if len(known) == 2:
-        half = _HALVES.search(node.text)
+        half = _HALVES.fullmatch(_join_type(node))
         if half is not None:
             return known[half[1] == "Right"]
         # Of an outer join at least the rows of each side.

@@ -135,6 +135,8 @@ def test_another_answer_is_seen() -> None:
             [(40_000 + 919,)],
         ),
         ("select count(distinct k), count(distinct s) from numbers", [(1000, 7)]),
+        # Words of plans in constants.
+        ("select k from numbers where s = 'mode=CollectLeft'", []),
         ('select count(*) from "numbers" n where n.v between 5 and 7;', [(3,)]),
     ],
 )  # fmt: skip
@@ -168,6 +170,8 @@ JOINS = [
     ("few where not exists (select 1 from numbers where key = k)", "LeftAnti", False),
     ("numbers where v < 9 or exists (select 1 from few where key = k)", "LeftMark", True),
     ("few where n < 9 or exists (select 1 from numbers where key = k)", "LeftMark", False),
+    # Of a constant nothing is known about the join.
+    ("few left join numbers on k = key and n || s <> 'join_type=Inner'", "Left", False),
     # Two in one stage, and one whose rows have to stay partitioned by the key of the group.
     ("numbers join few a on k = a.key left join few b on k = b.key + 1", "Inner", True),
     ("numbers join few a on k = a.key left join few b on v = b.key + 1", "Inner", True),
