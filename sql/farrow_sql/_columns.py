@@ -49,7 +49,8 @@ class Column:
         if self._is_cancelled():
             raise QueryFailed("the query was cancelled")
         if len(numbers) == 0:
-            return pa.array([], self._type)
+            # Unlike ``pa.array``, of any type.
+            return pa.nulls(0, self._type)
         if numbers.null_count:
             raise QueryFailed(f"{numbers.null_count} of {len(numbers)} numbers of rows are null")
         rows = numbers.to_numpy(zero_copy_only=False)

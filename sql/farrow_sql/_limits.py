@@ -42,7 +42,8 @@ def _sunk(projection: Node) -> Node:
 
 def _is_limit(node: Node) -> bool:
     """Whether it is a limit, or spreads the rows that one returns."""
-    spreads = node.operator == "RepartitionExec" and "RoundRobinBatch" in node.text
+    # Not what a column that has this name is partitioned by.
+    spreads = node.text.startswith("RepartitionExec: partitioning=RoundRobinBatch(")
     if spreads and "preserve_order=true" not in node.text:
         return node.children[0].operator in _LIMITS
     return node.operator in _LIMITS

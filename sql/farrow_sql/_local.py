@@ -91,7 +91,7 @@ class LocalQuery:
         batches = _Batches()
         self._drain(frame.execute_stream(), batches)
         tables = [pa.Table.from_arrays(one.columns, schema=schema) for one in batches.found]
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+        return pa.concat_tables([pa.Table.from_batches([], schema), *tables])
 
     def _drain(self, stream: Any, batches: _Batches) -> None:
         """Read a stream; an operator ends between batches, so it may outlive the query a while."""

@@ -185,11 +185,14 @@ class Query:
 
     def _collect(self, plan: Plan, outputs: list[Output]) -> pa.Table:
         schema = pa.schema([pa.field(one.name, one.type) for one in plan.schema])
-        if not outputs:
-            return schema.empty_table()
-        tables = []
+        tables = [pa.Table.from_batches([], schema)]
         for output in outputs:
             self._deadline.check()
-            table = open_output(self._client, output)
-            tables.append(table.rename_columns(schema.names))
+            columns = open_output(self._client, output).columns
+            # Tasks exchange the storage of extension types.
+            typed = [
+                column if column.type == kind else column.cast(kind)
+                for column, kind in zip(columns, schema.types, strict=True)
+            ]
+            tables.append(pa.Table.from_arrays(typed, schema=schema))
         return pa.concat_tables(tables)

@@ -70,3 +70,32 @@ def test_an_odd_table_breaks_only_queries_of_it(client: farrow.Client, kind: str
             assert found.to_pylist() == ODD[kind].to_pylist()
     finally:
         client.delete(["trades", "e"])
+
+
+TYPED = pa.table(
+    {
+        "id": pa.array([b"%016d" % n for n in range(3)], pa.uuid()),
+        "flag": pa.array([1, None, 0], pa.bool8()),
+        "text": pa.array(["{}", None, "[1]"], pa.json_()),
+        "kind": pa.array(["x", None, "x"]).dictionary_encode(),
+        "view": pa.array(["x", None, "y"], pa.string_view()),
+        "list": pa.array([[1], None, []], pa.list_(pa.int16())),
+        "ids": pa.array([[b"%016d" % 1], None, []], pa.list_(pa.binary(16))).cast(
+            pa.list_(pa.uuid())
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["select * from typed", "select * from typed limit 2", "select * from typed where id is null"],
+)
+def test_types_are_the_same_wherever_a_query_runs(client: farrow.Client, query: str) -> None:
+    client.put(TYPED, "typed")
+    try:
+        found = farrow.sql(query, client, timeout=60)
+    finally:
+        client.delete("typed")
+    assert found.schema == TYPED.schema
+    assert found.equals(TYPED.slice(0, found.num_rows))
