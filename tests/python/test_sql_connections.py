@@ -412,16 +412,21 @@ def test_a_worker_deletes_announcements_of_killed_ones(node: Node) -> None:
     client = farrow.connect(node.socket)
     command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket", node.socket]
 
-    def start() -> subprocess.Popen[bytes]:
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
         before = client.list(WORKERS)["name"].to_pylist()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         wait_until(lambda: client.list(WORKERS)["name"].to_pylist() != before, "a worker")
         wait_until(lambda: client.list(WORKERS).num_rows == 1, "one worker is announced")
-        return process
 
-    process = start()
-    process.kill()
-    process.wait(LIMIT_SECONDS)
-    process = start()
-    process.terminate()
-    assert process.wait(LIMIT_SECONDS) == 0
+    try:
+        start()
+        workers[0].kill()
+        workers[0].wait(LIMIT_SECONDS)
+        start()
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.wait(LIMIT_SECONDS)
+    assert workers[-1].returncode == 0
