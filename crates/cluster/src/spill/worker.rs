@@ -112,7 +112,7 @@ impl OldFiles {
 }
 
 /// What the thread does next.
-enum Next {
+enum NextStep {
     Job(SpillJob),
     /// Remove these files.
     Forget(Vec<ObjectId>),
@@ -120,13 +120,13 @@ enum Next {
 
 /// The jobs that wait. Files are removed when no other job waits: a bucket takes some 30 ms for
 /// each, and a client may delete thousands of objects at once.
-struct Queue {
+struct JobQueue {
     incoming: UnboundedReceiver<SpillJob>,
     jobs: VecDeque<SpillJob>,
     forgotten: BTreeSet<ObjectId>,
 }
 
-impl Queue {
+impl JobQueue {
     fn new(incoming: UnboundedReceiver<SpillJob>) -> Self {
         Self { incoming, jobs: VecDeque::new(), forgotten: BTreeSet::new() }
     }
@@ -147,17 +147,22 @@ impl Queue {
     }
 
     /// Waits for something to do, and removes old files meanwhile. `None`: there will be no more.
-    async fn next(&mut self, old: &mut OldFiles, store: &SpillStore, stop: &Stop) -> Option<Next> {
+    async fn next(
+        &mut self,
+        old: &mut OldFiles,
+        store: &SpillStore,
+        stop: &Stop,
+    ) -> Option<NextStep> {
         loop {
             while let Ok(job) = self.incoming.try_recv() {
                 self.add(job);
             }
             if let Some(job) = self.jobs.pop_front() {
-                return Some(Next::Job(job));
+                return Some(NextStep::Job(job));
             }
             if !self.forgotten.is_empty() && !stop.is_set() {
                 let some = (0..FORGOTTEN_AT_A_TIME).map_while(|_| self.forgotten.pop_first());
-                return Some(Next::Forget(some.collect()));
+                return Some(NextStep::Forget(some.collect()));
             }
             let job = self.receive(old, store, stop).await?;
             self.add(job);
@@ -189,7 +194,7 @@ impl Queue {
     }
 }
 
-/// Removes files, all at once. None is left to a later job: that could write one of them anew.
+/// Removes files, all at once. None is left to a later job: that could write one of them again.
 async fn forget_all(store: &SpillStore, ids: &[ObjectId], stop: &Stop) {
     let forget = |id: ObjectId| async move {
         if let Err(error) = store.forget(id, stop).await {
@@ -227,13 +232,13 @@ impl Worker {
         let retained = retained.iter().map(ToString::to_string).collect();
         let is_stopped = stop.clone();
         let work = move || {
-            let (mut old, mut queue) = (OldFiles::new(&store, retained), Queue::new(incoming));
+            let (mut old, mut queue) = (OldFiles::new(&store, retained), JobQueue::new(incoming));
             loop {
                 let next = queue.next(&mut old, &store, &is_stopped);
                 let job = match runtime.block_on(next) {
                     None => break,
-                    Some(Next::Job(job)) => job,
-                    Some(Next::Forget(ids)) => {
+                    Some(NextStep::Job(job)) => job,
+                    Some(NextStep::Forget(ids)) => {
                         runtime.block_on(forget_all(&store, &ids, &is_stopped));
                         continue;
                     }

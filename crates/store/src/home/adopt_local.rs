@@ -188,7 +188,7 @@ fn take_off_all(
 }
 
 /// Retire the objects of clients whose lists of extra blocks name memory in their grants. A kill
-/// leaves one such list at most, for which there are records: the others were written by clients
+/// leaves one such list at most, for which there are records: the rest was written by clients
 /// after their seals. Returns whether there were any.
 fn retire_lists_in_grants(
     candidates: &mut [KeepCandidate],

@@ -234,10 +234,10 @@ impl Home {
         };
         unknown.retain(|run| is_anothers(self, run));
         let of = |run: &Run| self.grants.client_at(run.start);
-        let others: BTreeSet<u32> = unknown.iter().filter_map(of).collect();
+        let owners: BTreeSet<u32> = unknown.iter().filter_map(of).collect();
         let mut is_complete = true;
-        for other in others {
-            match self.register_in_batch(ClientSlot(other)) {
+        for owner in owners {
+            match self.register_in_batch(ClientSlot(owner)) {
                 // The client is not at fault.
                 Err(StoreError::TooManyGrants { .. }) => is_complete = false,
                 registered => registered?,

@@ -121,7 +121,7 @@ fn a_notification_waits_for_no_call() {
 }
 
 /// A daemon that is replaced takes no more requests, and answers those that it has. The first thread
-/// that could not send once ended the calls of all others, although their answers were on the way.
+/// that could not send once ended all other calls, although their answers were on the way.
 #[test]
 fn an_answer_is_awaited_after_another_thread_could_not_send() {
     let (link, mut daemon) = linked();

@@ -262,7 +262,7 @@ impl Clients {
         self.orphans.get(&slot).copied()
     }
 
-    /// Expects a client back whose connection has ended. The checks for its end begin anew.
+    /// Expects a client back whose connection has ended. The checks for its end start again.
     pub(in crate::protocol) fn expect(
         &mut self,
         slot: ClientSlot,

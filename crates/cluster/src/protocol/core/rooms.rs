@@ -107,7 +107,7 @@ pub(in crate::protocol) struct Rooms<'a> {
     pub(in crate::protocol) quota: &'a mut Quota,
     pub(in crate::protocol) residency: &'a mut Residency,
     pub(in crate::protocol) elsewhere: &'a mut dyn RemoteReplicas,
-    /// Deleted objects that nobody holds were freed: all requests that wait need that once.
+    /// Deleted objects without a hold were freed: all requests that wait need that once.
     pub(in crate::protocol) is_reclaimed: bool,
 }
 

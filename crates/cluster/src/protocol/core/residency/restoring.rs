@@ -15,7 +15,7 @@ use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::limits::check_limit;
 use crate::protocol::spill_job::SpillJob;
 
-/// Limit of objects that are restored at a time. Requests for others wait.
+/// Limit of objects that are restored at a time. Further ones wait.
 pub(super) const RESTORES_MAX: usize = 256;
 
 /// Retries of one search for room when a reader took hold of an object that was to leave.
