@@ -487,6 +487,27 @@ def test_offline_mode_that_is_left_early() -> None:
     assert list(features.offline(matrix[:0])) == []
 
 
+def test_offline_mode_begins_again_only_after_its_end() -> None:
+    """A second iteration got the features of the first one's rows, or none."""
+    matrix = rows_of(200)
+    for taken in (0, 1):
+        features = GraphFeatures(window=100)
+        first = features.offline(matrix[:100], batch=60)
+        for _ in range(taken):
+            next(first)
+        left = 100 - 60 * taken
+        for rows in (matrix[100:], matrix[:0]):
+            with pytest.raises(ValueError, match=f"^{left} rows that were learned ahead"):
+                features.offline(rows)
+        assert features.stats()["rows"] == 100
+        wanted = GraphFeatures(window=100)
+        parts = [*list(first), *features.offline(matrix[100:])]
+        assert np.array_equal(np.vstack(parts), wanted.transform(matrix)[60 * taken :])
+    # An iteration that nobody holds has ended.
+    features.offline(matrix)
+    assert len(list(features.offline(matrix))) == 1
+
+
 def test_a_huge_amount_leaves_the_statistics_when_it_leaves_the_window() -> None:
     """Windows of accounts with many edges are carried on, and NaN stayed in their sums."""
     settings: dict[str, Any] = {

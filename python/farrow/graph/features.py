@@ -322,8 +322,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             An iterator of the rows with their features, ``batch`` rows at a time.
 
         Raises:
-            ValueError: the mode is "batch", in which a row's features depend on its call; or as
-                ``transform``.  No row was added then.
+            ValueError: the mode is "batch", in which a row's features depend on its call; an
+                earlier iteration has not ended; or as ``transform``.  No row was added then.
 
         Examples:
             >>> from farrow.graph import GraphFeatures
@@ -562,6 +562,9 @@ GraphFeatures.transform = _transform  # type: ignore[method-assign]
 class _Stream(Form):
     """The graph of one transformer, and the form of its rows."""
 
+    # Rows of ``offline`` without features.
+    ahead = 0
+
     def __init__(self, owner: GraphFeatures, rows: Any) -> None:
         found = table_of(rows)
         parameters = owner.get_params(deep=False)
@@ -696,11 +699,14 @@ class _Stream(Form):
         return lambda: like(self._joined(table[0], found()), table[1])
 
     def offline(self, rows: Any, size: int) -> Iterator[Any]:
+        if self.ahead:
+            raise ValueError(f"{self.ahead} rows that were learned ahead have no features yet")
         table = self._table(rows)
         if table is None:
             whole = self._matrix(rows)
             ends, measured = self.native.split(whole)
             self.engine.learn_ahead(ends, measured)
+            self.ahead = len(whole)
 
             def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
                 return np.hstack([whole[start : start + len(features)], features])
@@ -708,6 +714,7 @@ class _Stream(Form):
         else:
             columns = self._columns(table[0])
             self.engine.learn_ahead(columns.ends, columns.measured)
+            self.ahead = len(table[0])
             self._count(table[0])
 
             def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
@@ -724,9 +731,11 @@ class _Stream(Form):
         try:
             yield None
             while len(features := self.engine.transform_ahead(size)):
+                self.ahead -= len(features)
                 yield joined(start, features)
                 start += len(features)
         finally:
+            self.ahead = 0
             self.engine.drop_ahead()
 
     def _patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
