@@ -589,6 +589,7 @@ class _Stream(Form):
             plan = Plan(parameters, self.layout.ticks)
             self.inputs = self.layout.columns
             self.measured = self.layout.amounts if given is None else [str(one) for one in given]
+            self.layout.measure(found[0].schema, self.measured)
             # The engine receives the measured columns after the four fixed ones.
             numbers = list(range(4, 4 + len(self.measured)))
         self._start(plan, numbers)
