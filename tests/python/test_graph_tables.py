@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -73,3 +74,42 @@ def test_the_layout_of_other_tables_is_that_of_older_graphs():
     for features in (measuring("timestamp"), GraphFeatures(patterns=["fan"], window="1h")):
         features.fit(timed("s", [100], "ms"))
         assert "units" not in features._stream.state()["layout"]
+
+
+@pytest.mark.parametrize("index", ["numbers", "text", "two levels"])
+def test_frames_of_pandas_retain_their_index(index):
+    """A column assigned from the result went to other rows, or nowhere."""
+    pandas = pytest.importorskip("pandas")
+    numbers = np.array([5, 9, 12, 7, 7])
+    labels = {
+        "numbers": pandas.Index(numbers, name="at"),
+        "text": pandas.Index([f"row {n}" for n in numbers]),
+        "two levels": pandas.MultiIndex.from_arrays([numbers, list("abcde")]),
+    }[index]
+    given = {"source": [1, 2, 3, 4, 5], "target": [9] * 5, "timestamp": [1, 2, 3, 4, 5]}
+    frame = pandas.DataFrame(given, index=labels)
+    settings = {"patterns": ["fan"], "window": 10, "bins": [2, 9], "evidence": True}
+    features = GraphFeatures(**settings)
+    found = features.fit_transform(frame)
+    pandas.testing.assert_index_equal(found.index, labels)
+    assert found["fan_in[2]"].tolist() == [0, 1, 0, 0, 0]
+    for part in (frame[1:3], frame[:0]):
+        pandas.testing.assert_index_equal(features.preview(part).index, part.index)
+        pandas.testing.assert_index_equal(features.patterns_of(part)[0].index, part.index)
+    parts = list(GraphFeatures(**settings).offline(frame, batch=2))
+    assert [len(part) for part in parts] == [2, 2, 1]
+    pandas.testing.assert_frame_equal(pandas.concat(parts), found)
+    (part,) = GraphFeatures(**settings).transform_each([frame])
+    pandas.testing.assert_frame_equal(part, found)
+
+
+def test_patterns_name_accounts_that_leave_with_the_call(monkeypatch):
+    """Their names were forgotten before the table of patterns was made, and hashes were in it."""
+    monkeypatch.setattr("farrow.graph._rows._NAMES_MIN", 4)
+    features = GraphFeatures(patterns=["fan"], window=10, bins=[2], evidence=True)
+    table = pa.table(
+        {"source": list("abcde"), "target": list("xxyzw"), "timestamp": [1, 2, 100, 200, 300]}
+    )
+    _, found = features.patterns_of(table)
+    assert found["accounts"].to_pylist() == [["x"]]
+    assert "x" not in features._stream.accounts.numbers

@@ -75,7 +75,7 @@ class Form:
             return self.engine.preview(self._matrix(rows), most)
         columns = self._columns(table[0])
         features, found = self.engine.preview_columns(columns.ends, columns.measured, most)
-        return like(self._joined(table[0], features), table[1]), found
+        return like(self._joined(table[0], features), table[1], rows), found
 
     def _evidence(self, found: Any) -> pa.Table:
         kinds, sizes, triggers, accounts, edges, dropped = found

@@ -311,10 +311,14 @@ def table_of(rows: Any) -> tuple[pa.Table, str] | None:
     return None
 
 
-def like(table: pa.Table, kind: str) -> Any:
-    """A table converted to the kind of the input."""
+def like(table: pa.Table, kind: str, rows: Any, start: int = 0) -> Any:
+    """A table converted to the kind of the input, of which it has the rows from ``start`` on."""
     if kind == "polars":
         import polars
 
         return polars.from_arrow(table)
-    return table.to_pandas() if kind == "pandas" else table
+    if kind == "pandas":
+        frame = table.to_pandas()
+        frame.index = rows.index[start : start + len(frame)]
+        return frame
+    return table

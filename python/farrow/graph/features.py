@@ -677,7 +677,7 @@ class _Stream(Form):
         columns = self._columns(table[0])
         features = self.engine.transform_columns(columns.ends, columns.measured)
         self._count(table[0])
-        return like(self._joined(table[0], features), table[1])
+        return like(self._joined(table[0], features), table[1], rows)
 
     @property
     def in_flight(self) -> int:
@@ -697,7 +697,7 @@ class _Stream(Form):
         columns = self._columns(table[0])
         found = self.engine.begin_batch(columns.ends, columns.measured)  # type: ignore[union-attr]
         self._count(table[0])
-        return lambda: like(self._joined(table[0], found()), table[1])
+        return lambda: like(self._joined(table[0], found()), table[1], rows)
 
     def offline(self, rows: Any, size: int) -> Iterator[Any]:
         if self.ahead:
@@ -720,7 +720,7 @@ class _Stream(Form):
 
             def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
                 part = table[0].slice(start, len(features))
-                return like(self._joined(part, features), table[1])
+                return like(self._joined(part, features), table[1], rows, start)
 
         parts = self._computed(size, joined)
         # Enter the generator, so that closing it ends offline mode even before the first batch.
@@ -746,9 +746,12 @@ class _Stream(Form):
         else:
             columns = self._columns(table[0])
             features, found = self.engine.patterns_columns(columns.ends, columns.measured, most)
+            result = like(self._joined(table[0], features), table[1], rows)
+        evidence = self._evidence(found)
+        if table is not None:
+            # Names of accounts that have left may be forgotten from here on.
             self._count(table[0])
-            result = like(self._joined(table[0], features), table[1])
-        return result, self._evidence(found)
+        return result, evidence
 
     def _count(self, table: pa.Table) -> None:
         self.rows += table.num_rows
