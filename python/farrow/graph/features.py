@@ -251,7 +251,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         batches are computed by the workers and by this process at once, instead of each batch by
         all of them; two batches for each process are taken ahead of the one that is returned, and
         their rows are in the graph then.  If the iteration is closed earlier, these batches have no
-        features.  A batch must not change before it is returned.
+        features.  If a batch is refused, the results of those before it are returned before the
+        error is raised.  A batch must not change before it is returned.
 
         Args:
             batches: rows, each as for ``transform``.
