@@ -113,3 +113,18 @@ def test_patterns_name_accounts_that_leave_with_the_call(monkeypatch):
     _, found = features.patterns_of(table)
     assert found["accounts"].to_pylist() == [["x"]]
     assert "x" not in features._stream.accounts.numbers
+
+
+def test_patterns_of_named_accounts_hold_text_though_no_name_is_known(monkeypatch):
+    """The type of the column depended on the names that this process had seen."""
+    features = GraphFeatures(patterns=["fan"], window=10, bins=[2], evidence=True)
+    table = pa.table({"source": ["a", "b"], "target": ["x", "x"], "timestamp": [1, 2]})
+    features.fit(table[:1])
+    stream = features._stream
+    found = stream._evidence(([], [], [], [], [], 0))
+    assert found["accounts"].type == pa.list_(pa.string())
+    # As in a cluster, where an earlier process has added the account.
+    stream.accounts.names.clear()
+    found = stream._evidence((["fan-in"], [2], [1], [[7]], [[0, 1]], 0))
+    assert found["accounts"].type == pa.list_(pa.string())
+    assert found["accounts"].to_pylist() == [["7"]]

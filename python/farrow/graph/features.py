@@ -350,8 +350,10 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             (its number in this call), ``kind``, ``size``, ``trigger`` (the id of the edge that
             completed it), ``edges`` (all its edges' ids, in order of time) and ``accounts`` (of a
             star its centre; of a scatter-gather the scatterer, the gatherer, then those between;
-            of a cycle all, from the trigger's target to its source).  ``dropped`` in the schema's
-            metadata is the number of patterns omitted beyond ``evidence_max``.
+            of a cycle all, from the trigger's target to its source).  If accounts are strings and
+            the graph is in a cluster, those that this process has not seen in its rows are their
+            numbers as text.  ``dropped`` in the schema's metadata is the number of patterns
+            omitted beyond ``evidence_max``.
 
         Raises:
             ValueError: ``evidence`` is not set; or as ``transform``.
