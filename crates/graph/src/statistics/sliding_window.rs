@@ -82,7 +82,7 @@ impl<T: Stamp> SlidingWindow<T> {
     }
 
     /// Whether the window is that of this account, and no later trigger has moved it. The beginning
-    /// alone does not tell: windows longer than the stream all begin at 0.
+    /// alone is not enough: windows longer than the stream all begin at 0.
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
             && self.window.0 <= vertex.window.0
