@@ -13,7 +13,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import ClusterGraph, attach
+from farrow.graph.cluster import ClusterGraph, _objects, attach
 from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
@@ -115,15 +115,33 @@ def test_a_batch_that_is_refused_ends_the_iteration_and_nothing_else(nodes: Clus
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
     try:
         found = features.transform_each([*batches(matrix[:500]), bad])
-        for number in range(2):
+        # Batches that are in the graph lose no features to the one that is refused.
+        for number in range(5):
             assert np.array_equal(next(found), wanted[number])
         with pytest.raises(ValueError, match="NaN"):
-            list(found)
+            next(found)
         assert features.stats()["rows"] == 500
         for number, one in enumerate(features.transform_each(batches(matrix[500:])), 5):
             assert np.array_equal(one, wanted[number])
     finally:
         features.close()
+
+
+def test_a_share_of_more_cells_than_32_bits_count_has_wider_places(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places from 2^32 on were taken modulo 2^32, and their features were added to other cells."""
+    client, entry = nodes.client("a"), _objects.Entry("", 7, 4, 1)
+    features = np.zeros((4, 5))
+    features[0, 1], features[3, 4] = 2, 7
+    for worker, (narrow_max, kind) in enumerate([(19, pa.int64()), (20, pa.uint32())]):
+        monkeypatch.setattr(_objects, "_NARROW_MAX", narrow_max)
+        name = _objects.share(client, "payments", entry, worker, features)
+        assert client.get(name)["place"].type == kind
+        found = np.ones((4, 5))
+        _objects.add_share(client, name, found)
+        assert np.array_equal(found, features + 1)
+        _objects.drop_shares(client, [name])
 
 
 def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> None:

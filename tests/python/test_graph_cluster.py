@@ -217,7 +217,8 @@ def test_readers_look_at_rows_before_they_come(nodes: Cluster) -> None:
                 np.column_stack([one[name].to_numpy() for name in one.column_names[5:]])
                 for one in (seen, result)
             )
-            # A reader knows the numbers of accounts, not their names.
+            # A reader knows the numbers of accounts, not their names: it has them as text.
+            assert found["accounts"].type == patterns["accounts"].type == pa.list_(pa.string())
             found, patterns = found.drop_columns("accounts"), patterns.drop_columns("accounts")
         np.testing.assert_allclose(seen, result, rtol=1e-6, atol=1e-9)
         assert found.equals(patterns)

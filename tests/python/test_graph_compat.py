@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 
@@ -66,6 +67,41 @@ def test_parameters():
     assert str(one.get_params()) == str(before)
     with pytest.raises(ValueError, match="time_window"):
         one.set_params(fan=False, degree=False)
+
+
+def test_a_pickled_object_continues_with_its_graph():
+    """The engine is no Python object, so pickle refused the whole."""
+    rows = np.c_[ROWS, [5, 6, 7]]
+    changes = {"vertex_stats": True, "vertex_stats_cols": [4], "lc-cycle": True, "max_no_edges": 2}
+    one = made(**changes)
+    one.transform(rows)
+    other = pickle.loads(pickle.dumps(one))
+    assert other.get_params() == one.get_params()
+    later = rows + np.array([10, 5, 0, 3, 1])
+    assert np.array_equal(other.transform(later), one.transform(later))
+    # The object has its own graph.
+    one.set_params(fan_bins=[2])
+    assert other.get_params()["fan_bins"] == [2, 3]
+    with pytest.raises(ValueError, match="X has 4 columns, but 5 came before"):
+        other.transform(ROWS)
+    empty = pickle.loads(pickle.dumps(made()))
+    assert np.array_equal(empty.transform(ROWS), made().transform(ROWS))
+
+
+def test_parameters_are_those_of_the_constructor_as_scikit_learn_wants_them():
+    base = pytest.importorskip("sklearn.base")
+    one = GraphFeaturePreprocessor(**{"vertex_stats": False, "fan_bins": [2, 5], "lc-cycle": True})
+    one.fit(ROWS)
+    other = base.clone(one)
+    assert other.get_params() == one.get_params()
+    assert other.get_params(deep=False)["fan_bins"] is not one.get_params(deep=False)["fan_bins"]
+    # A clone has no rows.
+    wanted = GraphFeaturePreprocessor(**one.get_params()).transform(ROWS)
+    assert np.array_equal(other.transform(ROWS), wanted)
+    with pytest.raises(KeyError, match="fan_two"):
+        GraphFeaturePreprocessor(fan_two=3)
+    with pytest.raises(ValueError, match="fan_bins"):
+        GraphFeaturePreprocessor(fan_bins=[])
 
 
 def test_rows_that_make_no_sense_leave_the_graph_as_it_was():

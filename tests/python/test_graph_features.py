@@ -487,6 +487,47 @@ def test_offline_mode_that_is_left_early() -> None:
     assert list(features.offline(matrix[:0])) == []
 
 
+def test_offline_mode_begins_again_only_after_its_end() -> None:
+    """A second iteration got the features of the first one's rows, or none."""
+    matrix = rows_of(200)
+    for taken in (0, 1):
+        features = GraphFeatures(window=100)
+        first = features.offline(matrix[:100], batch=60)
+        for _ in range(taken):
+            next(first)
+        left = 100 - 60 * taken
+        for rows in (matrix[100:], matrix[:0]):
+            with pytest.raises(ValueError, match=f"^{left} rows that were learned ahead"):
+                features.offline(rows)
+        assert features.stats()["rows"] == 100
+        wanted = GraphFeatures(window=100)
+        parts = [*list(first), *features.offline(matrix[100:])]
+        assert np.array_equal(np.vstack(parts), wanted.transform(matrix)[60 * taken :])
+    # An iteration that nobody holds has ended.
+    features.offline(matrix)
+    assert len(list(features.offline(matrix))) == 1
+
+
+def test_a_huge_amount_leaves_the_statistics_when_it_leaves_the_window() -> None:
+    """Windows of accounts with many edges are carried on, and NaN stayed in their sums."""
+    settings: dict[str, Any] = {
+        "patterns": ["vertex-stats"],
+        "window": 100,
+        "statistics": ("mean", "variance", "skewness", "kurtosis"),
+    }
+    random = np.random.default_rng(1)
+    count = 400
+    matrix = np.column_stack(
+        [np.arange(count), np.arange(count) + 10, np.zeros(count), np.arange(count) + 1,
+         random.integers(1, 50, count)]
+    ).astype(float)  # fmt: skip
+    matrix[120, 4] = 1e160
+    carried = GraphFeatures(**settings).transform(matrix)
+    scanned = GraphFeatures(**settings).fit(matrix[250:399]).transform(matrix[399:])
+    assert np.isfinite(carried[221:]).all()
+    np.testing.assert_allclose(carried[399:], scanned, rtol=1e-12)
+
+
 def test_rates_count_the_rows_that_were_added():
     one = features()
     one.partial_fit(rows_of(40)[:30])

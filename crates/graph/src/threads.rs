@@ -1,6 +1,6 @@
 //! Division of one call's work among threads.
 
-use rayon::{ThreadPool, Yield};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder, Yield};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// With fewer rows, an insertion or removal takes less time than waking another thread.
@@ -9,6 +9,52 @@ pub(crate) const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 512 
 /// How often a finished thread polls the others before it sleeps. Most of them finish in less time
 /// than a wake-up takes.
 const LOOKS: usize = 4000;
+
+/// All threads of a graph except the caller's.
+#[derive(Debug)]
+pub(crate) struct WorkerThreads {
+    count: usize,
+    pool: Option<ThreadPool>,
+    /// The process that has these threads. A forked child has none of them.
+    process: u32,
+}
+
+impl WorkerThreads {
+    pub(crate) fn new(count: usize) -> Result<WorkerThreads, ThreadPoolBuildError> {
+        Ok(WorkerThreads { count, pool: started(count)?, process: std::process::id() })
+    }
+
+    /// The pool of this process; None: the caller works alone.
+    pub(crate) fn pool(&mut self) -> Option<&ThreadPool> {
+        if self.count > 0 && self.process != std::process::id() {
+            self.leave();
+            // Results do not depend on threads, so a child that gets none works without.
+            self.pool = started(self.count).ok().flatten();
+            self.process = std::process::id();
+        }
+        self.pool.as_ref()
+    }
+
+    /// Gives up another process' threads. Their locks may be taken here for good, so nothing of them
+    /// is dropped.
+    fn leave(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            std::mem::forget(pool);
+        }
+    }
+}
+
+impl Drop for WorkerThreads {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            self.leave();
+        }
+    }
+}
+
+fn started(count: usize) -> Result<Option<ThreadPool>, ThreadPoolBuildError> {
+    (count > 0).then(|| ThreadPoolBuilder::new().num_threads(count).build()).transpose()
+}
 
 /// Keeps one thread of a pool awake during a call. The call needs the thread several times, each
 /// time for less than a wake-up takes.

@@ -11,7 +11,7 @@ use oracle::Rows;
 use oracle::check::{
     Call, Stream, agree, agree_restored, amounts, assert_faults_are_seen, by_engine,
 };
-use oracle::random::{Size, stream};
+use oracle::random::{Size, WIDE, stream};
 
 #[test]
 fn small_streams_agree_with_the_oracle() {
@@ -53,6 +53,29 @@ fn a_restored_graph_without_edges_knows_the_time() {
     let stream = Stream { settings, calls };
     assert_eq!(by_engine(&stream).last().unwrap().edges, 0);
     agree_restored(stream, 0);
+}
+
+/// Windows longer than the stream all begin at the same stamp. A hub's window that gather-scatter had
+/// carried to its last payment passed for one of its first, so fans counted later payments.
+#[test]
+fn a_fan_in_a_wide_window_counts_no_later_payment() {
+    let bins = vec![10, 20, 30, 40, 50, 60, 80, 100, 120];
+    let wide = Some(PatternSettings { window: WIDE, bins });
+    let settings = Settings {
+        mode: Mode::Batch,
+        fan: wide.clone(),
+        gather_scatter: wide,
+        ..Settings::default()
+    };
+    // Account 0 pays 120 others, and is paid by 60 meanwhile.
+    let mut rows = Rows::default();
+    for time in 1..=120 {
+        rows.push((rows.len() as i64, 0, 1000 + time, time));
+        if (31..=90).contains(&time) {
+            rows.push((rows.len() as i64, 2000 + time, 0, time));
+        }
+    }
+    agree(Stream { settings, calls: vec![Call::Transform(rows)] }, 0);
 }
 
 /// The canary: the comparison must detect an oracle with one wrong definition.

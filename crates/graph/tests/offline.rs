@@ -247,6 +247,21 @@ fn other_rows_wait_until_all_have_their_features() {
     assert_eq!((engine.pending(), engine.stats().edges), (0, 1));
 }
 
+/// Stamps that were widened between two calls lost the removals that were due after the first. Such
+/// edges stayed in the graph, where nothing evicted them any more.
+#[test]
+fn edges_evicted_by_pending_rows_leave_though_later_rows_widen_the_stamps() {
+    let mut engine = fan(Mode::Causal);
+    // The third row evicts the first two, one of which is late.
+    let late = [5, 1, 100];
+    late.into_iter().for_each(|at| row(at, |edges| engine.learn_pending(edges)).unwrap());
+    row(1 << 33, |edges| engine.learn_pending(edges)).unwrap();
+    engine.transform_pending(4).unwrap();
+    let stats = engine.stats();
+    assert_eq!((stats.edges, stats.accounts), (1, 2));
+    assert_eq!(engine.state().times, [1 << 33]);
+}
+
 #[test]
 fn there_is_no_offline_mode_of_batches() {
     let error = row(1, |edges| fan(Mode::Batch).learn_pending(edges)).unwrap_err().to_string();

@@ -17,10 +17,11 @@ def each(
     """Begin batches, and return the result of each in order.
 
     Args:
-        batches: rows, batch by batch.
+        batches: rows, batch by batch. If one is refused, the results of earlier ones are first.
         begin: adds a batch; returns its stream, and a function that waits for the result.
     """
     ahead: deque[tuple[Any, Callable[[], Any]]] = deque()
+    refused: Exception | None = None
     began = perf_counter()
 
     def next_result() -> Any:
@@ -31,7 +32,12 @@ def each(
 
     try:
         for rows in batches:
-            ahead.append(begin(rows))
+            try:
+                ahead.append(begin(rows))
+            except Exception as error:
+                # The rows of the batches ahead are in the graph: their features are returned first.
+                refused = error
+                break
             if len(ahead) >= ahead[-1][0].in_flight:
                 yield next_result()
                 # The caller's own time does not count.
@@ -39,6 +45,8 @@ def each(
         while ahead:
             yield next_result()
             began = perf_counter()
+        if refused is not None:
+            raise refused
     finally:
         # Workers have more results, which are not taken.
         for _, awaited in ahead:

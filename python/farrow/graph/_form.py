@@ -75,12 +75,13 @@ class Form:
             return self.engine.preview(self._matrix(rows), most)
         columns = self._columns(table[0])
         features, found = self.engine.preview_columns(columns.ends, columns.measured, most)
-        return like(self._joined(table[0], features), table[1]), found
+        return like(self._joined(table[0], features), table[1], rows), found
 
     def _evidence(self, found: Any) -> pa.Table:
         kinds, sizes, triggers, accounts, edges, dropped = found
-        if self.accounts.names:
-            names = self.accounts.names
+        names, layout = self.accounts.names, self.layout
+        if names or (layout is not None and layout.kinds.get("source") == "strings"):
+            # In a cluster, accounts of an earlier process have no names here.
             accounts = pa.array(
                 [[names.get(one, str(one)) for one in each] for each in accounts],
                 pa.list_(pa.string()),

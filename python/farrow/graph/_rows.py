@@ -67,6 +67,9 @@ class Layout:
 
     # Empty for a layout from an old file: then tables are not checked.
     kinds: Mapping[str, str] = {}
+    # The units of measured timestamps in other columns than the rows' own. Stored only if there are
+    # any, so that the layouts of older graphs are equal.
+    units: Mapping[str, str] = {}
 
     def __init__(self, table: pa.Table, columns: Mapping[str, Any] | None) -> None:
         given = dict(columns or {})
@@ -118,6 +121,20 @@ class Layout:
             if kind != before:
                 name = self.names[role]
                 raise TypeError(f"column {name!r} ({role}) holds {kind}, but {before} came before")
+
+    def measure(self, schema: pa.Schema, measured: Sequence[str]) -> None:
+        """Note the units of measured timestamps, to which later tables are converted."""
+        fields = [field for field in schema if field.name in measured]
+        units = {one.name: one.type.unit for one in fields if pa.types.is_timestamp(one.type)}
+        units.pop(self.names["timestamp"], None)
+        if units:
+            self.units = units
+
+    def unit_of(self, name: str) -> str | None:
+        """The unit of a column of timestamps; None: its own."""
+        if name == self.names["timestamp"]:
+            return next(unit for unit, ticks in _TICKS.items() if ticks == self.ticks)
+        return self.units.get(name)
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Layout:
@@ -183,16 +200,22 @@ def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
 def _times(table: pa.Table, layout: Layout) -> npt.NDArray[np.int64]:
     """The timestamps, in the unit of the first table."""
     name = layout.names["timestamp"]
-    kind = table.schema.field(name).type
-    if pa.types.is_timestamp(kind) and _TICKS[kind.unit] != layout.ticks:
-        unit = next(unit for unit, ticks in _TICKS.items() if ticks == layout.ticks)
-        at = table.column_names.index(name)
-        try:
-            times = table.column(name).cast(pa.timestamp(unit, kind.tz))
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"column {name!r} (timestamp): {error}") from None
-        table = table.set_column(at, name, times)
+    column = table.column(name)
+    times = _in_unit(column, layout.unit_of(name), f"column {name!r} (timestamp)")
+    if times is not column:
+        table = table.set_column(table.column_names.index(name), name, times)
     return _whole(table, name, "timestamp")
+
+
+def _in_unit(column: pa.ChunkedArray, unit: str | None, what: str) -> pa.ChunkedArray:
+    """Timestamps in a unit; None: their own. Other columns are returned as they are."""
+    kind = column.type
+    if unit is None or not pa.types.is_timestamp(kind) or kind.unit == unit:
+        return column
+    try:
+        return column.cast(pa.timestamp(unit, kind.tz))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -224,7 +247,7 @@ class Rows:
         )
         times = _times(table, layout)
         self.ends = [np.ascontiguousarray(one) for one in (ids, source, target, times)]
-        self.measured = [_amounts(table, name) for name in measured]
+        self.measured = [_amounts(table, name, layout) for name in measured]
 
     def _positive(self, table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
         numbers = _whole(table, name, role)
@@ -246,13 +269,15 @@ class Rows:
         return accounts.encode(column)
 
 
-def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
+def _amounts(table: pa.Table, name: str, layout: Layout) -> npt.NDArray[np.float64]:
     if table.column_names.count(name) != 1:
         raise ValueError(f"the table has no column {name!r}, or more than one, to measure")
     column = table.column(name)
     _check_no_nulls(column, f"column {name!r}")
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
+        column = _in_unit(column, layout.unit_of(name), f"column {name!r}").cast(pa.int64())
+    elif name in layout.units:
+        raise TypeError(f"column {name!r} holds {column.type}, but timestamps came before")
     try:
         column = column.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -286,10 +311,14 @@ def table_of(rows: Any) -> tuple[pa.Table, str] | None:
     return None
 
 
-def like(table: pa.Table, kind: str) -> Any:
-    """A table converted to the kind of the input."""
+def like(table: pa.Table, kind: str, rows: Any, start: int = 0) -> Any:
+    """A table converted to the kind of the input, of which it has the rows from ``start`` on."""
     if kind == "polars":
         import polars
 
         return polars.from_arrow(table)
-    return table.to_pandas() if kind == "pandas" else table
+    if kind == "pandas":
+        frame = table.to_pandas()
+        frame.index = rows.index[start : start + len(frame)]
+        return frame
+    return table

@@ -20,6 +20,7 @@ import pyarrow.ipc
 
 from farrow.exceptions import DamagedFile
 from farrow.graph import _file
+from farrow.graph._transformer_stream import TransformerStream
 
 if TYPE_CHECKING:
     from farrow.graph.features import GraphFeatures
@@ -55,8 +56,6 @@ def state_of(features: GraphFeatures) -> dict[str, Any]:
 
 def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
     """Give a new transformer the graph of a state from ``state_of``."""
-    from farrow.graph.features import _Stream
-
     kept = state["stream"]
     if kept is None:
         return features
@@ -71,7 +70,7 @@ def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
     graph |= {name: column(name) for name in ("sources", "targets", "times")}
     count = sum(name.startswith("column ") for name in edges.column_names)
     graph["columns"] = [column(f"column {number}") for number in range(count)]
-    stream = _Stream.restored(features, kept)
+    stream = TransformerStream.restored(features, kept)
     stream.native.restore(graph)
     return features._keep(stream)
 

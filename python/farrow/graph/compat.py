@@ -52,6 +52,11 @@ class GraphFeaturePreprocessor:
     rows with the enabled blocks appended: fan in, fan out, degree in, degree out,
     scatter-gather, temp-cycle, lc-cycle, gather-scatter, then the vertex statistics.
 
+    A pickled object has its graph with it.  scikit-learn's ``clone`` has the parameters alone.
+
+    Args:
+        params: parameters by name, as for ``set_params``.
+
     Raises:
         KeyError: an unknown parameter.
         TypeError, ValueError: a parameter or a row is invalid; the message names it, and the
@@ -65,16 +70,25 @@ class GraphFeaturePreprocessor:
         (3, 6)
     """
 
-    def __init__(self) -> None:
-        self._parameters = _defaults()
+    def __init__(self, **params: Any) -> None:
+        # No copies: clone checks that these are the values it passed.
+        self._parameters = _changed(_defaults(), params)
         self._columns: int | None = None
         self._engine = _engine(self._parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engine": self._engine.state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        graph = state["_engine"]
+        self.__dict__.update(state, _engine=_engine(state["_parameters"]))
+        self._engine.restore(graph)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters.
 
         Args:
-            deep: whether the result is a copy.
+            deep: whether the values are copies.
 
         Returns:
             The values by name.
@@ -84,7 +98,7 @@ class GraphFeaturePreprocessor:
             >>> GraphFeaturePreprocessor().get_params()["lc-cycle_len"]
             10
         """
-        return copy.deepcopy(self._parameters) if deep else self._parameters
+        return copy.deepcopy(self._parameters) if deep else dict(self._parameters)
 
     def set_params(
         self, params: Mapping[str, Any] | None = None, **others: Any
@@ -110,11 +124,8 @@ class GraphFeaturePreprocessor:
         """
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(f"params must be a mapping, not {type(params).__name__}")
-        given = {**(params or {}), **others}
-        for name in given:
-            if name not in self._parameters:
-                raise KeyError(f"{name} is not a parameter")
-        parameters = {**self._parameters, **copy.deepcopy(given)}
+        given = copy.deepcopy({**(params or {}), **others})
+        parameters = _changed(self._parameters, given)
         self._engine = _engine(parameters)
         self._parameters = parameters
         self._columns = None
@@ -239,6 +250,14 @@ class GraphFeaturePreprocessor:
         if self._columns is not None and rows.shape[1] != self._columns:
             raise ValueError(f"X has {rows.shape[1]} columns, but {self._columns} came before")
         return rows
+
+
+def _changed(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with new values."""
+    for name in given:
+        if name not in parameters:
+            raise KeyError(f"{name} is not a parameter")
+    return {**parameters, **given}
 
 
 def _engine(parameters: Mapping[str, Any]) -> GraphEngine:

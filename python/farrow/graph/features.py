@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +13,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
 from farrow.graph._ahead import each
-from farrow.graph._check import matrix_of, whole_of
-from farrow.graph._clock import Clock
-from farrow.graph._form import Form
-from farrow.graph._rows import Accounts, Layout, like, table_of
-from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan, ticks_of
+from farrow.graph._check import whole_of
+from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX
 from farrow.graph._state import read_state, restored, state_of, write_state
+from farrow.graph._transformer_stream import TransformerStream
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow.graph.cluster import ClusterGraph
-    from farrow.graph.cluster._engine import ClusterEngine
 
 __all__ = ["PATTERNS", "STATISTICS", "GraphFeatures"]
 
@@ -123,7 +119,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.cluster = cluster
 
     # scikit-learn reads an estimator's instance attributes; this one is not a parameter.
-    _stream: _Stream | None = None
+    _stream: TransformerStream | None = None
 
     def set_params(self, **params: Any) -> GraphFeatures:
         """Change parameters and empty the graph.
@@ -184,11 +180,11 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         stream.learn(X)
         return self._keep(stream)
 
-    def _empty(self, X: Any) -> _Stream:
+    def _empty(self, X: Any) -> TransformerStream:
         """A stream without rows. A graph in the cluster is emptied after X was checked."""
         if self.cluster is not None:
             self.close()
-        stream = _Stream(self, X)
+        stream = TransformerStream(self, X)
         stream.clear(X)
         return stream
 
@@ -213,7 +209,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.partial_fit(rows[:2]).partial_fit(rows[2:]).stats()["rows"]
             3
         """
-        stream = self._stream or _Stream(self, X)
+        stream = self._stream or TransformerStream(self, X)
         stream.learn(X)
         return self._keep(stream)
 
@@ -239,7 +235,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.transform(rows)[:, 4:].tolist()
             [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
         """
-        stream = self._stream or _Stream(self, X)
+        stream = self._stream or TransformerStream(self, X)
         result = stream.transform(X)
         self._keep(stream)
         return result
@@ -251,7 +247,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         batches are computed by the workers and by this process at once, instead of each batch by
         all of them; two batches for each process are taken ahead of the one that is returned, and
         their rows are in the graph then.  If the iteration is closed earlier, these batches have no
-        features.  A batch must not change before it is returned.
+        features.  If a batch is refused, the results of those before it are returned before the
+        error is raised.  A batch must not change before it is returned.
 
         Args:
             batches: rows, each as for ``transform``.
@@ -270,8 +267,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             [(2, 6), (1, 6)]
         """
 
-        def begin(X: Any) -> tuple[_Stream, Callable[[], Any]]:
-            stream = self._stream or _Stream(self, X)
+        def begin(X: Any) -> tuple[TransformerStream, Callable[[], Any]]:
+            stream = self._stream or TransformerStream(self, X)
             awaited = stream.begin(X)
             self._keep(stream)
             return stream, awaited
@@ -322,8 +319,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             An iterator of the rows with their features, ``batch`` rows at a time.
 
         Raises:
-            ValueError: the mode is "batch", in which a row's features depend on its call; or as
-                ``transform``.  No row was added then.
+            ValueError: the mode is "batch", in which a row's features depend on its call; an
+                earlier iteration has not ended; or as ``transform``.  No row was added then.
 
         Examples:
             >>> from farrow.graph import GraphFeatures
@@ -333,7 +330,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             [(2, 6), (1, 6)]
         """
         size = whole_of("batch", batch, least=1)
-        stream = self._stream or _Stream(self, X)
+        stream = self._stream or TransformerStream(self, X)
         parts = stream.offline(X, size)
         self._keep(stream)
         return parts
@@ -349,8 +346,10 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             (its number in this call), ``kind``, ``size``, ``trigger`` (the id of the edge that
             completed it), ``edges`` (all its edges' ids, in order of time) and ``accounts`` (of a
             star its centre; of a scatter-gather the scatterer, the gatherer, then those between;
-            of a cycle all, from the trigger's target to its source).  ``dropped`` in the schema's
-            metadata is the number of patterns omitted beyond ``evidence_max``.
+            of a cycle all, from the trigger's target to its source).  If accounts are strings and
+            the graph is in a cluster, those that this process has not seen in its rows are their
+            numbers as text.  ``dropped`` in the schema's metadata is the number of patterns
+            omitted beyond ``evidence_max``.
 
         Raises:
             ValueError: ``evidence`` is not set; or as ``transform``.
@@ -364,7 +363,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             (['temp-cycle'], [[0, 1, 2]])
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
-        stream = self._stream or _Stream(self, X)
+        stream = self._stream or TransformerStream(self, X)
         result = stream.patterns(X, most)
         self._keep(stream)
         return result
@@ -528,12 +527,12 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return self._stream is not None
 
-    def _fitted(self) -> _Stream:
+    def _fitted(self) -> TransformerStream:
         if self._stream is None:
             raise NotFittedError("no rows have come: call fit, partial_fit or transform first")
         return self._stream
 
-    def _keep(self, stream: _Stream) -> GraphFeatures:
+    def _keep(self, stream: TransformerStream) -> GraphFeatures:
         if stream is not self._stream:
             self._stream = stream
             self.n_features_in_ = len(stream.inputs)
@@ -557,190 +556,3 @@ def _transform(self: GraphFeatures, X: Any) -> Any:
 
 
 GraphFeatures.transform = _transform  # type: ignore[method-assign]
-
-
-class _Stream(Form):
-    """The graph of one transformer, and the form of its rows."""
-
-    def __init__(self, owner: GraphFeatures, rows: Any) -> None:
-        found = table_of(rows)
-        parameters = owner.get_params(deep=False)
-        given = owner.statistics_columns
-        self.accounts = Accounts()
-        self.rows = 0
-        self.layout = None
-        self.cluster = owner.cluster
-        if found is None:
-            matrix = matrix_of(rows)
-            count = matrix.shape[1]
-            plan = Plan(parameters, ticks=1)
-            wanted = range(4, count) if given is None else given
-            numbers = sorted(
-                {whole_of("statistics_columns", one, least=0, most=count - 1) for one in wanted}
-            )
-            self.inputs = ["edge_id", "source", "target", "timestamp"]
-            self.inputs += [f"x{number}" for number in range(4, count)]
-            self.measured = [self.inputs[number] for number in numbers]
-        else:
-            self.layout = Layout(found[0], owner.columns)
-            plan = Plan(parameters, self.layout.ticks)
-            self.inputs = self.layout.columns
-            self.measured = self.layout.amounts if given is None else [str(one) for one in given]
-            # The engine receives the measured columns after the four fixed ones.
-            numbers = list(range(4, 4 + len(self.measured)))
-        self._start(plan, numbers)
-
-    def _start(self, plan: Plan, numbers: list[int]) -> None:
-        self.numbers = numbers
-        self.native = plan.engine(numbers)
-        self.engine = self.native
-        self.clock = Clock()
-        if self.cluster is not None:
-            self.engine = self._in_cluster(self.cluster, plan, numbers)
-            # Rows without ids continue the numbering of a resumed graph.
-            self.rows = self.engine.rows
-        self.names = plan.names(self.measured)
-        self.has_statistics = plan.statistics_window is not None
-
-    def _in_cluster(self, cluster: ClusterGraph, plan: Plan, numbers: list[int]) -> ClusterEngine:
-        from farrow.graph.cluster._engine import ClusterEngine
-        from farrow.graph.cluster._objects import Manifest
-
-        ticks = 1 if self.layout is None else self.layout.ticks
-        length = ticks_of("segment", cluster.segment, ticks)
-        stream = {name: one for name, one in self.state().items() if name not in ("names", "rows")}
-        manifest = Manifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
-        return ClusterEngine(cluster, manifest)
-
-    def clear(self, rows: Any) -> None:
-        """Check ``rows``, then empty a graph that persists in the cluster; other graphs are empty
-        already."""
-        if self.cluster is not None:
-            table = self._table(rows)
-            if table is None:
-                self.native.split(self._matrix(rows))
-            else:
-                self._columns(table[0])
-            self.engine.clear()  # type: ignore[union-attr]
-            self.rows = 0
-
-    def close(self) -> None:
-        """Close a graph that persists in the cluster."""
-        if self.cluster is not None:
-            self.engine.close()  # type: ignore[union-attr]
-
-    @classmethod
-    def restored(cls, owner: GraphFeatures, state: Mapping[str, Any]) -> _Stream:
-        """The stream of ``state``, with an empty graph."""
-        stream = cls.__new__(cls)
-        stream.take(state)
-        stream.cluster = None
-        ticks = 1 if stream.layout is None else stream.layout.ticks
-        stream._start(Plan(owner.get_params(deep=False), ticks), stream.numbers)
-        return stream
-
-    def learn(self, rows: Any) -> None:
-        began = perf_counter()
-        self.clock.add(self._learn(rows), began)
-
-    def transform(self, rows: Any) -> Any:
-        began = perf_counter()
-        result = self._transform(rows)
-        self.clock.add(len(result), began)
-        return result
-
-    def patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
-        began = perf_counter()
-        result = self._patterns(rows, most)
-        self.clock.add(len(result[0]), began)
-        return result
-
-    def _learn(self, rows: Any) -> int:
-        table = self._table(rows)
-        if table is None:
-            matrix = self._matrix(rows)
-            self.engine.learn(matrix)
-            return len(matrix)
-        columns = self._columns(table[0])
-        self.engine.learn_columns(columns.ends, columns.measured)
-        self._count(table[0])
-        return len(table[0])
-
-    def _transform(self, rows: Any) -> Any:
-        table = self._table(rows)
-        if table is None:
-            return self.engine.transform(self._matrix(rows))
-        columns = self._columns(table[0])
-        features = self.engine.transform_columns(columns.ends, columns.measured)
-        self._count(table[0])
-        return like(self._joined(table[0], features), table[1])
-
-    @property
-    def in_flight(self) -> int:
-        """How many batches should be begun before the first is awaited."""
-        return self.engine.in_flight if self.cluster is not None else 1  # type: ignore[union-attr]
-
-    def begin(self, rows: Any) -> Callable[[], Any]:
-        """Add rows; returns a function that waits for them with their features."""
-        if self.in_flight == 1:
-            result = self._transform(rows)
-            return lambda: result
-        table = self._table(rows)
-        if table is None:
-            matrix = self._matrix(rows)
-            found = self.engine.begin_batch(*self.native.split(matrix))  # type: ignore[union-attr]
-            return lambda: np.hstack([matrix, found()])
-        columns = self._columns(table[0])
-        found = self.engine.begin_batch(columns.ends, columns.measured)  # type: ignore[union-attr]
-        self._count(table[0])
-        return lambda: like(self._joined(table[0], found()), table[1])
-
-    def offline(self, rows: Any, size: int) -> Iterator[Any]:
-        table = self._table(rows)
-        if table is None:
-            whole = self._matrix(rows)
-            ends, measured = self.native.split(whole)
-            self.engine.learn_ahead(ends, measured)
-
-            def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
-                return np.hstack([whole[start : start + len(features)], features])
-
-        else:
-            columns = self._columns(table[0])
-            self.engine.learn_ahead(columns.ends, columns.measured)
-            self._count(table[0])
-
-            def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
-                part = table[0].slice(start, len(features))
-                return like(self._joined(part, features), table[1])
-
-        parts = self._computed(size, joined)
-        # Enter the generator, so that closing it ends offline mode even before the first batch.
-        next(parts)
-        return parts
-
-    def _computed(self, size: int, joined: Callable[[int, Any], Any]) -> Iterator[Any]:
-        start = 0
-        try:
-            yield None
-            while len(features := self.engine.transform_ahead(size)):
-                yield joined(start, features)
-                start += len(features)
-        finally:
-            self.engine.drop_ahead()
-
-    def _patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
-        table = self._table(rows)
-        if table is None:
-            result, found = self.engine.patterns(self._matrix(rows), most)
-        else:
-            columns = self._columns(table[0])
-            features, found = self.engine.patterns_columns(columns.ends, columns.measured, most)
-            self._count(table[0])
-            result = like(self._joined(table[0], features), table[1])
-        return result, self._evidence(found)
-
-    def _count(self, table: pa.Table) -> None:
-        self.rows += table.num_rows
-        if self.accounts.names:
-            self.accounts.forget(self.engine, self.engine.stats()["accounts"])

@@ -16,6 +16,7 @@ use crate::kind::PatternKind;
 use crate::memory::{OutOfMemory, reserve_exact};
 use crate::settings::{Mode, Settings};
 use crate::stream::{CallContext, Edges, FeatureOutput, FeatureRequest, GraphState, WorkShare};
+use crate::threads::WorkerThreads;
 use batch::CallOutcome;
 use engine::{Engine, with_engine};
 pub use evidence::Pattern;
@@ -47,8 +48,7 @@ const ROWS_AT_ONCE: usize = 4096;
 pub struct GraphFeatures {
     settings: Settings,
     engine: Engine,
-    /// All threads except the caller's.
-    pool: Option<rayon::ThreadPool>,
+    workers: WorkerThreads,
     rows: u64,
     cut_short: [u64; PatternKind::COUNT],
     provisional: Provisional,
@@ -72,19 +72,12 @@ impl GraphFeatures {
     pub fn new(settings: Settings) -> Result<GraphFeatures, GraphError> {
         settings.check()?;
         let threads = settings.threads;
-        let pool = if threads > 1 {
-            let built = rayon::ThreadPoolBuilder::new().num_threads(threads - 1).build();
-            Some(
-                built
-                    .map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?,
-            )
-        } else {
-            None
-        };
+        let workers = WorkerThreads::new(threads.saturating_sub(1))
+            .map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?;
         Ok(GraphFeatures {
             settings,
             engine: Engine::Empty,
-            pool,
+            workers,
             rows: 0,
             cut_short: [0; PatternKind::COUNT],
             provisional: Provisional::None,
@@ -201,7 +194,8 @@ impl GraphFeatures {
         }
         self.make_room(edges, order.len())?;
         self.note_provisional();
-        let call = CallContext { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let (settings, pool) = (&self.settings, self.workers.pool());
+        let call = CallContext { settings, pool, edges, order };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn(&call), Ok(()));
         self.count(order.len(), learnt)
     }
@@ -397,7 +391,8 @@ impl GraphFeatures {
         order: &[u32],
         request: FeatureRequest<'_>,
     ) -> Result<CallOutcome, OutOfMemory> {
-        let call = CallContext { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let (settings, pool) = (&self.settings, self.workers.pool());
+        let call = CallContext { settings, pool, edges, order };
         let empty = || Ok(CallOutcome::default());
         with_engine!(&mut self.engine, |engine| engine.transform(&call, request), empty())
     }

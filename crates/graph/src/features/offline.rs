@@ -60,7 +60,7 @@ impl GraphFeatures {
     /// Too little memory for the result, before anything is done; edges that cannot be read.
     pub fn transform_pending(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
         let mut cells = self.cells(rows.min(self.pending()))?;
-        let (settings, pool) = (&self.settings, self.pool.as_ref());
+        let (settings, pool) = (&self.settings, self.workers.pool());
         let outcome = with_engine!(
             &mut self.engine,
             |engine| engine.transform_pending(settings, rows, &mut cells, pool),

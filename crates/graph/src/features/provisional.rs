@@ -49,7 +49,7 @@ impl GraphFeatures {
         if let Provisional::Made { .. } = std::mem::take(&mut self.provisional) {
             with_engine!(
                 &mut self.engine,
-                |engine| engine.keep(&self.settings, self.pool.as_ref()),
+                |engine| engine.keep(&self.settings, self.workers.pool()),
                 ()
             );
         }

@@ -11,6 +11,8 @@ pub(crate) struct Moments {
     sums: [DoubleDouble; 4],
     /// The largest sum of fourth powers so far.
     peak: f64,
+    /// Whether a value beyond [`HUGE`] has been subtracted.
+    has_lost_huge: bool,
 }
 
 /// Sums have some 104 bits. A sum that has shrunk by this factor from its peak is rebuilt.
@@ -19,6 +21,10 @@ const LOST_MAX: f64 = 1e5;
 /// variances. A kurtosis loses the square of this factor. With both factors, 5e-32 becomes 5e-23:
 /// far below the last digit, so that it does not matter which sums are carried on.
 const FAR_MAX: f64 = 1e2;
+
+/// Values up to this one, near 2^245, have distances whose fourth powers have a finite sum: below
+/// 2^984 each. Larger ones may leave sums of infinity or NaN behind.
+const HUGE: f64 = 5e73;
 
 /// The third powers of whole numbers up to this one, 2^17, are exact.
 const WHOLE_MAX: f64 = 131_072.0;
@@ -54,7 +60,8 @@ impl Moments {
     }
 
     /// Whether subtractions have made the sums too small, so that rounding errors matter. Either
-    /// the removed values were much larger than the rest, or the pivot is far from the mean.
+    /// the removed values were much larger than the rest, or the pivot is far from the mean, or a
+    /// removed value has made a sum infinite. While such a value is there, no rebuild would help.
     pub(crate) fn is_worn(&self) -> bool {
         if self.count == 0 {
             return false;
@@ -63,6 +70,9 @@ impl Moments {
         let [s1, s2, _, s4] = self.sums;
         let (d1, d2) = (s1 / count, s2 / count);
         let (square, variance) = ((d1 * d1).value(), (d2 - d1 * d1).value());
+        if self.has_lost_huge && !s4.value().is_finite() {
+            return true;
+        }
         // With a pivot among the values, the square is at most as many variances as there are
         // values.
         self.peak > LOST_MAX * s4.value() || square > (FAR_MAX + 2.0 * count) * variance
@@ -71,6 +81,7 @@ impl Moments {
     /// Subtracts a value that was added.
     pub(crate) fn take(&mut self, value: f64) {
         self.count -= 1;
+        self.has_lost_huge |= value.abs() > HUGE;
         for (sum, power) in self.sums.iter_mut().zip(powers(value, self.pivot)) {
             *sum = *sum - power;
         }
@@ -199,6 +210,30 @@ mod tests {
             assert!(!again.is_worn());
             for (got, want) in again.figures(0.0).into_iter().zip(of(&cents).figures(0.0)) {
                 assert!((got - want).abs() <= 1e-15 * want.abs(), "{got}, not {want}");
+            }
+        }
+    }
+
+    /// The fourth power of a huge payment is infinite, and infinity less infinity is NaN. Comparisons
+    /// with NaN are false, so the sums passed for good ones after the payment had left.
+    #[test]
+    fn what_was_infinite_leaves_no_nan_behind() {
+        let cents: Vec<f64> = (0..50).map(|n| 20.0 + f64::from(n % 7) * 0.01).collect();
+        let (newest, scanned) = (cents[49], of(&cents).figures(0.0));
+        for huge in [1e74, 2f64.powi(256), -1e160, f64::MAX] {
+            // The payment is the pivot, or a later one is.
+            for pivot in [huge, cents[0]] {
+                let mut moments = of(&[pivot, huge]);
+                cents.iter().for_each(|&value| moments.add(value));
+                assert!(!moments.is_worn(), "a rebuild with {huge} in the window would not help");
+                moments.take(pivot);
+                moments.take(huge);
+                assert!(moments.is_worn(), "{huge} from {pivot}");
+                let again = Moments::of(newest, cents.iter().copied());
+                assert!(!again.is_worn());
+                for (got, want) in again.figures(0.0).into_iter().zip(scanned) {
+                    assert!((got - want).abs() <= 1e-15 * want.abs(), "{got}, not {want}");
+                }
             }
         }
     }

@@ -49,8 +49,9 @@ pub(crate) struct SlidingWindow<T> {
     key: i64,
     /// The last trigger that moved the window, if each trigger sees only earlier edges.
     moved: Option<u32>,
-    /// The beginning of that trigger's window; older edges are subtracted.
-    since: T,
+    /// The beginning and the end of the last window. Older edges are subtracted, later ones are not
+    /// counted yet.
+    window: (T, T),
     /// The counted edges, oldest first. The graph may have removed some of them.
     entries: VecDeque<EdgeEntry<T>>,
     /// The value of each entry in each column.
@@ -64,7 +65,7 @@ impl<T: Stamp> SlidingWindow<T> {
         SlidingWindow {
             key,
             moved: None,
-            since: T::default(),
+            window: (T::default(), T::default()),
             entries: VecDeque::new(),
             values: VecDeque::new(),
             neighbours: HashMap::default(),
@@ -80,10 +81,12 @@ impl<T: Stamp> SlidingWindow<T> {
         self.neighbours.len()
     }
 
-    /// Whether the window is that of this account, and no later trigger has moved it.
+    /// Whether the window is that of this account, and no later trigger has moved it. The beginning
+    /// alone is not enough: windows longer than the stream all begin at 0.
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
-            && self.since <= vertex.window.0
+            && self.window.0 <= vertex.window.0
+            && self.window.1 <= vertex.window.1
             && self.moved.is_none_or(|seq| vertex.view.has_arrived(seq))
     }
 
@@ -96,7 +99,7 @@ impl<T: Stamp> SlidingWindow<T> {
         with_loops: bool,
     ) {
         let Vertex { account, side, window, view } = vertex;
-        (self.moved, self.since) = (view.trigger_seq(), window.0);
+        (self.moved, self.window) = (view.trigger_seq(), window);
         let last = self.entries.back().copied();
         // Removed edges are subtracted first: a small number may belong to a new account now.
         while let Some(&oldest) = self.entries.front() {

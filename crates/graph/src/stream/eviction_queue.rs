@@ -69,15 +69,24 @@ impl<T: Stamp> EvictionQueue<T> {
         self.next = None;
     }
 
-    /// The same queue with other stamps, without the state of a call.
+    /// The same queue with other stamps. Edges evicted before pending rows are still in the graph,
+    /// so their removals stay due.
     pub(crate) fn restamp<S: Stamp>(self, shift: impl Fn(T) -> S) -> EvictionQueue<S> {
+        let keyed = |(time, number): (T, u64)| (shift(time), number);
+        let removals = self.removals.into_iter().map(|EdgeRemoval { record, seq }| {
+            let record = record.restamp(&shift);
+            EdgeRemoval { record, seq }
+        });
         EvictionQueue {
-            late: self.late.iter().map(|&(time, number)| (shift(time), number)).collect(),
+            late: self.late.into_iter().map(keyed).collect(),
             cursor: self.cursor,
+            touched: 0,
             newest: shift(self.newest),
             alive: self.alive,
-            floor: self.floor.map(|(time, number)| (shift(time), number)),
-            ..EvictionQueue::default()
+            removals: removals.collect(),
+            late_evicted: self.late_evicted.into_iter().map(keyed).collect(),
+            floor: self.floor.map(keyed),
+            next: None,
         }
     }
 

@@ -4,6 +4,9 @@ use super::Rows;
 use super::check::{Call, Stream, threads};
 use farrow_graph::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
 
+/// A window that reaches beyond the base of narrow stamps, 2^30 before the first time.
+pub const WIDE: u64 = 1 << 31;
+
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -115,6 +118,12 @@ impl Random {
         }
         if self.is(0.25) {
             settings.edges_max = Some(self.size(1, 20));
+        }
+        if mode == Mode::Batch && size != Size::Large && self.is(0.15) {
+            // Longer than any stream: all windows begin at the graph's base time.
+            for star in [&mut settings.fan, &mut settings.gather_scatter].into_iter().flatten() {
+                star.window = WIDE;
+            }
         }
         settings
     }

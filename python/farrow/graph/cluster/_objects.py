@@ -41,6 +41,8 @@ VERSION = 3
 _KEY = b"farrow.graph.manifest"
 _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
+# The cells of a share whose places fit into 32 bits. Larger ones have places of 64 bits.
+_NARROW_MAX = 1 << 32
 # After these errors of a put there is no object.
 NOT_PUT = (farrow.OutOfMemory, farrow.LimitReached, farrow.PermissionDenied)
 Ends = list["npt.NDArray[np.int64]"]
@@ -365,7 +367,9 @@ def share(
     name = f"{root(graph)}share/{entry.first:020d}-{entry.epoch}.{worker}"
     cells = features.reshape(-1)
     # Most are 0: other workers do those rows, and a row completes few patterns.
-    places = np.flatnonzero(cells).astype(np.uint32)
+    places = np.flatnonzero(cells)
+    if cells.size <= _NARROW_MAX:
+        places = places.astype(np.uint32)
     client.put(pa.table({"place": places, "value": cells[places]}), name)
     return name
 

@@ -324,6 +324,9 @@ class GraphReader:
         """As ``preview``, with up to ``most`` patterns that the rows would complete, in the form of
         ``GraphFeatures.patterns_of``.
 
+        If accounts are strings, only those of ``X`` have names in it; the others are their numbers
+        as text.
+
         Raises:
             ValueError: the graph does not store ids: it needs ``GraphFeatures(evidence=True)``.
         """
