@@ -19,6 +19,7 @@ use crate::protocol::action::answer_to;
 use crate::protocol::buffered::body_bytes;
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
+use crate::protocol::replicas::ReplacingSeal;
 use crate::protocol::rights::namespace_in;
 use crate::protocol::state::NodeState;
 
@@ -285,30 +286,54 @@ impl NodeState {
         let refused: BTreeMap<&str, &NameRefusal> = (waiting.names.iter().zip(results))
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();
-        let is_there = self.clients.is_of(waiting.session, waiting.slot) && !waiting.is_cancelled;
-        let body = is_there.then(|| self.serve_granted(&waiting, &refused, now_ms, out));
-        self.settle(granted.clone());
-        if let Some(body) = body {
-            self.answer_granted(&waiting, granted, body, now_ms, out);
+        let WaitingForNames { session, slot, seq, body, is_cancelled, .. } = waiting;
+        if is_cancelled || !self.clients.is_of(session, slot) {
+            return self.settle(granted);
         }
+        let context = RequestContext { session, slot, seq, now_ms };
+        match body {
+            RequestBody::Seal { items } if refused.is_empty() => {
+                self.seal_granted(ReplacingSeal { context, items, granted }, out);
+            }
+            body => {
+                let body = self.serve_granted(slot, body, &refused);
+                self.settle(granted.clone());
+                self.answer_granted(context, granted, body, out);
+            }
+        }
+    }
+
+    /// Serves a seal with the names that were granted for it. If it replaces objects of which other
+    /// nodes have replicas, it is served once these are dropped, and its names stay in flight.
+    pub(in crate::protocol) fn seal_granted(
+        &mut self,
+        seal: ReplacingSeal,
+        out: &mut Vec<Action>,
+    ) {
+        let (context, granted) = (seal.context, seal.granted.clone());
+        let sealed = self.check_writer(context.slot).and_then(|()| self.seal_in_places(seal, out));
+        let Some(body) = sealed.transpose() else {
+            return;
+        };
+        self.settle(granted.clone());
+        self.answer_granted(context, granted, body, out);
     }
 
     /// Answers a request, at once if it used all granted names. Unused names must be free when it
     /// is answered.
     fn answer_granted(
         &mut self,
-        waiting: &WaitingForNames,
+        context: RequestContext,
         mut granted: Vec<String>,
         body: Result<ReplyBody, WireError>,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let RequestContext { session, slot, seq, now_ms } = context;
         let Some(Cluster { naming, parked, options, .. }) = self.cluster.0.as_deref_mut() else {
-            return;
+            return out.push(answer_to(session, seq, body));
         };
         // A name with an object is taken, whatever its authority assumes.
         granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
-        let WaitingForNames { session, slot, seq, .. } = *waiting;
         if granted.is_empty() {
             return out.push(answer_to(session, seq, body));
         }
@@ -322,39 +347,34 @@ impl NodeState {
 
     fn serve_granted(
         &mut self,
-        waiting: &WaitingForNames,
+        slot: ClientSlot,
+        body: RequestBody,
         refused: &BTreeMap<&str, &NameRefusal>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
         let errors =
             refused.iter().map(|(name, why)| (*name, self.cluster.refusal_error(name, why)));
         let errors: BTreeMap<&str, WireError> = errors.collect();
-        let slot = waiting.slot;
-        match &waiting.body {
-            RequestBody::Seal { items } if !errors.is_empty() => {
+        match body {
+            RequestBody::Seal { items } => {
                 // If one name is refused, no object is sealed.
                 let error = errors.into_values().next().unwrap_or(WireError::Closing);
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
             // Names are renewed one by one: those that are not held are skipped.
-            RequestBody::Renew { names, are_all } => self.renew(slot, names, *are_all),
-            body => {
+            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all),
+            RequestBody::Reserve { names } => {
                 if let Some(error) = errors.into_values().next() {
                     return Err(error);
                 }
-                self.check_right(slot, body)?;
-                match body {
-                    RequestBody::Seal { items } => self.seal_all(slot, items.clone(), now_ms, out),
-                    RequestBody::Reserve { names } => self.reserve(slot, names),
-                    _ => Err(WireError::Invalid("a request that takes no name".into())),
-                }
+                self.check_writer(slot)?;
+                self.reserve(slot, &names)
             }
+            _ => Err(WireError::Invalid("a request that takes no name".into())),
         }
     }
 
     /// Settles granted names: reserved ones stay in flight, the others are sealed, or free again.
-    fn settle(&mut self, granted: Vec<String>) {
+    pub(in crate::protocol) fn settle(&mut self, granted: Vec<String>) {
         let home = &self.home;
         let Some(cluster) = &mut self.cluster.0 else {
             return;

@@ -47,7 +47,7 @@ use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
 pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, wish_of};
-pub(super) use withdrawals::{DeleteOrigin, Withdrawal};
+pub(super) use withdrawals::{DeleteOrigin, ReplacingSeal, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this
 /// one. The record is in the region, so that the next incarnation finds it.

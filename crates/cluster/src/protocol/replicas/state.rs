@@ -216,7 +216,10 @@ impl Replicas {
         let forwarded = std::mem::take(&mut self.forwarded).into_values();
         all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
         let replacements = std::mem::take(&mut self.replacements).into_values();
-        all.extend(replacements.map(|one| (one.context.session, one.context.seq)));
+        all.extend(replacements.map(|one| {
+            let context = one.seal.context;
+            (context.session, context.seq)
+        }));
         let listings = std::mem::take(&mut self.listings).into_values();
         all.extend(listings.map(|one| (one.session, one.seq)));
         all.extend(self.lazy.drain());
