@@ -34,6 +34,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        self.heed_lease(now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };

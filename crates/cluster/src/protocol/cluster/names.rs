@@ -305,18 +305,27 @@ impl NodeState {
 
     /// Serves a seal with the names that were granted for it. If it replaces objects of which other
     /// nodes have replicas, it is served once these are dropped, and its names stay in flight.
-    pub(in crate::protocol) fn seal_granted(
-        &mut self,
-        seal: ReplacingSeal,
-        out: &mut Vec<Action>,
-    ) {
+    pub(in crate::protocol) fn seal_granted(&mut self, seal: ReplacingSeal, out: &mut Vec<Action>) {
         let (context, granted) = (seal.context, seal.granted.clone());
-        let sealed = self.check_writer(context.slot).and_then(|()| self.seal_in_places(seal, out));
+        let checked = self.check_writer(context.slot).and_then(|()| self.check_granted(&granted));
+        let sealed = checked.and_then(|()| self.seal_in_places(seal, out));
         let Some(body) = sealed.transpose() else {
             return;
         };
         self.settle(granted.clone());
         self.answer_granted(context, granted, body, out);
+    }
+
+    /// Checks that granted names are still this node's: its lease may have ended while their seal
+    /// waited for replicas.
+    fn check_granted(&self, granted: &[String]) -> Result<(), WireError> {
+        let is_lost = |name: &&String| {
+            self.cluster.check_held(name).is_err() && !self.home.has_name(name).unwrap_or(true)
+        };
+        granted
+            .iter()
+            .find(is_lost)
+            .map_or(Ok(()), |name| Err(self.cluster.refusal_error(name, &NameRefusal::NoLease)))
     }
 
     /// Answers a request, at once if it used all granted names. Unused names must be free when it

@@ -84,6 +84,7 @@ impl NodeState {
     /// Handles an event of the network fabric.
     pub(crate) fn net_event(&mut self, event: NetEvent, now_ms: u64, out: &mut Vec<Action>) {
         self.residency.set_now(now_ms);
+        self.heed_lease(now_ms, out);
         match event {
             NetEvent::Opened { token, node, result } => {
                 self.opened_elsewhere(token, &node, result, now_ms, out);

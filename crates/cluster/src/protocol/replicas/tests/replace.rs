@@ -121,13 +121,24 @@ impl Pair {
     }
 }
 
+/// What happens while a seal waits for the replicas of what it replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    ClientEnds,
+    /// The daemon is stopped for longer than its lease.
+    LeaseEnds,
+}
+
 /// Regression test: one message replaced an object and created another one. The seal waited for the
 /// name of the new one, and then nothing waited for the replicas of the replaced one: a reader of
-/// another node found its old bytes after the put.
+/// another node found its old bytes after the put. And when the lease had ended meanwhile, names were
+/// given that other members may have given away by then.
 #[test]
 fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
-    for is_client_lost in [false, true] {
-        let mut pair = Pair::new();
+    for meanwhile in [Meanwhile::Nothing, Meanwhile::ClientEnds, Meanwhile::LeaseEnds] {
+        // The first of two has the lease without the other.
+        let mut pair = Pair::of(3);
         let opened = Arc::new(OpenedByB::default());
         pair.nodes[0].set_net(Arc::clone(&opened) as _, Arc::default(), "net", None);
         let start = pair.connect_writer();
@@ -148,16 +159,35 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
         let names: Vec<String> = (0..8).map(|number| format!("new{number}")).collect();
         let new = names.iter().zip(2..).map(|(name, number)| item(name, number));
         let items = new.chain([item("t", 1)]).collect();
-        if is_client_lost {
-            // The names are free again.
+        if meanwhile != Meanwhile::Nothing {
             let (request, mut out) = (Request { seq: 7, body: seal(items) }, Vec::new());
             pair.nodes[0].handle(CLIENT, request, pair.now_ms, 1, &mut out);
             pair.send(0, out);
             while pair.nodes[0].replicas.replacements.is_empty() {
                 pair.deliver().expect("the seal waits for node b");
             }
-            pair.nodes[0].closed(CLIENT, false, pair.now_ms);
-            (0..100).for_each(|_| drop(pair.round()));
+            if meanwhile == Meanwhile::ClientEnds {
+                pair.nodes[0].closed(CLIENT, false, pair.now_ms);
+            } else {
+                pair.now_ms += 10_000;
+            }
+            let mut later: Vec<Action> = Vec::new();
+            // Nothing but the answer of b says how late it is.
+            while meanwhile == Meanwhile::LeaseEnds
+                && !pair.nodes[0].replicas.replacements.is_empty()
+            {
+                pair.messages.retain(|(_, _, message)| !matches!(message, Message::ToPeer(_)));
+                later.extend(pair.deliver().expect("b answers"));
+            }
+            // The names are free when it is answered.
+            (0..200).for_each(|_| later.extend(pair.round()));
+            let is_cut_off = |action: &Action| {
+                matches!(action, Action::Send { session: CLIENT, reply, .. }
+                    if matches!(reply.body, Err(WireError::CutOff { .. })))
+            };
+            let is_refused = later.iter().any(is_cut_off);
+            assert_eq!(is_refused, meanwhile == Meanwhile::LeaseEnds);
+            assert!(!pair.nodes[0].home().has_name("new0").unwrap());
             let cluster = pair.nodes[0].cluster.0.as_ref().unwrap();
             assert_eq!(cluster.naming.held().collect::<Vec<_>>(), [""; 0]);
             assert_eq!(pair.nodes[0].home().find(Target::Name("t")).unwrap().id.lo, lo);
