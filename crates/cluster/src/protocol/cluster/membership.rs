@@ -218,7 +218,8 @@ impl NodeState {
             Output::View(view) => self.view_installed(view, now_ms, out),
             Output::Reach { number, state } => {
                 cluster.has_news = true;
-                let found = cluster.peers.values_mut();
+                // A lost node may have had the number earlier, and returns with a view only.
+                let found = cluster.peers.values_mut().filter(|one| !one.is_lost());
                 for one in found.filter(|one| one.member.number == number) {
                     one.set_reach(state);
                 }

@@ -25,6 +25,7 @@ use crate::protocol::{
 };
 
 mod cut_off;
+mod numbers;
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
