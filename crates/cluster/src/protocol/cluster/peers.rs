@@ -76,6 +76,7 @@ impl NodeState {
             let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
             cluster.peers.remove(&name);
         }
+        cluster.awaited.forget_nodes(&lost);
         self.lives_ended(ended, now_ms, out);
         self.announce_new_life_to(&view, now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {

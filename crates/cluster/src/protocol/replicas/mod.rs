@@ -66,7 +66,6 @@ impl NodeState {
         self.replicas.bytes_max = bytes_max;
         // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
-        self.replicas.is_restarted = self.home.life() > 1;
         self.replicas.publish_rules(&self.rules, &self.home);
     }
 

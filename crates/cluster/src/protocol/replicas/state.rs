@@ -58,8 +58,6 @@ pub(in crate::protocol) struct Replicas {
     /// Members may have replicas from an earlier incarnation of this node, and none was notified
     /// yet.
     pub(in crate::protocol) is_new_life: bool,
-    /// An earlier daemon may have read from members, and they were not notified that it has ended.
-    pub(in crate::protocol) is_restarted: bool,
     pub(in crate::protocol) leaving: BTreeMap<ObjectId, Leaving>,
     pub(in crate::protocol) withdrawals: Vec<Withdrawal>,
     /// Clients that wait for pages of lists.
