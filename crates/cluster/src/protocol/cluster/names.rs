@@ -38,45 +38,61 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), RequestBody> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        if self.cluster.0.is_none() {
-            return Err(body);
-        }
-        let names_in_debt = self.names_in_debt(slot, &body);
-        let is_in_debt = names_in_debt.is_some();
-        let Some(names) = names_in_debt.or_else(|| self.names_to_take(slot, &body)) else {
-            return Err(body);
+        let Some(names) = self.names_in_debt(slot, &body) else {
+            return self.park_for_names(context, body, out);
         };
-        let Some(cluster) = &mut self.cluster.0 else {
-            return Err(body);
-        };
-        if cluster.parked.count() >= PARKED_MAX {
-            let error = WireError::TooMany {
-                what: "requests that wait for names".to_owned(),
-                max: PARKED_MAX as u64,
-            };
-            out.push(answer_to(session, seq, Err(error)));
-            return Ok(());
-        }
-        let lease_ms = cluster.options.lease_ms;
         let bytes = body_bytes(&body);
-        if let Err(error) = self.check_waiting(session, bytes + names_bytes(&names)) {
-            out.push(answer_to(session, seq, Err(error)));
+        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
             return Ok(());
         }
-        if is_in_debt {
-            // An authority that is silent for a lease is excluded, and the next one knows nothing.
-            // An old home that is restarted needs longer, and a replacement is not served before.
-            let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
-            let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(leases));
-            let then = Then::Serve(body);
-            names.iter().for_each(|name| self.ask_if_removed(name, out));
-            let release =
-                PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
-            if let Some(cluster) = &mut self.cluster.0 {
-                cluster.parked.indebted.push(release);
-            }
+        // An authority that is silent for a lease is excluded, and the next one knows nothing. An old
+        // home that is restarted needs longer, and a replacement is not served before.
+        let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
+        let deadline_ms = now_ms.saturating_add(self.cluster.lease_ms().saturating_mul(leases));
+        let then = Then::Serve(body);
+        names.iter().for_each(|name| self.ask_if_removed(name, out));
+        let release = PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
+        if let Some(cluster) = &mut self.cluster.0 {
+            cluster.parked.indebted.push(release);
+        }
+        Ok(())
+    }
+
+    /// Whether one more request of so many bytes may wait for names; otherwise it is refused.
+    fn has_place_to_park(
+        &mut self,
+        context: RequestContext,
+        bytes: usize,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let parked = self.cluster.0.as_ref().map_or(0, |cluster| cluster.parked.count());
+        let checked = if parked >= PARKED_MAX {
+            let what = "requests that wait for names".to_owned();
+            Err(WireError::TooMany { what, max: PARKED_MAX as u64 })
+        } else {
+            self.check_waiting(context.session, bytes)
+        };
+        checked
+            .map_err(|error| out.push(answer_to(context.session, context.seq, Err(error))))
+            .is_ok()
+    }
+
+    /// As [`Self::park`], of a request that need not wait to free names.
+    fn park_for_names(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<(), RequestBody> {
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let Some(names) = self.names_to_take(slot, &body) else {
+            return Err(body);
+        };
+        let bytes = body_bytes(&body);
+        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
             return Ok(());
         }
+        let lease_ms = self.cluster.lease_ms();
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
         let waiting = WaitingForNames {
             session,
@@ -152,7 +168,10 @@ impl NodeState {
                 }
                 Then::Serve(body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
-                    self.serve_parked(context, body, out);
+                    // A seal may also create names.
+                    if let Err(body) = self.park_for_names(context, body, out) {
+                        self.serve_parked(context, body, out);
+                    }
                 }
                 Then::Answer(body) => out.push(answer_to(session, seq, body)),
             }

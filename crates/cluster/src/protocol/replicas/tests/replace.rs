@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::protocol::core::drain::IncomingMove;
 
 /// No member has opened anything; counts how often each object is closed to them.
 #[derive(Default)]
@@ -202,6 +203,44 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
         let cluster = pair.nodes[0].cluster.0.as_ref().unwrap();
         assert_eq!(cluster.naming.held().collect::<Vec<_>>(), [""; 0], "in flight");
     }
+}
+
+/// Regression test: one message replaced an object that was just moving here and created another
+/// one. It waited for the move, and then asked for no name: it was refused as taken.
+#[test]
+fn a_seal_that_waited_for_a_move_asks_for_its_new_names() {
+    let mut pair = Pair::new();
+    let start = pair.connect_writer();
+    let item = |name: &str, number: u64| SealItem {
+        name: Some(name.to_owned()),
+        is_replacing: true,
+        ..SealItem::bytes((start + 128 * number, 128), 9)
+    };
+    let first = RequestBody::Seal { items: vec![item("t", 0)] };
+    let Ok(ReplyBody::Sealed(sealed)) = pair.ask(CLIENT.0, first) else { panic!("not sealed") };
+    let b = pair.nodes[1].home().uid().0;
+    pair.nodes[0].drain.record.incoming.push(IncomingMove {
+        origin: (b, 7),
+        from: "b".to_owned(),
+        name: "t".to_owned(),
+        id: sealed[0].clone().ok(),
+        number: 1,
+    });
+    let names: Vec<String> = (0..8).map(|number| format!("new{number}")).collect();
+    let new = names.iter().zip(2..).map(|(name, number)| item(name, number));
+    let items = new.chain([item("t", 1)]).collect();
+    let (request, mut out) = (Request { seq: 7, body: RequestBody::Seal { items } }, Vec::new());
+    pair.nodes[0].handle(CLIENT, request, pair.now_ms, 1, &mut out);
+    let mut later = pair.send(0, out);
+    // As if node b had confirmed the move.
+    pair.nodes[0].drain.record.incoming.clear();
+    (0..50).for_each(|_| later.extend(pair.round()));
+    let sealed = later.iter().find_map(|action| match action {
+        Action::Send { session: CLIENT, reply, .. } => Some(reply.body.clone()),
+        _ => None,
+    });
+    let Some(Ok(ReplyBody::Sealed(sealed))) = sealed else { panic!("{sealed:?}") };
+    assert!(sealed.len() == 9 && sealed.iter().all(Result::is_ok), "{sealed:?}");
 }
 
 /// Regression test: one message sealed two objects in the place of the same one. It was refused, and
