@@ -1,9 +1,9 @@
-//! Barriers and flags over a link that loses questions and answers.
+//! Barriers, flags and waits for names over a link that loses questions and answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod fuzzed;
 
-use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WireError};
+use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WireError, WireTarget};
 use fuzzed::nodes::World;
 
 type Replies = Vec<(usize, Result<ReplyBody, WireError>)>;
@@ -100,4 +100,25 @@ fn a_wait_that_comes_to_nothing_leaves_the_others_of_its_client_alone() {
     // What was given up is not taken for one that waits.
     (NAMES..2 * NAMES).for_each(|number| world.request_of_b(false, ask(number, arrive(60_000))));
     assert_eq!(replies_of(&mut world, 80), []);
+}
+
+/// Regression test: the question for a name was sent once. If it or its answer was lost, the client
+/// waited until its timeout, though the object was there.
+#[test]
+fn a_wait_for_a_name_outlives_lost_questions_and_lost_answers() {
+    for (lost_questions, lost_answers) in [(0, 0), (1, 0), (0, 1), (9, 0)] {
+        let mut world = World::founded();
+        world.replies.clear();
+        (world.lost_questions, world.lost_answers) = (lost_questions, lost_answers);
+        let targets = vec![WireTarget::Name("x".to_owned())];
+        world.request_of_a(RequestBody::Wait { targets, count: 1, timeout_ms: 60_000 });
+        assert_eq!(replies_of(&mut world, 80), []);
+        assert_eq!((world.lost_questions, world.lost_answers), (0, 0), "nothing was lost");
+        world.seal_at_b("x");
+        let replies = replies_of(&mut world, 10);
+        let ready = replies.iter().filter(|(number, _)| *number == 0);
+        let ready: Vec<_> = ready.map(|(_, reply)| reply.clone()).collect();
+        assert_eq!(ready, [Ok(ReplyBody::Ready(vec![true]))]);
+        world.assert_sound();
+    }
 }

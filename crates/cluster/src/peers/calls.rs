@@ -13,7 +13,7 @@ use super::error::{PeerError, shorten};
 use super::event::{PeerAnswer, PeerEvent, RemoteProcess};
 use super::failures::{FailureLog, cause_of_call};
 use super::generated::pb::{Frame, Message, Open, Question};
-use super::limits::{PeerLimits, PeerTimes, Permit, VERSION};
+use super::limits::{AskPlace, PeerLimits, PeerTimes, Permit, VERSION};
 use super::link::{Lane, LiveConnection, PeerLink};
 use super::outbox::{Frames, RemoteSessionOutbox};
 use super::remote_session::{self, RemoteSessionRoom};
@@ -86,9 +86,14 @@ impl PeerClient {
         link: Arc<PeerLink>,
         body: Bytes,
         deadline: Duration,
-        place: Permit,
+        place: AskPlace,
     ) {
+        let mut taken = None;
         let call = async {
+            taken = match place {
+                AskPlace::Taken(permit) => Some(permit),
+                AskPlace::Waiting(_bytes) => Permit::wait(&link.asks).await,
+            };
             let live = link.connection(&self, Lane::Work).await?;
             let (from, incarnation) = (self.from(), self.incarnation());
             let question = Question { version: VERSION, from, incarnation, body };
@@ -106,7 +111,7 @@ impl PeerClient {
             Ok(result) => result,
         };
         let response = PeerEvent::Response { token, result };
-        self.events.push_with(QueuedEvent::Event(response), vec![place]);
+        self.events.push_with(QueuedEvent::Event(response), taken.into_iter().collect());
     }
 
     pub(super) async fn take_remote_session(

@@ -41,6 +41,9 @@ pub(crate) struct PeerLimits {
     pub(crate) messages_max: usize,
     /// Requests in progress from, and to, one peer. Each may hold two bodies of 4 MiB.
     pub(crate) asks_max: usize,
+    /// Bytes of requests to one peer that wait for a place among those in progress, each counted with
+    /// 512 B at least.
+    pub(crate) asks_waiting_bytes_max: usize,
     /// Remote sessions from, and to, one peer: the clients of one node that use memory of another
     /// one. Each may hold 5 MiB, a frame and the bytes not taken.
     pub(crate) remote_sessions_max: usize,
@@ -69,6 +72,7 @@ impl Default for PeerLimits {
             strangers_per_address_max: 64,
             messages_max: 32,
             asks_max: 32,
+            asks_waiting_bytes_max: 4 << 20,
             remote_sessions_max: 64,
             calls_per_second: 5_000,
             remote_session_bytes_max: 1 << 20,
@@ -258,10 +262,25 @@ impl Permit {
         Self::take_many(of, 1)
     }
 
-    fn take_many(of: &Arc<Semaphore>, count: u32) -> Option<Self> {
+    /// Waits for a permit; `None`: there will be none.
+    pub(super) async fn wait(of: &Arc<Semaphore>) -> Option<Self> {
+        let permit = Arc::clone(of).acquire_owned().await.ok();
+        permit.map(|permit| Self(Arc::new(permit)))
+    }
+
+    pub(super) fn take_many(of: &Arc<Semaphore>, count: u32) -> Option<Self> {
         let permits = Arc::clone(of).try_acquire_many_owned(count).ok();
         permits.map(|permits| Self(Arc::new(permits)))
     }
+}
+
+/// Place of a question to a peer.
+#[derive(Debug)]
+pub(super) enum AskPlace {
+    /// Among those in progress.
+    Taken(Permit),
+    /// Its bytes in the queue for one.
+    Waiting(Permit),
 }
 
 #[cfg(test)]

@@ -71,6 +71,8 @@ pub(super) struct PeerLink {
     pub(super) address: PeerAddress,
     pub(super) messages: Arc<Semaphore>,
     pub(super) asks: Arc<Semaphore>,
+    /// Bytes of requests that wait for a place.
+    pub(super) asks_waiting: Arc<Semaphore>,
     pub(super) remote_sessions: Arc<Semaphore>,
     /// Whether messages arrive.
     pub(super) delivery: Delivery,
@@ -83,6 +85,7 @@ impl PeerLink {
             address,
             messages: Arc::new(Semaphore::new(limits.messages_max)),
             asks: Arc::new(Semaphore::new(limits.asks_max)),
+            asks_waiting: Arc::new(Semaphore::new(limits.asks_waiting_bytes_max)),
             remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             delivery: Delivery::default(),
             lanes: Default::default(),

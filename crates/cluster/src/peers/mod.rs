@@ -52,7 +52,7 @@ use backlog::{EventQueue, QueuedEvent};
 use calls::PeerClient;
 use etcd::Etcd;
 use failures::FailureLog;
-use limits::{ASK_BYTES_MAX, MESSAGE_BYTES_MAX, Permit};
+use limits::{ASK_BYTES_MAX, AskPlace, MESSAGE_BYTES_MAX, Permit};
 use link::PeerLink;
 use outbox::RemoteSessionOutbox;
 use tls::Tls;
@@ -62,6 +62,9 @@ const LINKS_MAX: usize = 1024;
 
 /// Limit on threads that wait for the machine's name resolver, which has no deadline.
 const RESOLVERS_MAX: usize = 4;
+
+/// Cost of a request that waits beside its body: a task, the deadline and the place.
+const WAITING_ASK_BYTES_MIN: usize = 512;
 
 /// State of requests and remote sessions on the event loop's side.
 #[derive(Debug, Default)]
@@ -230,11 +233,11 @@ impl Peers {
     }
 
     /// Sends a request to another node. The answer arrives as [`PeerEvent::Response`] with the
-    /// token.
+    /// token. While too many are in progress to this peer it waits, for its deadline at most.
     ///
     /// # Errors
     ///
-    /// The request is too long, or too many are in progress to this peer. Then there is no event.
+    /// The request is too long, or too many wait already. Then there is no event.
     pub(crate) fn ask(
         &self,
         token: u64,
@@ -246,8 +249,13 @@ impl Peers {
             return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
         }
         let link = self.link(address);
-        let place = Permit::take(&link.asks)
-            .ok_or(PeerError::Busy { what: "questions", max: self.client.limits.asks_max })?;
+        let wait = || {
+            let bytes = u32::try_from(body.len().max(WAITING_ASK_BYTES_MIN)).unwrap_or(u32::MAX);
+            Permit::take_many(&link.asks_waiting, bytes).map(AskPlace::Waiting)
+        };
+        let place = Permit::take(&link.asks).map(AskPlace::Taken).or_else(wait);
+        let busy = PeerError::Busy { what: "questions", max: self.client.limits.asks_max };
+        let place = place.ok_or(busy)?;
         self.runtime.spawn(Arc::clone(&self.client).ask(token, link, body, deadline, place));
         Ok(())
     }

@@ -249,6 +249,8 @@ impl NodeState {
         if let Some(cluster) = &self.cluster.0 {
             names.extend(cluster.parked.names().cloned());
         }
+        let replacements = self.replicas.replacements.values();
+        names.extend(replacements.flat_map(|one| one.seal.granted.iter().cloned()));
         names
     }
 

@@ -15,7 +15,7 @@ use super::core::reclaim::reclaim;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
 use super::limits::check_lists;
-use super::replicas::{FetchKey, FetchWaiter, ImportAsk, wish_of};
+use super::replicas::{FetchKey, FetchWaiter, ImportAsk, ReplacingSeal, wish_of};
 use super::spill_job::SpillDone;
 use super::state::NodeState;
 
@@ -364,7 +364,8 @@ impl NodeState {
                 return self.delete_anywhere(context, &targets, out);
             }
             RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
-                return self.seal_in_places(context, items, out);
+                let seal = ReplacingSeal { context, items, granted: Vec::new() };
+                return self.seal_in_places(seal, out);
             }
             RequestBody::Seal { items } => self.seal_all(slot, items, now_ms, out),
             RequestBody::Cancel { seq: earlier } => {

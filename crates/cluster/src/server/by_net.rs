@@ -17,10 +17,10 @@ const LEASE_GRAIN_NS: u64 = 20 * NS_IN_MS;
 impl Server {
     /// Handles a limited number of events of the network fabric in one turn.
     pub(super) fn take_net_events(&mut self, actions: &mut Vec<Action>) {
-        let now_ms = self.now_ms();
         let Some(net) = &self.net else { return };
         let (events, has_more) = net.events();
         for event in events {
+            let now_ms = self.now_ms();
             self.state.net_event(event, now_ms, actions);
         }
         self.has_net_events = has_more;

@@ -96,8 +96,9 @@ impl Server {
         actions: &mut Vec<Action>,
     ) {
         let wall_ns = wall_clock_ns();
-        let now_ms = self.now_ms();
         for request in requests {
+            // The requests before it can have taken longer than a lease.
+            let now_ms = self.now_ms();
             let kind = request.body.kind();
             let _span = tracing::debug_span!("request", session = session.0, kind).entered();
             self.audit_request(session, &request);

@@ -69,7 +69,14 @@ impl NodeState {
                 // Not mapped again yet, but its clients' children may map it.
                 _ => Answer::No(format!("region {region_uid:#x} is not mapped")),
             }),
-            Question::Await { names } => Some(self.await_for(from, names)),
+            Question::Await { names } => Some(self.await_for(from, names, out)),
+            Question::StillAwaited { names } if names.len() > NAMES_MAX => {
+                Some(Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len())))
+            }
+            Question::StillAwaited { names } => {
+                let is_awaited = |name: &String| self.waits.is_awaited(name);
+                Some(Answer::Has(names.iter().map(is_awaited).collect()))
+            }
             Question::Sealed { names } => {
                 self.sealed_elsewhere(from, &names, out);
                 Some(Answer::Done)
@@ -115,6 +122,7 @@ impl NodeState {
             }
             Question::Restarted { life } => {
                 let node = from.to_owned();
+                self.await_all_at(&node, out);
                 out.push(Action::Net(NetAction::EndReads { node, incarnation, life }));
                 Some(Answer::Done)
             }

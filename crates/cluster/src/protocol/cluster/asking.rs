@@ -34,6 +34,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        self.heed_lease(now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
@@ -60,8 +61,11 @@ impl NodeState {
             (PendingQuestion::Family(slot), _) => self.on_family_response(slot, None, now_ms),
             (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
             (PendingQuestion::Clean(slot), _) => self.cluster.clean_later(slot, now_ms),
-            (PendingQuestion::Await(node), Ok(Answer::Sealed(names))) => {
-                self.sealed_elsewhere(&node, &names, out);
+            (PendingQuestion::Await(question), answer) => {
+                self.on_await_response(question, answer, now_ms, out);
+            }
+            (PendingQuestion::StillAwaited(question), answer) => {
+                self.cluster.on_still_awaited(&question, answer, out);
             }
             (PendingQuestion::Has { lookup, node }, answer) => {
                 self.cluster.on_lookup_response(lookup, &node, answer, out);
@@ -146,7 +150,6 @@ impl NodeState {
             (
                 PendingQuestion::Naming
                 | PendingQuestion::Notification { .. }
-                | PendingQuestion::Await(_)
                 | PendingQuestion::Sync(_),
                 _,
             ) => {}

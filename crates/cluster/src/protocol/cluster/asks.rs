@@ -4,7 +4,7 @@ use farrow_store::{ClientSlot, RemoteClient};
 
 use super::action::PeerAction;
 use super::pending::PendingQuestion;
-use super::questions::{NAMES_MAX, Question};
+use super::questions::Question;
 use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use crate::protocol::action::Action;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
@@ -125,29 +125,5 @@ impl OptionalCluster {
     ) -> bool {
         let about = PendingQuestion::Delete { node: node.to_owned(), which };
         self.ask_node(node, &question, about, out)
-    }
-
-    /// Notes full names that clients of this node began to wait for.
-    pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.0 else {
-            return;
-        };
-        cluster.awaited.by_own.extend(names.iter().cloned());
-        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
-        for node in nodes {
-            self.await_at(&node, names.to_vec(), out);
-        }
-    }
-
-    pub(in crate::protocol) fn await_at(
-        &mut self,
-        node: &str,
-        names: Vec<String>,
-        out: &mut Vec<Action>,
-    ) {
-        for names in names.chunks(NAMES_MAX) {
-            let question = Question::Await { names: names.to_vec() };
-            self.ask_node(node, &question, PendingQuestion::Await(node.to_owned()), out);
-        }
     }
 }

@@ -124,16 +124,18 @@ impl NodeState {
     }
 
     /// Announces to the members that this daemon follows an earlier one, once it is one of them:
-    /// what that one read of their objects has ended, and so may have replicas of its own.
+    /// what that one read of their objects has ended, and so may have replicas of its own. Names that
+    /// they had it report are unknown here.
     pub(super) fn announce_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &self.cluster.0 else { return };
+        let Some(cluster) = &mut self.cluster.0 else { return };
         let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
         let mut members = view.members.iter();
         if members.any(|one| one.name == *own && one.incarnation == incarnation) {
             let others = view.members.iter().filter(|one| one.name != *own);
             let others = others.map(|one| (one.name.to_string(), one.incarnation.0));
             let others: Vec<(String, u64)> = others.collect();
-            if std::mem::take(&mut self.replicas.is_restarted) {
+            let is_restarted = std::mem::take(&mut cluster.is_restarted);
+            if is_restarted {
                 let life = self.home.life();
                 for (node, _) in &others {
                     self.cluster.notify(node, Question::Restarted { life }, now_ms, out);

@@ -8,12 +8,13 @@ use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Outp
 
 use super::action::PeerAction;
 use super::agreement::{Agreement, Outcome};
+use super::awaited::Awaited;
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::offer::{continued_info, info_of};
 use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
-use super::waiting::{Awaited, Lookups, Parked};
+use super::waiting::{Lookups, Parked};
 use crate::protocol::action::Action;
 use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
@@ -72,6 +73,7 @@ impl NodeState {
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
             unacknowledged: Vec::new(),
+            is_restarted: self.home.life() > 1,
             has_news: true,
             has_left: false,
             options,
@@ -127,6 +129,7 @@ impl NodeState {
         self.tick_names(now_ms, out);
         self.watch_remote_clients(now_ms, out);
         self.notify_again(now_ms, out);
+        self.await_again(now_ms, out);
         self.ask_by_net(now_ms, out);
         self.ask_for_room(now_ms, out);
         self.notify_members();
@@ -218,7 +221,8 @@ impl NodeState {
             Output::View(view) => self.view_installed(view, now_ms, out),
             Output::Reach { number, state } => {
                 cluster.has_news = true;
-                let found = cluster.peers.values_mut();
+                // A lost node may have had the number earlier, and returns with a view only.
+                let found = cluster.peers.values_mut().filter(|one| !one.is_lost());
                 for one in found.filter(|one| one.member.number == number) {
                     one.set_reach(state);
                 }

@@ -3,7 +3,7 @@
 //! The state machines of membership and naming decide. This module connects them to the store and
 //! to the requests of clients. Messages to other nodes are [`PeerAction`]s.
 //!
-//! `state` is the state, made of the parts `agreement`, `peer`, `waiting`, `watched` and
+//! `state` is the state, made of the parts `agreement`, `awaited`, `peer`, `waiting`, `watched` and
 //! `not_joined`. The other files handle events and requests.
 
 mod action;
@@ -11,6 +11,7 @@ mod agreement;
 mod answering;
 mod asking;
 mod asks;
+mod awaited;
 mod by_net;
 mod claims;
 mod costs;

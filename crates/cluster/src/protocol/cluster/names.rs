@@ -19,6 +19,7 @@ use crate::protocol::action::answer_to;
 use crate::protocol::buffered::body_bytes;
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
+use crate::protocol::replicas::ReplacingSeal;
 use crate::protocol::rights::namespace_in;
 use crate::protocol::state::NodeState;
 
@@ -37,45 +38,61 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), RequestBody> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        if self.cluster.0.is_none() {
-            return Err(body);
-        }
-        let names_in_debt = self.names_in_debt(slot, &body);
-        let is_in_debt = names_in_debt.is_some();
-        let Some(names) = names_in_debt.or_else(|| self.names_to_take(slot, &body)) else {
-            return Err(body);
+        let Some(names) = self.names_in_debt(slot, &body) else {
+            return self.park_for_names(context, body, out);
         };
-        let Some(cluster) = &mut self.cluster.0 else {
-            return Err(body);
-        };
-        if cluster.parked.count() >= PARKED_MAX {
-            let error = WireError::TooMany {
-                what: "requests that wait for names".to_owned(),
-                max: PARKED_MAX as u64,
-            };
-            out.push(answer_to(session, seq, Err(error)));
-            return Ok(());
-        }
-        let lease_ms = cluster.options.lease_ms;
         let bytes = body_bytes(&body);
-        if let Err(error) = self.check_waiting(session, bytes + names_bytes(&names)) {
-            out.push(answer_to(session, seq, Err(error)));
+        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
             return Ok(());
         }
-        if is_in_debt {
-            // An authority that is silent for a lease is excluded, and the next one knows nothing.
-            // An old home that is restarted needs longer, and a replacement is not served before.
-            let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
-            let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(leases));
-            let then = Then::Serve(body);
-            names.iter().for_each(|name| self.ask_if_removed(name, out));
-            let release =
-                PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
-            if let Some(cluster) = &mut self.cluster.0 {
-                cluster.parked.indebted.push(release);
-            }
+        // An authority that is silent for a lease is excluded, and the next one knows nothing. An old
+        // home that is restarted needs longer, and a replacement is not served before.
+        let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
+        let deadline_ms = now_ms.saturating_add(self.cluster.lease_ms().saturating_mul(leases));
+        let then = Then::Serve(body);
+        names.iter().for_each(|name| self.ask_if_removed(name, out));
+        let release = PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
+        if let Some(cluster) = &mut self.cluster.0 {
+            cluster.parked.indebted.push(release);
+        }
+        Ok(())
+    }
+
+    /// Whether one more request of so many bytes may wait for names; otherwise it is refused.
+    fn has_place_to_park(
+        &mut self,
+        context: RequestContext,
+        bytes: usize,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let parked = self.cluster.0.as_ref().map_or(0, |cluster| cluster.parked.count());
+        let checked = if parked >= PARKED_MAX {
+            let what = "requests that wait for names".to_owned();
+            Err(WireError::TooMany { what, max: PARKED_MAX as u64 })
+        } else {
+            self.check_waiting(context.session, bytes)
+        };
+        checked
+            .map_err(|error| out.push(answer_to(context.session, context.seq, Err(error))))
+            .is_ok()
+    }
+
+    /// As [`Self::park`], of a request that need not wait to free names.
+    fn park_for_names(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<(), RequestBody> {
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let Some(names) = self.names_to_take(slot, &body) else {
+            return Err(body);
+        };
+        let bytes = body_bytes(&body);
+        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
             return Ok(());
         }
+        let lease_ms = self.cluster.lease_ms();
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
         let waiting = WaitingForNames {
             session,
@@ -151,7 +168,10 @@ impl NodeState {
                 }
                 Then::Serve(body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
-                    self.serve_parked(context, body, out);
+                    // A seal may also create names.
+                    if let Err(body) = self.park_for_names(context, body, out) {
+                        self.serve_parked(context, body, out);
+                    }
                 }
                 Then::Answer(body) => out.push(answer_to(session, seq, body)),
             }
@@ -285,30 +305,63 @@ impl NodeState {
         let refused: BTreeMap<&str, &NameRefusal> = (waiting.names.iter().zip(results))
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();
-        let is_there = self.clients.is_of(waiting.session, waiting.slot) && !waiting.is_cancelled;
-        let body = is_there.then(|| self.serve_granted(&waiting, &refused, now_ms, out));
-        self.settle(granted.clone());
-        if let Some(body) = body {
-            self.answer_granted(&waiting, granted, body, now_ms, out);
+        let WaitingForNames { session, slot, seq, body, is_cancelled, .. } = waiting;
+        if is_cancelled || !self.clients.is_of(session, slot) {
+            return self.settle(granted);
         }
+        let context = RequestContext { session, slot, seq, now_ms };
+        match body {
+            RequestBody::Seal { items } if refused.is_empty() => {
+                self.seal_granted(ReplacingSeal { context, items, granted }, out);
+            }
+            body => {
+                let body = self.serve_granted(slot, body, &refused);
+                self.settle(granted.clone());
+                self.answer_granted(context, granted, body, out);
+            }
+        }
+    }
+
+    /// Serves a seal with the names that were granted for it. If it replaces objects of which other
+    /// nodes have replicas, it is served once these are dropped, and its names stay in flight.
+    pub(in crate::protocol) fn seal_granted(&mut self, seal: ReplacingSeal, out: &mut Vec<Action>) {
+        let (context, granted) = (seal.context, seal.granted.clone());
+        let checked = self.check_writer(context.slot).and_then(|()| self.check_granted(&granted));
+        let sealed = checked.and_then(|()| self.seal_in_places(seal, out));
+        let Some(body) = sealed.transpose() else {
+            return;
+        };
+        self.settle(granted.clone());
+        self.answer_granted(context, granted, body, out);
+    }
+
+    /// Checks that granted names are still this node's: its lease may have ended while their seal
+    /// waited for replicas.
+    fn check_granted(&self, granted: &[String]) -> Result<(), WireError> {
+        let is_lost = |name: &&String| {
+            self.cluster.check_held(name).is_err() && !self.home.has_name(name).unwrap_or(true)
+        };
+        granted
+            .iter()
+            .find(is_lost)
+            .map_or(Ok(()), |name| Err(self.cluster.refusal_error(name, &NameRefusal::NoLease)))
     }
 
     /// Answers a request, at once if it used all granted names. Unused names must be free when it
     /// is answered.
     fn answer_granted(
         &mut self,
-        waiting: &WaitingForNames,
+        context: RequestContext,
         mut granted: Vec<String>,
         body: Result<ReplyBody, WireError>,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let RequestContext { session, slot, seq, now_ms } = context;
         let Some(Cluster { naming, parked, options, .. }) = self.cluster.0.as_deref_mut() else {
-            return;
+            return out.push(answer_to(session, seq, body));
         };
         // A name with an object is taken, whatever its authority assumes.
         granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
-        let WaitingForNames { session, slot, seq, .. } = *waiting;
         if granted.is_empty() {
             return out.push(answer_to(session, seq, body));
         }
@@ -322,39 +375,34 @@ impl NodeState {
 
     fn serve_granted(
         &mut self,
-        waiting: &WaitingForNames,
+        slot: ClientSlot,
+        body: RequestBody,
         refused: &BTreeMap<&str, &NameRefusal>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
         let errors =
             refused.iter().map(|(name, why)| (*name, self.cluster.refusal_error(name, why)));
         let errors: BTreeMap<&str, WireError> = errors.collect();
-        let slot = waiting.slot;
-        match &waiting.body {
-            RequestBody::Seal { items } if !errors.is_empty() => {
+        match body {
+            RequestBody::Seal { items } => {
                 // If one name is refused, no object is sealed.
                 let error = errors.into_values().next().unwrap_or(WireError::Closing);
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
             // Names are renewed one by one: those that are not held are skipped.
-            RequestBody::Renew { names, are_all } => self.renew(slot, names, *are_all),
-            body => {
+            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all),
+            RequestBody::Reserve { names } => {
                 if let Some(error) = errors.into_values().next() {
                     return Err(error);
                 }
-                self.check_right(slot, body)?;
-                match body {
-                    RequestBody::Seal { items } => self.seal_all(slot, items.clone(), now_ms, out),
-                    RequestBody::Reserve { names } => self.reserve(slot, names),
-                    _ => Err(WireError::Invalid("a request that takes no name".into())),
-                }
+                self.check_writer(slot)?;
+                self.reserve(slot, &names)
             }
+            _ => Err(WireError::Invalid("a request that takes no name".into())),
         }
     }
 
     /// Settles granted names: reserved ones stay in flight, the others are sealed, or free again.
-    fn settle(&mut self, granted: Vec<String>) {
+    pub(in crate::protocol) fn settle(&mut self, granted: Vec<String>) {
         let home = &self.home;
         let Some(cluster) = &mut self.cluster.0 else {
             return;

@@ -29,8 +29,11 @@ impl NodeState {
                 let incarnation = peer.member.incarnation.0;
                 ended.push((name.clone(), incarnation, true));
             }
+            // A view forgets former members whose numbers it needs, and a new cluster all of them.
             let mut former = view.former.iter();
-            peer.has_left = former.any(|one| one.name == peer.member.name && one.has_left);
+            let former = former.find(|one| one.name == peer.member.name);
+            let is_member = view.named(&peer.member.name).is_some();
+            peer.has_left = !is_member && former.map_or(peer.has_left, |one| one.has_left);
         }
         for member in &view.members {
             if member.name == cluster.options.name {
@@ -73,6 +76,7 @@ impl NodeState {
             let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
             cluster.peers.remove(&name);
         }
+        cluster.awaited.forget_nodes(&lost);
         self.lives_ended(ended, now_ms, out);
         self.announce_new_life_to(&view, now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {

@@ -3,6 +3,7 @@
 use farrow_membership::Epoch;
 use farrow_store::ClientSlot;
 
+use super::awaited::{AwaitQuestion, SweepQuestion};
 use super::hint_table::HintFor;
 use super::questions::Question;
 use crate::protocol::core::drain::DrainNotice;
@@ -30,7 +31,9 @@ pub(in crate::protocol) enum PendingQuestion {
     /// The cache lines that a client of another machine left.
     Clean(ClientSlot),
     /// Names that clients wait for.
-    Await(String),
+    Await(AwaitQuestion),
+    /// Which names a node still waits for.
+    StillAwaited(SweepQuestion),
     /// Whether a node whose memory is not mapped has a name.
     Has {
         /// The lookup.

@@ -353,7 +353,9 @@ impl OptionalCluster {
         let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
         let live = cluster.peers.values().filter(|one| !one.is_lost());
         let room = live.filter_map(|one| one.cost.ask_at_ms()).min();
-        let all = [membership, naming, parked, watched, dirty, unacknowledged, by_net, room];
+        let awaited = cluster.awaited.next_deadline_ms();
+        let all =
+            [membership, naming, parked, watched, dirty, unacknowledged, by_net, room, awaited];
         all.into_iter().flatten().min()
     }
 

@@ -103,11 +103,17 @@ pub enum Question {
         /// Number of the move.
         number: u64,
     },
-    /// My daemon follows another one, which has ended: so have its reads of your objects. An earlier
-    /// version answers `No`.
+    /// My daemon follows another one, which has ended: so have its reads of your objects, and it does
+    /// not know the names that you wait for. An earlier version answers `No`.
     Restarted {
         /// How often a daemon opened my region.
         life: u64,
+    },
+    /// You asked me to report these full names once they are sealed: for which of them do clients of
+    /// yours still wait? Answered by `Has`. An earlier version answers `No`.
+    StillAwaited {
+        /// At most `NAMES_MAX`.
+        names: Vec<String>,
     },
 }
 
@@ -122,7 +128,7 @@ pub enum Answer {
     Sealed(Vec<String>),
     /// The question is malformed, exceeds a limit or is rejected.
     No(String),
-    /// To `Has`: for each name whether an object has it.
+    /// To `Has`: for each name whether an object has it. To `StillAwaited`: whether clients wait for it.
     Has(Vec<bool>),
     /// To `SyncQuestion::HandOver`: full names with their state. An empty list ends the transfer.
     HandedOver(Vec<(String, NameState)>),

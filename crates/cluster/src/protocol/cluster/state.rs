@@ -6,12 +6,13 @@ use farrow_membership::naming::Naming;
 use farrow_store::ClientSlot;
 
 use super::agreement::Agreement;
+use super::awaited::Awaited;
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
 use super::options::ClusterOptions;
 use super::peer::PeerNode;
 use super::pending::{PendingNotification, PendingQuestion};
-use super::waiting::{Awaited, Lookups, Parked};
+use super::waiting::{Lookups, Parked};
 use super::watched::{Dirty, Watched};
 
 /// Limit of the time for a question to another node, in leases: the facts in question do not change
@@ -44,6 +45,9 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
     /// Notifications that other nodes have not received.
     pub(in crate::protocol) unacknowledged: Vec<PendingNotification>,
+    /// An earlier daemon read from members and noted names for them, and they were not told that it
+    /// has ended.
+    pub(super) is_restarted: bool,
     /// Whether clients must be informed of a change.
     pub(in crate::protocol) has_news: bool,
     /// Whether the others know that this node leaves.

@@ -25,6 +25,8 @@ use crate::protocol::{
 };
 
 mod cut_off;
+mod numbers;
+mod waits;
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
@@ -173,7 +175,8 @@ impl World {
                 base: 0,
                 ways: Vec::new(),
             },
-            incarnation: 5,
+            // Later daemons of a life number their requests from a later time.
+            incarnation: 4 + self.nodes[number].home().life(),
             seed: 7 + number as u64,
         };
         let mut out = Vec::new();

@@ -149,12 +149,3 @@ impl Lookups {
         self.all.len() < before
     }
 }
-
-/// Names that clients wait for.
-#[derive(Debug, Default)]
-pub(in crate::protocol) struct Awaited {
-    /// Names that clients of other nodes wait for, and the nodes to notify.
-    pub(in crate::protocol) by_others: BTreeMap<String, BTreeSet<String>>,
-    /// Names that clients of this node wait for.
-    pub(in crate::protocol) by_own: BTreeSet<String>,
-}

@@ -2,33 +2,123 @@
 
 use farrow_wire::Rights;
 
-use super::questions::NAMES_MAX;
-use super::questions::{Answer, Question};
+use super::awaited::{AWAITED_MAX, AwaitQuestion, SweepQuestion};
+use super::pending::PendingQuestion;
+use super::questions::{Answer, NAMES_MAX, Question};
+use super::state::OptionalCluster;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::core::waits::Wait;
 use crate::protocol::state::NodeState;
 
-/// Limit of names that one other node may wait for.
-const AWAITED_MAX: usize = 65_536;
+/// Pause before a node that did not answer is asked for names again.
+const AGAIN_MS: u64 = 100;
 
-impl NodeState {
-    /// Sends the awaited names to all nodes, also to those that joined.
-    pub(super) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
-        let waits = &self.waits;
-        let Some(cluster) = &mut self.cluster.0 else {
-            return;
-        };
-        cluster.awaited.by_own.retain(|name| waits.is_awaited(name));
-        let nodes: Vec<String> = cluster.peers.keys().cloned().collect();
-        let names: Vec<String> = cluster.awaited.by_own.iter().cloned().collect();
-        for node in nodes {
-            self.cluster.await_at(&node, names.clone(), out);
+impl OptionalCluster {
+    /// Asks all members to report full names that clients of this node began to wait for.
+    pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
+        for node in self.live_peers() {
+            self.await_at(&node, names.iter().cloned(), out);
         }
     }
 
+    fn await_at(
+        &mut self,
+        node: &str,
+        names: impl IntoIterator<Item = String>,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(cluster) = &mut self.0 {
+            cluster.awaited.queue(node, names);
+            self.ask_for_awaited(node, out);
+        }
+    }
+
+    fn ask_for_awaited(&mut self, node: &str, out: &mut Vec<Action>) {
+        let question = self.0.as_mut().and_then(|cluster| cluster.awaited.next_question(node));
+        let Some(question) = question else { return };
+        let names = question.names.clone();
+        self.ask_node(node, &Question::Await { names }, PendingQuestion::Await(question), out);
+    }
+
+    fn ask_if_still_awaited(&mut self, question: SweepQuestion, out: &mut Vec<Action>) {
+        let (node, names) = (question.node.clone(), question.names.clone());
+        let about = PendingQuestion::StillAwaited(question);
+        self.ask_node(&node, &Question::StillAwaited { names }, about, out);
+    }
+
+    /// Handles the answer of a node, which of its names it still waits for.
+    pub(super) fn on_still_awaited(
+        &mut self,
+        question: &SweepQuestion,
+        answer: Result<Answer, String>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.0 else { return };
+        let next = match answer {
+            Ok(Answer::Has(still)) => cluster.awaited.swept(question, &still),
+            _ => {
+                cluster.awaited.end_sweep(&question.node);
+                None
+            }
+        };
+        if let Some(next) = next {
+            self.ask_if_still_awaited(next, out);
+        }
+    }
+}
+
+impl NodeState {
+    /// Sends the awaited names to all members, also to those that joined.
+    pub(super) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
+        if let Some(cluster) = &mut self.cluster.0 {
+            cluster.awaited.forget_queues();
+        }
+        for node in self.cluster.live_peers() {
+            self.await_all_at(&node, out);
+        }
+    }
+
+    /// Sends the awaited names to a member that does not know them, or not any more.
+    pub(super) fn await_all_at(&mut self, node: &str, out: &mut Vec<Action>) {
+        self.cluster.await_at(node, self.waits.names().cloned(), out);
+    }
+
+    /// Sends awaited names again to members that did not answer.
+    pub(super) fn await_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { cluster, waits, .. } = self;
+        let Some(state) = &mut cluster.0 else { return };
+        let due = state.awaited.due(now_ms, |name| waits.is_awaited(name));
+        due.iter().for_each(|node| cluster.ask_for_awaited(node, out));
+    }
+
+    /// Handles the answer of a member that was asked for names.
+    pub(super) fn on_await_response(
+        &mut self,
+        question: AwaitQuestion,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster.0 else { return };
+        if let Ok(Answer::Sealed(sealed)) = answer {
+            cluster.awaited.answered(&question, None);
+            self.sealed_elsewhere(&question.node, &sealed, out);
+        } else {
+            let names = question.names.iter().filter(|name| self.waits.is_awaited(name));
+            let again = (now_ms.saturating_add(AGAIN_MS), names.cloned().collect());
+            cluster.awaited.answered(&question, Some(again));
+        }
+        self.cluster.ask_for_awaited(&question.node, out);
+    }
+
     /// Notes the names that another node waits for.
-    pub(super) fn await_for(&mut self, node: &str, names: Vec<String>) -> Answer {
+    pub(super) fn await_for(
+        &mut self,
+        node: &str,
+        names: Vec<String>,
+        out: &mut Vec<Action>,
+    ) -> Answer {
         if names.len() > NAMES_MAX {
             return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
         }
@@ -39,15 +129,16 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return Answer::Sealed(sealed);
         };
-        let waiting = cluster.awaited.by_others.values();
-        let waiting = waiting.filter(|nodes| nodes.contains(node)).count();
-        if waiting + missing.len() > AWAITED_MAX {
-            return Answer::No(format!("{waiting} names are waited for, {AWAITED_MAX} at most"));
+        let added = cluster.awaited.add(node, missing);
+        if let Some(question) = cluster.awaited.begin_sweep(node) {
+            self.cluster.ask_if_still_awaited(question, out);
         }
-        for name in missing {
-            cluster.awaited.by_others.entry(name).or_default().insert(node.to_owned());
+        match added {
+            Ok(()) => Answer::Sealed(sealed),
+            Err(waiting) => {
+                Answer::No(format!("{waiting} names are waited for, {AWAITED_MAX} at most"))
+            }
         }
-        Answer::Sealed(sealed)
     }
 
     /// Notifies other nodes of a full name that was sealed here.
@@ -60,10 +151,7 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
-        let Some(nodes) = cluster.awaited.by_others.remove(name) else {
-            return;
-        };
-        for node in nodes {
+        for node in cluster.awaited.take(name) {
             if !self.rules.may(&node, Rights::READ, name) {
                 continue;
             }
@@ -80,9 +168,6 @@ impl NodeState {
         for name in names.iter().take(NAMES_MAX) {
             // The claim is not verified: a client that is woken without cause waits again.
             tracing::debug!(node, name, "sealed elsewhere");
-            if let Some(cluster) = &mut self.cluster.0 {
-                cluster.awaited.by_own.remove(name);
-            }
             match &unreachable {
                 None => self.waits.sealed(name),
                 // No client here can read the object, so the wait fails.

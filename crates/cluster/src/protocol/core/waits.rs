@@ -74,6 +74,11 @@ impl Waits {
         self.by_name.contains_key(name)
     }
 
+    /// The names that requests wait for.
+    pub(in crate::protocol) fn names(&self) -> impl Iterator<Item = &String> {
+        self.by_name.keys()
+    }
+
     /// Adds a wait.
     pub(in crate::protocol) fn add(&mut self, wait: Wait) {
         let id = self.next;

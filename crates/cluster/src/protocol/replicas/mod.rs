@@ -47,7 +47,7 @@ use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
 pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, wish_of};
-pub(super) use withdrawals::{DeleteOrigin, Withdrawal};
+pub(super) use withdrawals::{DeleteOrigin, ReplacingSeal, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this
 /// one. The record is in the region, so that the next incarnation finds it.
@@ -66,7 +66,6 @@ impl NodeState {
         self.replicas.bytes_max = bytes_max;
         // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
-        self.replicas.is_restarted = self.home.life() > 1;
         self.replicas.publish_rules(&self.rules, &self.home);
     }
 
@@ -84,6 +83,7 @@ impl NodeState {
     /// Handles an event of the network fabric.
     pub(crate) fn net_event(&mut self, event: NetEvent, now_ms: u64, out: &mut Vec<Action>) {
         self.residency.set_now(now_ms);
+        self.heed_lease(now_ms, out);
         match event {
             NetEvent::Opened { token, node, result } => {
                 self.opened_elsewhere(token, &node, result, now_ms, out);

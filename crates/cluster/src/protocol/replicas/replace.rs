@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use farrow_store::ObjectId;
-use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError, WireTarget};
+use farrow_wire::{ReplyBody, SealItem, WireError, WireTarget};
 
-use super::withdrawals::{DeleteOrigin, PendingReplacement, Withdrawal};
+use super::withdrawals::{DeleteOrigin, PendingReplacement, ReplacingSeal, Withdrawal};
 use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
 use crate::protocol::limits::check_limit;
@@ -16,16 +16,19 @@ use crate::protocol::state::NodeState;
 const REPLACEMENTS_MAX: usize = 64;
 
 impl NodeState {
-    /// Seals objects, some of which replace others. Returns `None` if the answer follows later.
+    /// Seals objects, some of which replace others. Returns `None` if the answer follows later:
+    /// names that were granted for them are settled then.
     pub(in crate::protocol) fn seal_in_places(
         &mut self,
-        context: RequestContext,
-        items: Vec<SealItem>,
+        seal: ReplacingSeal,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let RequestContext { slot, now_ms, .. } = context;
+        let RequestContext { slot, now_ms, .. } = seal.context;
         // All errors come first: an object that is closed to other nodes has to be reopened.
-        let names = self.names_to_replace(context, &items)?;
+        let names = self.names_to_replace(seal.context, &seal.items)?;
+        if names.is_empty() {
+            return self.seal_all(slot, seal.items, now_ms, out).map(Some);
+        }
         let waiting = self.replicas.replacements.len();
         check_limit("seals that wait for replicas", waiting + 1, REPLACEMENTS_MAX)?;
         let number = self.replicas.token();
@@ -43,11 +46,11 @@ impl NodeState {
             }
         }
         if left > 0 {
-            let pending = PendingReplacement { context, items, left, ids };
+            let pending = PendingReplacement { seal, left, ids };
             self.replicas.replacements.insert(number, pending);
             return Ok(None);
         }
-        let sealed = self.seal_all(slot, items, now_ms, out);
+        let sealed = self.seal_all(slot, seal.items, now_ms, out);
         self.reopen(&ids);
         sealed.map(Some)
     }
@@ -86,14 +89,16 @@ impl NodeState {
         if pending.left > 0 {
             return;
         }
-        let Some(PendingReplacement { context, items, ids, .. }) =
+        let Some(PendingReplacement { mut seal, ids, .. }) =
             self.replicas.replacements.remove(&number)
         else {
             return;
         };
-        if self.clients.is_of(context.session, context.slot) {
-            let context = RequestContext { now_ms, ..context };
-            self.serve(context, RequestBody::Seal { items }, out);
+        if self.clients.is_of(seal.context.session, seal.context.slot) {
+            seal.context.now_ms = now_ms;
+            self.seal_granted(seal, out);
+        } else {
+            self.settle(seal.granted);
         }
         // Where nothing was sealed the old objects are there as before.
         self.reopen(&ids);

@@ -58,8 +58,6 @@ pub(in crate::protocol) struct Replicas {
     /// Members may have replicas from an earlier incarnation of this node, and none was notified
     /// yet.
     pub(in crate::protocol) is_new_life: bool,
-    /// An earlier daemon may have read from members, and they were not notified that it has ended.
-    pub(in crate::protocol) is_restarted: bool,
     pub(in crate::protocol) leaving: BTreeMap<ObjectId, Leaving>,
     pub(in crate::protocol) withdrawals: Vec<Withdrawal>,
     /// Clients that wait for pages of lists.
@@ -216,7 +214,10 @@ impl Replicas {
         let forwarded = std::mem::take(&mut self.forwarded).into_values();
         all.extend(forwarded.map(|one| (one.waiter.session, one.waiter.seq)));
         let replacements = std::mem::take(&mut self.replacements).into_values();
-        all.extend(replacements.map(|one| (one.context.session, one.context.seq)));
+        all.extend(replacements.map(|one| {
+            let context = one.seal.context;
+            (context.session, context.seq)
+        }));
         let listings = std::mem::take(&mut self.listings).into_values();
         all.extend(listings.map(|one| (one.session, one.seq)));
         all.extend(self.lazy.drain());

@@ -5,16 +5,18 @@
 //! * `costs`: what nodes measure of each other.
 //! * `imports`: objects that clients of another node put.
 //! * `lazy`: objects whose pages are brought as clients read them.
+//! * `replace`: objects that take the place of others.
 //! * `senders`: from which node a large object is fetched.
 
 mod cache;
 mod costs;
 mod imports;
 mod lazy;
+mod replace;
 mod senders;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Offset, Region, Span};
@@ -60,56 +62,6 @@ impl Interests for NoInterests {
     }
 
     fn reopen(&self, _: ObjectId) {}
-
-    fn is_any(&self, _: ObjectId) -> bool {
-        false
-    }
-
-    fn serve_replica(&self, _: ObjectId, _: ObjectId) -> Option<ReplicaKey> {
-        Some(KEY)
-    }
-
-    fn hide_replica(&self, _: ObjectId) {}
-
-    fn not_restored(&self, _: ObjectId, _: String) {}
-
-    fn packed(&self) -> [[u64; 2]; 2] {
-        Default::default()
-    }
-
-    fn served(&self) -> [u64; 2] {
-        [0; 2]
-    }
-}
-
-/// No member has opened anything; counts how often each object is closed to them.
-#[derive(Default)]
-struct CountedCloses(Mutex<BTreeMap<ObjectId, i32>>);
-
-impl CountedCloses {
-    fn count(&self, object: ObjectId, change: i32) {
-        *self.0.lock().unwrap().entry(object).or_default() += change;
-    }
-
-    fn closed(&self) -> Vec<ObjectId> {
-        let all = self.0.lock().unwrap();
-        all.iter().filter(|(_, count)| **count != 0).map(|(object, _)| *object).collect()
-    }
-}
-
-impl Interests for CountedCloses {
-    fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
-        BTreeSet::new()
-    }
-
-    fn close(&self, object: ObjectId) -> BTreeSet<MemberLife> {
-        self.count(object, 1);
-        BTreeSet::new()
-    }
-
-    fn reopen(&self, object: ObjectId) {
-        self.count(object, -1);
-    }
 
     fn is_any(&self, _: ObjectId) -> bool {
         false
@@ -207,25 +159,31 @@ impl Pair {
             self.nodes[number].tick(self.now_ms, &mut out);
             others.extend(self.send(number, out));
         }
-        while let Some((to, from, message)) = self.messages.pop_front() {
-            let (now_ms, mut out) = (self.now_ms, Vec::new());
-            let (sender, from) = (from, (NAMES[from], INCARNATION));
-            match message {
-                Message::ToPeer(body) => {
-                    self.nodes[to].on_message(from.into(), &body, now_ms, &mut out)
-                }
-                Message::Question(token, body) => {
-                    let number = self.asked.len() as u64;
-                    self.asked.push((sender, token));
-                    self.nodes[to].on_request(number, from.into(), &body, now_ms, &mut out);
-                }
-                Message::Answer(token, body) => {
-                    self.nodes[to].on_response(token, Ok(body), now_ms, &mut out);
-                }
-            }
-            others.extend(self.send(to, out));
+        while let Some(more) = self.deliver() {
+            others.extend(more);
         }
         others
+    }
+
+    /// Delivers the next message; the actions that follow from it.
+    fn deliver(&mut self) -> Option<Vec<Action>> {
+        let (to, from, message) = self.messages.pop_front()?;
+        let (now_ms, mut out) = (self.now_ms, Vec::new());
+        let (sender, from) = (from, (NAMES[from], INCARNATION));
+        match message {
+            Message::ToPeer(body) => {
+                self.nodes[to].on_message(from.into(), &body, now_ms, &mut out)
+            }
+            Message::Question(token, body) => {
+                let number = self.asked.len() as u64;
+                self.asked.push((sender, token));
+                self.nodes[to].on_request(number, from.into(), &body, now_ms, &mut out);
+            }
+            Message::Answer(token, body) => {
+                self.nodes[to].on_response(token, Ok(body), now_ms, &mut out);
+            }
+        }
+        Some(self.send(to, out))
     }
 
     /// Queues messages to other nodes, and returns the other actions.
@@ -556,43 +514,4 @@ fn a_cancelled_call_ends_no_import_of_another_thread() {
     );
     assert_eq!(answer_to(9, &out), Some(Err(WireError::Cancelled)));
     assert!(pair.nodes[0].replicas.openings.is_empty());
-}
-
-/// Regression test: one message sealed two objects in the place of the same one. It was refused, and
-/// the object stayed closed to other nodes: none of them could read it any more.
-#[test]
-fn a_refused_replacement_leaves_no_object_closed() {
-    let mut pair = Pair::new();
-    let counted = Arc::new(CountedCloses::default());
-    pair.nodes[0].set_net(Arc::clone(&counted) as _, Arc::default(), "net", None);
-    let peer = PeerIdentity { pid: 7, start_time: 1, uid: 0, remote_client: None };
-    pair.nodes[0].opened(CLIENT, peer, pair.now_ms);
-    let (namespace, node) = (String::new(), String::new());
-    let hello =
-        Hello { version: PROTOCOL_VERSION, resume: None, namespace, node, maps_memory: true };
-    let welcome = pair.ask(CLIENT.0, RequestBody::Hello(hello));
-    assert!(matches!(welcome, Ok(ReplyBody::Welcome(_))), "{welcome:?}");
-    let grant = RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 };
-    let Ok(ReplyBody::Granted((start, _))) = pair.ask(CLIENT.0, grant) else {
-        panic!("no memory");
-    };
-    let mut seal = |names: &[&str]| {
-        let items = names.iter().zip(0..).map(|(name, number)| SealItem {
-            name: Some((*name).to_owned()),
-            is_replacing: true,
-            ..SealItem::bytes((start + 1024 * names.len() as u64 + 128 * number, 128), 9)
-        });
-        let items = items.collect();
-        match pair.ask(CLIENT.0, RequestBody::Seal { items }) {
-            Ok(ReplyBody::Sealed(sealed)) => sealed.iter().all(Result::is_ok),
-            Err(_) => false,
-            other => panic!("{other:?}"),
-        }
-    };
-    let long = "n".repeat(300);
-    assert!(seal(&["x"]), "nothing to replace");
-    assert!(!seal(&["x", "x"]), "one name for two objects");
-    assert_eq!(counted.closed(), []);
-    assert!(!seal(&["x", &long, "x"]), "no name");
-    assert_eq!(counted.closed(), []);
 }

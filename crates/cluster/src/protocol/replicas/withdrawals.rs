@@ -47,11 +47,19 @@ pub(in crate::protocol) enum DeleteOrigin {
     Replacement(u64),
 }
 
+/// A seal of objects, some of which replace others.
+#[derive(Debug)]
+pub(in crate::protocol) struct ReplacingSeal {
+    pub(in crate::protocol) context: RequestContext,
+    pub(in crate::protocol) items: Vec<SealItem>,
+    /// Full names that were granted for it: in flight until it is served.
+    pub(in crate::protocol) granted: Vec<String>,
+}
+
 /// A seal that waits until other nodes have dropped their replicas of the objects it replaces.
 #[derive(Debug)]
 pub(in crate::protocol) struct PendingReplacement {
-    pub(in crate::protocol) context: RequestContext,
-    pub(in crate::protocol) items: Vec<SealItem>,
+    pub(in crate::protocol) seal: ReplacingSeal,
     /// Number of objects with replicas.
     pub(in crate::protocol) left: usize,
     /// Ids of the objects, which other nodes cannot open meanwhile.

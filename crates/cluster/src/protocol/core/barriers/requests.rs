@@ -1,5 +1,7 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
+use std::collections::BTreeSet;
+
 use farrow_store::{NAME_BYTES_MAX, own_name};
 use farrow_wire::{ReplyBody, SyncAsk, WireError};
 
@@ -332,7 +334,16 @@ impl Barriers {
 
     /// A client ended, or released everything.
     pub(in crate::protocol) fn session_ended(&mut self, session: SessionId) {
-        self.waits.retain(|_, wait| wait.session != session);
+        let its = self.waits.iter().filter(|(_, wait)| wait.session == session);
+        let its: Vec<u64> = its.map(|(number, _)| *number).collect();
+        for number in its {
+            // Of its barriers the owners hear with its end, which breaks them.
+            if let Some(SyncWait { owner, ask: SyncAsk::WaitFlags { .. }, .. }) =
+                self.waits.remove(&number)
+            {
+                self.withdrawn.push((owner, number));
+            }
+        }
         if self.parties.remove(&session) {
             self.ended.push(session);
         }
@@ -388,7 +399,26 @@ impl Barriers {
         waits.chain(others.into_iter().flatten()).min()
     }
 
+    /// Owners forget waits for flags of clients that have ended.
+    fn withdraw_ended(&mut self, context: &mut BarrierContext<'_>) {
+        if self.withdrawn.is_empty() {
+            return;
+        }
+        let own = context.cluster.own_name();
+        let mut here = BTreeSet::new();
+        for (owner, number) in std::mem::take(&mut self.withdrawn) {
+            if owner == own {
+                here.insert(number);
+            } else {
+                let question = Question::Sync(SyncQuestion::Withdrawn { number });
+                context.notify(&owner, question);
+            }
+        }
+        self.table.forget(|waiter| waiter.node == own && here.contains(&waiter.number));
+    }
+
     pub(in crate::protocol) fn tick(&mut self, context: &mut BarrierContext<'_>) {
+        self.withdraw_ended(context);
         for session in std::mem::take(&mut self.ended) {
             // Only computed here, so that an idle tick allocates no string.
             let own = context.cluster.own_name();
@@ -548,6 +578,21 @@ mod tests {
         assert_eq!(node.tick(), [(2, told(3, false))]);
         assert_eq!(node.barriers.flags_to_pass_on(), [("name".to_owned(), 3)]);
         assert_eq!(node.ask(1, wait(1)), [(1, told(3, true))]);
+    }
+
+    /// Regression test: the owner of flags kept the waits of clients that had ended until their
+    /// timeouts. A client that was restarted in a loop filled its table for all others.
+    #[test]
+    fn waits_for_flags_end_with_their_client() {
+        let mut node = Alone::new(2);
+        let wait = |timeout_ms| SyncAsk::WaitFlags { mask: 1, timeout_ms };
+        assert_eq!(node.ask(1, wait(3_600_000)), []);
+        assert_eq!(node.ask(2, wait(WAIT_MS)), []);
+        node.barriers.session_ended(SessionId(1));
+        assert_eq!(node.tick(), []);
+        let mut waiting = Vec::new();
+        node.barriers.table.move_away("name", &mut waiting);
+        assert_eq!(waiting.len(), 1, "that of the other client");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(in crate::protocol) struct Barriers {
     pub(super) parties: BTreeSet<SessionId>,
     /// Those of them that ended since the last tick.
     pub(super) ended: Vec<SessionId>,
+    /// Waits for flags of clients that ended since the last tick, with the owners of the names.
+    pub(super) withdrawn: Vec<(String, u64)>,
     /// Clients of other nodes that ended recently: a barrier that moves may still have them as
     /// members.
     pub(super) ended_elsewhere: VecDeque<(String, u64)>,

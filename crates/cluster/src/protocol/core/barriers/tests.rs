@@ -493,3 +493,23 @@ fn a_late_request_of_an_earlier_epoch_drops_no_state() {
     assert_eq!(page_after_a_late_request(None).len(), 1);
     assert!(page_after_a_late_request(Some(MoveMutant::HandsOverInAnyEpoch)).is_empty());
 }
+
+/// Regression test: the owners of flags kept the waits of clients that had ended until their timeouts.
+/// Clients that were restarted in a loop filled the table for all others.
+#[test]
+fn owners_forget_the_waits_for_flags_of_clients_that_have_ended() {
+    let mut world = World::new(3, None);
+    for word in 0..WORDS {
+        let ask = SyncAsk::WaitFlags { mask: 1, timeout_ms: 3_600_000 };
+        world.request(0, RequestBody::Sync { name: format!("f{word}"), ask });
+    }
+    let has_waits = |world: &World, number: usize| {
+        world.nodes[&number].barriers.table.next_deadline_ms().is_some()
+    };
+    world.go_on(LEASE_MS);
+    assert!((0..3).all(|number| has_waits(&world, number)), "each node owns some");
+    let now_ms = world.now_ms;
+    world.nodes.get_mut(&0).unwrap().closed(CLIENT, false, now_ms);
+    world.go_on(LEASE_MS);
+    assert!((0..3).all(|number| !has_waits(&world, number)), "their client has ended");
+}

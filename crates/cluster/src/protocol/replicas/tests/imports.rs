@@ -193,6 +193,21 @@ fn an_import_ends_with_its_client() {
     }
 }
 
+/// Regression test: a daemon was stopped for longer than its lease while the bytes of an object were
+/// on their way. It gave the object its name before it noticed, when other members may have given
+/// that away.
+#[test]
+fn an_import_gets_no_name_without_a_lease() {
+    let mut imports = Imports::begun(seal());
+    imports.pair.now_ms += 10_000;
+    let out = imports.loaded(Ok(()));
+    let answer = answer_of(&out, WRITER);
+    assert!(matches!(answer, Some(Err(WireError::NodeLost { .. }))), "{answer:?}");
+    assert_eq!(releases(&out), [HOLD]);
+    assert!(!imports.node().home().has_name("t").unwrap());
+    imports.check_nothing_is_left();
+}
+
 /// Regression test: the target of a drain remembered each object that it took, for a question that
 /// only clients that seal ask again.
 #[test]
