@@ -366,16 +366,14 @@ impl Writer {
                     *state = WriterState::Unknown(ticket);
                     let sent_on = lost.as_ref().map(|lost| lost.sent_on);
                     extents.unanswered(&session, ticket, sent_on, Some(&sealing));
-                    if let Some(pending) = lost.and_then(|lost| lost.pending) {
-                        let object = LateObject {
-                            own: None,
-                            in_use: vec![ticket],
-                            block: memory.pages.offset.0,
-                            is_held_by_creator: true,
-                            is_unwanted: is_nameless,
-                        };
-                        late::watch(&session, pending, vec![object]);
-                    }
+                    let object = LateObject {
+                        own: None,
+                        in_use: vec![ticket],
+                        block: memory.pages.offset.0,
+                        is_held_by_creator: true,
+                        is_unwanted: is_nameless,
+                    };
+                    late::watch(&session, lost, vec![object]);
                     return Err(error);
                 }
                 if let Err(error) = session.region.make_writable(memory.pages) {
