@@ -62,6 +62,8 @@ pub fn are_maps_scarce() -> bool {
 /// # Errors
 /// [`MapError::TooManyMaps`] if only the maps reserved for the rest of the process are left.
 pub fn check_maps() -> Result<(), MapError> {
+    #[cfg(any(test, feature = "failpoints"))]
+    trial::check()?;
     if RANGES.load(Ordering::Relaxed) < LOOK_AT.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -117,5 +119,29 @@ fn count() -> Option<u64> {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
+    }
+}
+
+/// For tests: a process without room for more maps.
+#[cfg(any(test, feature = "failpoints"))]
+pub mod trial {
+    use super::{AtomicU64, MapError, Ordering};
+
+    /// How many more checks succeed.
+    static CHECKS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+    /// Lets this many checks of this process succeed, and all later ones fail. `u64::MAX`: all
+    /// succeed again.
+    pub fn refuse_after(checks: u64) {
+        CHECKS.store(checks, Ordering::Relaxed);
+    }
+
+    pub(super) fn check() -> Result<(), MapError> {
+        match CHECKS.load(Ordering::Relaxed) {
+            u64::MAX => {}
+            0 => return Err(MapError::TooManyMaps { used: 0, limit: 0 }),
+            left => CHECKS.store(left - 1, Ordering::Relaxed),
+        }
+        Ok(())
     }
 }
