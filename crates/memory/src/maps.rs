@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::MapError;
+use crate::fork;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::system::kernel;
 
@@ -72,6 +73,8 @@ pub fn check_maps() -> Result<(), MapError> {
 
 #[cold]
 fn look() -> Result<(), MapError> {
+    // A child must not inherit the lock locked.
+    let _steady = fork::without_fork();
     let mut full = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     let ranges = RANGES.load(Ordering::Relaxed);
     // Without a readable limit there is nothing to check against.
@@ -85,6 +88,8 @@ fn look() -> Result<(), MapError> {
     {
         return Err(MapError::TooManyMaps { used, limit });
     }
+    #[cfg(any(test, feature = "failpoints"))]
+    fork::trial::pass(fork::trial::Section::Maps);
     let Some(used) = count() else {
         LOOK_AT.store(ranges + LOOK_MIN, Ordering::Relaxed);
         return Ok(());
@@ -143,5 +148,11 @@ pub mod trial {
             left => CHECKS.store(left - 1, Ordering::Relaxed),
         }
         Ok(())
+    }
+
+    /// Counts the maps now.
+    #[cfg(test)]
+    pub(crate) fn look() -> Result<(), MapError> {
+        super::look()
     }
 }
