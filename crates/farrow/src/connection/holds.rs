@@ -7,7 +7,7 @@ use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
 use farrow_wire::link::{Notification, confused};
 use farrow_wire::{ReplyBody, RequestBody, span};
 
-use crate::clock::{millis, monotonic_ns, wall_clock_ns};
+use crate::clock::{deadline_after, millis, monotonic_ns, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::{Error, named};
 use crate::interrupt::pause;
@@ -26,6 +26,9 @@ const RETURN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A file may be long and its disk slow. The node itself gives up after a minute.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
+
+/// The reason of a wait for another thread, in errors.
+const WAIT_FOR_BLOCK: &str = "a page of holds, which another thread requests";
 
 impl Session {
     /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
@@ -190,16 +193,17 @@ impl Session {
 
     /// Adds a page for holds, unless another thread got one since `slots` were counted.
     pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
-        let mut known = lock(&self.hold_slots);
-        if *known > slots {
+        let deadline = deadline_after(self.timeout);
+        let _one = self.hold_blocks.enter(WAIT_FOR_BLOCK, deadline)?;
+        if *lock(&self.hold_slots) > slots {
             return Ok(());
         }
-        let block = match self.call(RequestBody::HoldBlock)? {
+        let block = match self.call_until(RequestBody::HoldBlock, deadline)? {
             ReplyBody::HoldBlock(block) => span(block),
             other => return Err(confused(&other).into()),
         };
         self.holds.add_block(block)?;
-        *known = slots + 1;
+        *lock(&self.hold_slots) = slots + 1;
         Ok(())
     }
 }

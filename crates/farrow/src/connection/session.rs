@@ -21,6 +21,7 @@ use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
 use crate::error::Error;
+use crate::gate::Gate;
 use crate::lock::lock;
 use crate::memory::arena::Arena;
 use crate::memory::background::{self, Populator};
@@ -95,6 +96,8 @@ pub(crate) struct Session {
     pub(super) reconnecting: Turn,
     pub(super) replaced: Replaced,
     pub(super) exclusion: Exclusion,
+    /// One thread at a time asks the node for a block of holds.
+    pub(super) hold_blocks: Gate,
     /// One more than the number of hold slots at the latest request for a block.
     pub(super) hold_slots: Mutex<u64>,
 }
@@ -175,6 +178,7 @@ impl Session {
             reconnecting: Turn::default(),
             replaced: Replaced::default(),
             exclusion: Exclusion::default(),
+            hold_blocks: Gate::default(),
             hold_slots: Mutex::default(),
         });
         SESSIONS.add(&session);
