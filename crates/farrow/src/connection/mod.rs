@@ -21,7 +21,7 @@ pub(crate) mod local_entries;
 mod mapping;
 pub(crate) mod pending_holds;
 mod registry;
-mod replaced;
+pub(crate) mod replaced;
 pub(crate) mod reserved_names;
 pub(crate) mod reserved_objects;
 pub(crate) mod sealing;
