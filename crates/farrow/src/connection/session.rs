@@ -9,8 +9,10 @@ use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader,
 use farrow_wire::link::{Link, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 
+use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
+use crate::connection::holds::HoldBlockRequest;
 use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
@@ -98,8 +100,7 @@ pub(crate) struct Session {
     pub(super) exclusion: Exclusion,
     /// One thread at a time asks the node for a block of holds.
     pub(super) hold_blocks: Gate,
-    /// One more than the number of hold slots at the latest request for a block.
-    pub(super) hold_slots: Mutex<u64>,
+    pub(super) hold_request: Mutex<HoldBlockRequest>,
 }
 
 impl Session {
@@ -109,7 +110,7 @@ impl Session {
         let spawn = options.spawn.clone().filter(|_| may_spawn);
         paths::check_runtime_dir(&socket)
             .map_err(|error| Error::PermissionDenied(error.to_string()))?;
-        let deadline = Instant::now() + options.timeout;
+        let deadline = deadline_after(options.timeout);
         let hello = Hello {
             version: PROTOCOL_VERSION,
             resume: None,
@@ -179,7 +180,7 @@ impl Session {
             replaced: Replaced::default(),
             exclusion: Exclusion::default(),
             hold_blocks: Gate::default(),
-            hold_slots: Mutex::default(),
+            hold_request: Mutex::default(),
         });
         SESSIONS.add(&session);
         Ok(session)
