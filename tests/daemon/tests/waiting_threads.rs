@@ -84,3 +84,22 @@ fn gets_that_need_a_page_of_holds_at_a_node_that_hangs_all_end_in_time() {
     signal(&daemon, Signal::CONT);
     held.push(client.get(&ids[3000], Duration::ZERO).unwrap());
 }
+
+/// The sum of such a timeout and the time of day panicked.
+#[test]
+fn a_timeout_of_any_length_is_a_timeout() {
+    let daemon = Daemon::start("64MiB", &["--no-prepare"]);
+    drop(daemon.client());
+    let options = ConnectOptions { timeout: Duration::MAX, ..ConnectOptions::at(&daemon.socket) };
+    let client = Client::connect(&options).unwrap();
+    let writer = client.create(100_000, Some("x")).unwrap();
+    writer.memory().write_at(0, b"some").unwrap();
+    let id = writer.seal().unwrap();
+    client.put(&Value::Bytes(b"small"), Some("y")).unwrap();
+    let object = client.get(&"x".into(), Duration::MAX).unwrap();
+    assert_eq!(object.id(), id);
+    let listening = client.subscribe(farrow::SubscribeOptions::default()).unwrap();
+    drop(listening);
+    client.stats().unwrap();
+    client.delete(&[id.into()]).unwrap();
+}

@@ -1,12 +1,12 @@
 //! Requests to the node to seal written memory as objects.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use farrow_store::{Entry, ObjectId};
 use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::node::{LostReply, Unanswered};
@@ -60,7 +60,7 @@ pub(crate) fn one(session: &Session, item: SealItem) -> Sealed {
 /// requests in its extents.
 pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed>, Unsealed> {
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
-    let deadline = Instant::now() + session.timeout;
+    let deadline = deadline_after(session.timeout);
     match session.call_numbered(RequestBody::Seal { items }, deadline) {
         Ok((reply, answered_on)) => results(session, &blocks, Ok(reply), answered_on),
         Err(Unanswered { error, lost: None }) => Err(Unsealed::known(error)),
