@@ -17,13 +17,13 @@ const SLICE: Duration = Duration::from_millis(50);
 const SIGNAL_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct RequestGate {
     is_taken: Mutex<bool>,
     left: Condvar,
 }
 
 /// Admits the next thread when dropped.
-pub(crate) struct GateGuard<'a>(&'a Gate);
+pub(crate) struct GateGuard<'a>(&'a RequestGate);
 
 impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
@@ -32,7 +32,7 @@ impl Drop for GateGuard<'_> {
     }
 }
 
-impl Gate {
+impl RequestGate {
     /// Waits until no other thread is inside. `what` names the reason of the wait in an error.
     pub(crate) fn enter(&self, what: &str, deadline: Instant) -> Result<GateGuard<'_>, Error> {
         let started = Instant::now();
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn threads_at_a_closed_gate_wait_for_their_own_deadlines_only() {
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(RequestGate::default());
         let inside = gate.enter("a test", Instant::now()).unwrap();
         let (sender, ended) = channel();
         for _ in 0..8 {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_is_inside() {
-        let gate = Gate::default();
+        let gate = RequestGate::default();
         let count = Mutex::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_the_wait() {
-        let gate = Gate::default();
+        let gate = RequestGate::default();
         let _inside = gate.enter("a test", Instant::now()).unwrap();
         let token = crate::CancelToken::new();
         token.cancel();

@@ -251,7 +251,7 @@ impl Mapping {
         let Err(errno) = moved else {
             return Ok(target);
         };
-        if !target.unmap_around(phase, asked) {
+        if !target.unmap_around(phase, length.as_usize()) {
             self.left_behind.fetch_add(1, Ordering::Relaxed);
         }
         if errno == Errno::INVAL {

@@ -89,7 +89,7 @@ fn look() -> Result<(), MapError> {
         return Err(MapError::TooManyMaps { used, limit });
     }
     #[cfg(any(test, feature = "failpoints"))]
-    fork::trial::pass(fork::trial::Section::Maps);
+    fork::trial::pass(fork::trial::ForkSection::Maps);
     let Some(used) = count() else {
         LOOK_AT.store(ranges + LOOK_MIN, Ordering::Relaxed);
         return Ok(());

@@ -8,7 +8,7 @@ mod common;
 
 use common::{Daemon, client_at, wait_for};
 use farrow::Value;
-use farrow_memory::fork::trial::{self, Section};
+use farrow_memory::fork::trial::{self, ForkSection};
 use farrow_memory::sync::{AtomicBool, Ordering};
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn assert_ends_well(child: u32, what: &str) {
 }
 
 /// Forks while the first client of this process stops in a section, and connects in the child.
-fn fork_in(section: Section, socket: &Path) -> u32 {
+fn fork_in(section: ForkSection, socket: &Path) -> u32 {
     wait_for("the section", || trial::has_stopped_in(section).then_some(())).unwrap();
     start(|| client_at(socket).put(&Value::Bytes(b"of a child"), None).is_ok())
 }
@@ -42,11 +42,11 @@ fn fork_in(section: Section, socket: &Path) -> u32 {
 fn a_child_connects_and_leaves_pools_alone() {
     let daemon = Daemon::start("64MiB", &["--no-prepare"]);
     // Each of them happens once in a process, in this order.
-    trial::stop_in(&[Section::Profile, Section::Worker]);
+    trial::stop_in(&[ForkSection::Profile, ForkSection::Worker]);
     let client = std::thread::scope(|scope| {
         let first = scope.spawn(|| daemon.client());
-        let in_profile = fork_in(Section::Profile, &daemon.socket);
-        let in_worker = fork_in(Section::Worker, &daemon.socket);
+        let in_profile = fork_in(ForkSection::Profile, &daemon.socket);
+        let in_worker = fork_in(ForkSection::Worker, &daemon.socket);
         assert_ends_well(in_profile, "a child of the profile");
         assert_ends_well(in_worker, "a child of the thread for page tables");
         first.join().unwrap()

@@ -31,15 +31,6 @@ const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 /// The reason of a wait for another thread, in errors.
 const WAIT_FOR_BLOCK: &str = "a page of holds, which another thread requests";
 
-/// The latest request for a page of holds.
-#[derive(Debug, Default)]
-pub(super) struct HoldBlockRequest {
-    /// One more than the number of hold slots at that time.
-    slots: u64,
-    /// Its reply, if its caller has given up.
-    late: Option<PendingReply>,
-}
-
 impl Session {
     /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
     pub(crate) fn hold(&self, target: &ObjectKey) -> Result<Option<Held>, Error> {

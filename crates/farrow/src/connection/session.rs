@@ -12,7 +12,7 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
-use crate::connection::holds::HoldBlockRequest;
+use crate::connection::hold_request::HoldBlockRequest;
 use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
@@ -23,7 +23,7 @@ use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::gate::RequestGate;
 use crate::lock::lock;
 use crate::memory::arena::Arena;
 use crate::memory::background::{self, Populator};
@@ -99,7 +99,7 @@ pub(crate) struct Session {
     pub(super) replaced: Replaced,
     pub(super) exclusion: Exclusion,
     /// One thread at a time asks the node for a block of holds.
-    pub(super) hold_blocks: Gate,
+    pub(super) hold_blocks: RequestGate,
     pub(super) hold_request: Mutex<HoldBlockRequest>,
 }
 
@@ -179,7 +179,7 @@ impl Session {
             reconnecting: Turn::default(),
             replaced: Replaced::default(),
             exclusion: Exclusion::default(),
-            hold_blocks: Gate::default(),
+            hold_blocks: RequestGate::default(),
             hold_request: Mutex::default(),
         });
         SESSIONS.add(&session);

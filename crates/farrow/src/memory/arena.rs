@@ -11,7 +11,7 @@ use farrow_store::BLOCK_BYTES;
 
 use crate::clock::deadline_after;
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::gate::RequestGate;
 use crate::interrupt::suspend;
 use crate::lock::lock;
 use crate::memory::extents::Extents;
@@ -38,7 +38,7 @@ const WAIT_FOR_CHUNK: &str = "memory for small objects, which another thread req
 pub(crate) struct Arena {
     state: Mutex<ArenaState>,
     /// One thread at a time asks the node for a chunk.
-    refill: Gate,
+    refill: RequestGate,
 }
 
 #[derive(Debug, Default)]

@@ -102,7 +102,7 @@ fn worker() -> Option<&'static SyncSender<BackgroundTask>> {
     let _steady = WORKER.get().is_none().then(fork::without_fork);
     let started = WORKER.get_or_init(|| {
         #[cfg(feature = "failpoints")]
-        fork::trial::pass(fork::trial::Section::Worker);
+        fork::trial::pass(fork::trial::ForkSection::Worker);
         let (sender, receiver) = sync_channel::<BackgroundTask>(QUEUE_MAX);
         let work = move || {
             for task in receiver {

@@ -134,9 +134,9 @@ fn forks_without_a_witness_count_as_alive() {
 #[test]
 fn a_child_of_a_process_that_counts_its_maps_counts_its_own() {
     let _region = client_region();
-    trial::stop_in(&[trial::Section::Maps]);
+    trial::stop_in(&[trial::ForkSection::Maps]);
     let counting = std::thread::spawn(crate::maps::trial::look);
-    wait_for("the count", || trial::has_stopped_in(trial::Section::Maps));
+    wait_for("the count", || trial::has_stopped_in(trial::ForkSection::Maps));
     let pid = trial::in_child(|| crate::maps::trial::look().is_ok()).unwrap();
     assert_eq!(end_of(pid), 0);
     counting.join().unwrap().unwrap();

@@ -22,7 +22,7 @@ static STOPPED_IN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 /// Work under a lock that a child must not inherit locked.
 #[derive(Clone, Copy, Debug)]
-pub enum Section {
+pub enum ForkSection {
     /// The maps of this process are counted.
     Maps,
     /// The profile of this machine is loaded.
@@ -32,17 +32,17 @@ pub enum Section {
 }
 
 /// Has the next thread in each of these sections stop there for a short time.
-pub fn stop_in(sections: &[Section]) {
+pub fn stop_in(sections: &[ForkSection]) {
     sections.iter().for_each(|section| STOP_IN[*section as usize].store(true, Ordering::SeqCst));
 }
 
 /// Whether a thread has stopped in this section.
-pub fn has_stopped_in(section: Section) -> bool {
+pub fn has_stopped_in(section: ForkSection) -> bool {
     STOPPED_IN[section as usize].load(Ordering::SeqCst)
 }
 
 /// Called inside of the section.
-pub fn pass(section: Section) {
+pub fn pass(section: ForkSection) {
     if STOP_IN[section as usize].swap(false, Ordering::SeqCst) {
         STOPPED_IN[section as usize].store(true, Ordering::SeqCst);
         std::thread::sleep(STOP);

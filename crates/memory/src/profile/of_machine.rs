@@ -73,7 +73,7 @@ fn loaded() -> Option<&'static (Findings, Arc<Profile>)> {
     static LOADED: OnceLock<Option<(Findings, Arc<Profile>)>> = OnceLock::new();
     let load = || {
         #[cfg(any(test, feature = "failpoints"))]
-        fork::trial::pass(fork::trial::Section::Profile);
+        fork::trial::pass(fork::trial::ForkSection::Profile);
         let found = file::load(&file::path()?)?;
         let profile = found.profile(Origin::File);
         Some((found, Arc::new(profile)))
