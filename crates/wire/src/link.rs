@@ -144,7 +144,9 @@ impl Link {
     ) -> Result<(), LinkError> {
         let started = Instant::now();
         let mut state = lock(&self.receiving);
-        while state.dead.is_none() && state.may_reserve(names) {
+        // Where nothing can be sent, the caller learns it from its own request.
+        let can_send = |state: &Inbox| state.dead.is_none() && state.unsendable.is_none();
+        while can_send(&state) && state.may_reserve(names) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.timeout(started));
