@@ -13,7 +13,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock, TryLockError};
 
-/// Attempts to lock a retired pool for its release; readers hold the lock for microseconds.
+/// Attempts to lock a retired pool for its release. Most readers hold the lock for microseconds; one
+/// that waits for the node releases the pool itself.
 const LOCK_TRIES: u32 = 10_000;
 
 /// A pool of one client, behind a handle that can outlive the pool.
@@ -62,7 +63,9 @@ impl FarrowPool {
     ///
     /// As for [`Pool::expect`].
     pub fn expect(&self, sizes: &[u64]) -> Result<(), farrow::Error> {
-        self.with(|pool| pool.expect(sizes)).unwrap_or(Ok(()))
+        let expected = self.with(|pool| pool.expect(sizes)).unwrap_or(Ok(()));
+        self.let_go_if_retired();
+        expected
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&Pool) -> T) -> Option<T> {
@@ -90,8 +93,16 @@ impl FarrowPool {
         }
     }
 
+    /// Releases a pool that was retired while this thread held its lock, which `retire` may have given
+    /// up to wait for. Called without the lock.
+    fn let_go_if_retired(&self) {
+        if self.is_retired.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0 {
+            self.let_go_when_unused();
+        }
+    }
+
     fn allocate(&self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
-        self.with(|pool| {
+        let allocated = self.with(|pool| {
             if self.is_retired.load(Ordering::SeqCst) {
                 return None;
             }
@@ -100,7 +111,12 @@ impl FarrowPool {
                 self.live.fetch_add(1, Ordering::SeqCst);
             }
             data
-        })?
+        });
+        let data = allocated.flatten();
+        if data.is_none() {
+            self.let_go_if_retired();
+        }
+        data
     }
 
     fn reallocate(

@@ -47,6 +47,7 @@ mod clock;
 mod cluster;
 mod connection;
 mod error;
+mod gate;
 mod huge;
 pub mod interrupt;
 mod key;

@@ -61,6 +61,8 @@ pub use fabric::{
 };
 pub use file_map::FileMap;
 pub use inherited::take_inherited;
+#[cfg(any(test, feature = "failpoints"))]
+pub use maps::trial as maps_trial;
 pub use maps::{are_maps_scarce, check_maps};
 pub use process::{process_id, process_number};
 pub use region::alias::Alias;

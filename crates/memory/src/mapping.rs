@@ -17,12 +17,19 @@ use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, Span, page_bytes};
 /// in its back end with direct system calls.
 const MREMAP_DONTUNMAP: u32 = 4;
 
+/// Most address ranges that failed moves of page tables from one mapping may leave behind: far fewer
+/// than a process can have maps.
+const LEFT_BEHIND_MAX: u8 = 16;
+
 /// An owned address range; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
     owner: MappingOwner,
+    /// Address ranges that failed moves have left behind. From [`LEFT_BEHIND_MAX`] on page tables are
+    /// not moved.
+    left_behind: AtomicU8,
 }
 
 /// The processes in which an address range is valid. In a forked child the same addresses may
@@ -220,6 +227,9 @@ impl Mapping {
         let huge = HUGE_PAGE_BYTES_USUAL.as_usize();
         let source = self.pointer(at);
         let phase = source.addr() % huge;
+        if self.left_behind.load(Ordering::Relaxed) >= LEFT_BEHIND_MAX {
+            return Err(Errno::INVAL);
+        }
         let room = length.as_usize().checked_add(phase).ok_or(Errno::NOMEM)?;
         let mut target = Self::reserve(Length::from(room.max(huge)), None)?;
         target.owner = MappingOwner::Process(process_number());
@@ -229,7 +239,7 @@ impl Mapping {
         let asked = length.as_usize();
         // SAFETY: the caller guarantees the source; the destination is inside `target`, which we
         // own.
-        unsafe {
+        let moved = unsafe {
             rustix::mm::mremap_fixed(
                 source.cast(),
                 asked,
@@ -237,8 +247,32 @@ impl Mapping {
                 flags,
                 target.start.as_ptr().add(phase).cast(),
             )
-        }?;
-        Ok(target)
+        };
+        let Err(errno) = moved else {
+            return Ok(target);
+        };
+        if !target.unmap_around(phase, length.as_usize()) {
+            self.left_behind.fetch_add(1, Ordering::Relaxed);
+        }
+        if errno == Errno::INVAL {
+            // The kernel cannot do it for such a file, now or later.
+            self.left_behind.store(LEFT_BEHIND_MAX, Ordering::Relaxed);
+        }
+        Err(errno)
+    }
+
+    /// Unmaps a reservation of this process. A failed `mremap` may have unmapped `length` bytes behind
+    /// byte `at` of it (Linux before 6.17 does so before its checks), and another thread may have
+    /// mapped memory there since: that part is unmapped only if it is free. False: it is left, either
+    /// the reservation as it was or another thread's memory.
+    fn unmap_around(self, at: usize, length: usize) -> bool {
+        let (first, end) = (self.start.as_ptr(), self.length);
+        // Its drop would unmap all of it.
+        std::mem::forget(self);
+        unmap(first, at);
+        unmap(first.wrapping_add(at + length), end - at - length);
+        let middle = Address(first.wrapping_add(at).expose_provenance());
+        Self::reserve_at(Length::from(length), middle).is_ok()
     }
 
     /// The first address.
@@ -257,7 +291,8 @@ impl Mapping {
     }
 
     fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
-        let own = |start| Self { start, length, owner: MappingOwner::Everybody };
+        let owner = MappingOwner::Everybody;
+        let own = |start| Self { start, length, owner, left_behind: AtomicU8::new(0) };
         NonNull::new(start).map(own).ok_or(Errno::NOMEM)
     }
 
@@ -390,6 +425,48 @@ mod tests {
         let first = Mapping::reserve(length, None).unwrap();
         let second = Mapping::reserve(length, Some(first.address())).unwrap();
         assert_ne!(first.address(), second.address());
+    }
+
+    /// Regression: the part of a reservation that a failed `mremap` had unmapped was unmapped again
+    /// with the rest, and with it the memory that another thread had mapped there meanwhile.
+    #[test]
+    fn memory_that_another_thread_mapped_into_a_failed_move_stays() {
+        let page = page_bytes() as usize;
+        let reservation = Mapping::reserve(Length::from(8 * page), None).unwrap();
+        let at = reservation.pointer(2 * page as u64);
+        // In one step, so that no thread of another test maps memory there.
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: inside the reservation, which nothing uses.
+        let stranger =
+            unsafe { rustix::mm::mmap_anonymous(at.cast(), 4 * page, protection(true), flags) };
+        let stranger = stranger.unwrap().cast::<u8>();
+        // SAFETY: just mapped, writable.
+        unsafe { stranger.write_volatile(7) };
+        assert!(!reservation.unmap_around(2 * page, 4 * page));
+        // SAFETY: mapped above. If it is unmapped, the process ends here.
+        assert_eq!(unsafe { stranger.read_volatile() }, 7);
+        unmap(stranger, 4 * page);
+    }
+
+    #[test]
+    fn a_free_part_of_a_failed_move_is_left_free() {
+        let page = page_bytes() as usize;
+        // A thread of another test may take the part in between.
+        let is_free = (0..100).any(|_| {
+            let reservation = Mapping::reserve(Length::from(8 * page), None).unwrap();
+            unmap(reservation.pointer(2 * page as u64), 4 * page);
+            reservation.unmap_around(2 * page, 4 * page)
+        });
+        assert!(is_free);
+    }
+
+    #[test]
+    fn page_tables_are_not_moved_after_moves_that_left_too_much_behind() {
+        let mapping = Mapping::private(Length(4 * page_bytes())).unwrap();
+        mapping.left_behind.store(LEFT_BEHIND_MAX, Ordering::Relaxed);
+        // SAFETY: all of the mapping, which nothing uses.
+        let moved = unsafe { mapping.move_pages_away(0, mapping.length()) };
+        assert_eq!(moved.err(), Some(Errno::INVAL));
     }
 
     #[test]

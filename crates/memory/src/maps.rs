@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::MapError;
+use crate::fork;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::system::kernel;
 
@@ -62,6 +63,8 @@ pub fn are_maps_scarce() -> bool {
 /// # Errors
 /// [`MapError::TooManyMaps`] if only the maps reserved for the rest of the process are left.
 pub fn check_maps() -> Result<(), MapError> {
+    #[cfg(any(test, feature = "failpoints"))]
+    trial::check()?;
     if RANGES.load(Ordering::Relaxed) < LOOK_AT.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -70,6 +73,8 @@ pub fn check_maps() -> Result<(), MapError> {
 
 #[cold]
 fn look() -> Result<(), MapError> {
+    // A child must not inherit the lock locked.
+    let _steady = fork::without_fork();
     let mut full = FULL.lock().unwrap_or_else(PoisonError::into_inner);
     let ranges = RANGES.load(Ordering::Relaxed);
     // Without a readable limit there is nothing to check against.
@@ -83,6 +88,8 @@ fn look() -> Result<(), MapError> {
     {
         return Err(MapError::TooManyMaps { used, limit });
     }
+    #[cfg(any(test, feature = "failpoints"))]
+    fork::trial::pass(fork::trial::ForkSection::Maps);
     let Some(used) = count() else {
         LOOK_AT.store(ranges + LOOK_MIN, Ordering::Relaxed);
         return Ok(());
@@ -117,5 +124,35 @@ fn count() -> Option<u64> {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
+    }
+}
+
+/// For tests: a process without room for more maps.
+#[cfg(any(test, feature = "failpoints"))]
+pub mod trial {
+    use super::{AtomicU64, MapError, Ordering};
+
+    /// How many more checks succeed.
+    static CHECKS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+    /// Lets this many checks of this process succeed, and all later ones fail. `u64::MAX`: all
+    /// succeed again.
+    pub fn refuse_after(checks: u64) {
+        CHECKS.store(checks, Ordering::Relaxed);
+    }
+
+    pub(super) fn check() -> Result<(), MapError> {
+        match CHECKS.load(Ordering::Relaxed) {
+            u64::MAX => {}
+            0 => return Err(MapError::TooManyMaps { used: 0, limit: 0 }),
+            left => CHECKS.store(left - 1, Ordering::Relaxed),
+        }
+        Ok(())
+    }
+
+    /// Counts the maps now.
+    #[cfg(test)]
+    pub(crate) fn look() -> Result<(), MapError> {
+        super::look()
     }
 }

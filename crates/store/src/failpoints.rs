@@ -95,6 +95,9 @@ pub const ALL: &[&str] = &[
 pub const OF_CLIENTS: &[&str] =
     &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
 
+/// Points between a client's messages. A test stops a thread there.
+pub const OF_SESSIONS: &[&str] = &["seal.lost"];
+
 /// Points of the daemon's decisions, which its region outlives.
 pub const OF_NODES: &[&str] = &[
     "move.recorded",

@@ -18,6 +18,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
+mod connecting;
 mod drain;
 mod error;
 pub mod interrupt;

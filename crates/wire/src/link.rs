@@ -117,6 +117,9 @@ impl Link {
         let started = Instant::now();
         let seq = self.next_seq();
         let undo = Undo::of(&body);
+        if let Undo::Reserve(names) = &undo {
+            self.settle_names(names, interrupt, deadline)?;
+        }
         lock(&self.receiving).waiting.insert(seq);
         match self.send(seq, body, deadline) {
             Ok(true) => self.receive(PendingCall { seq, undo, started, deadline, interrupt }),
@@ -129,6 +132,39 @@ impl Link {
                 Err(error)
             }
         }
+    }
+
+    /// Waits until no earlier request, whose caller has given up, may still reserve one of these
+    /// names: the node would refuse the next request for it, as one for another client's name.
+    fn settle_names(
+        &self,
+        names: &[String],
+        interrupt: Option<&Interrupt>,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let started = Instant::now();
+        let mut state = lock(&self.receiving);
+        // Where nothing can be sent, the caller learns it from its own request.
+        let can_send = |state: &Inbox| state.dead.is_none() && state.unsendable.is_none();
+        while can_send(&state) && state.may_reserve(names) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.timeout(started));
+            }
+            drop(state);
+            // The check runs user code, and the earlier request may not be sent yet.
+            if interrupt.is_some_and(Interrupt::is_up) {
+                return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+            }
+            self.write_rest();
+            state = lock(&self.receiving);
+            if state.has_reader || state.undoing_count > 0 {
+                state = self.wait_for_reader(state, left);
+            } else if state.may_reserve(names) {
+                state = self.read_for_all(state).0;
+            }
+        }
+        Ok(())
     }
 
     fn next_seq(&self) -> u64 {
@@ -305,11 +341,14 @@ impl Link {
         self.wake_sleepers(&state);
         if !state.undoing.is_empty() {
             let undoing = std::mem::take(&mut state.undoing);
+            state.undoing_count += 1;
             drop(state);
             for notification in undoing {
                 self.notify(notification);
             }
             state = lock(&self.receiving);
+            state.undoing_count -= 1;
+            self.wake_sleepers(&state);
         }
         (state, had_signal)
     }

@@ -14,6 +14,7 @@ use farrow_memory::process_number;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use crate::connecting;
 use crate::link::{LinkError, confused};
 use crate::{Listen, Reply, ReplyBody, Request, RequestBody, Watch};
 
@@ -99,7 +100,7 @@ impl Listener {
     /// No daemon listens, no reply arrives by `deadline`, or the daemon refuses.
     pub fn connect(socket: &Path, listen: Listen, deadline: Instant) -> Result<Self, LinkError> {
         let started = Instant::now();
-        let stream = UnixStream::connect(socket).map_err(|error| closed(socket, &error))?;
+        let stream = connecting::connect(socket, deadline)?;
         stream.set_nonblocking(true).map_err(|error| closed(socket, &error))?;
         let socket = socket.to_owned();
         let (input, process) = (Vec::new(), process_number());

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Daemon, assert_balanced, bytes_of, wait_for};
-use farrow::{Client, ConnectOptions, Error, NdArray, ObjectOptions, Order, Value, Writer};
+use farrow::{
+    Client, ConnectOptions, Error, NdArray, ObjectKey, ObjectOptions, Order, Value, Writer,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LENGTH: usize = 8 << 20;
@@ -188,6 +190,51 @@ fn a_name_reserved_by_a_late_reply_is_free_while_its_client_is_idle() {
     let put = || other.put(&Value::Bytes(b"other"), Some("x")).ok();
     wait_for("the name", put).unwrap();
     drop(client);
+}
+
+/// It was refused, because of the client's own reservation.
+#[test]
+fn a_name_reserved_by_a_late_reply_is_free_for_the_next_attempt_of_its_client() {
+    let daemon = Daemon::start("64MiB", &[]);
+    drop(daemon.client());
+    let client = impatient(&daemon);
+    for name in ["x", "y", "z"] {
+        late(&daemon, || client.create(8, Some(name)));
+        client.create(8, Some(name)).unwrap().seal().unwrap();
+    }
+}
+
+/// Each attempt requested another page of holds. The daemon assigned them all once it went on, and the
+/// answers were dropped: a client could use up the pages of all others, at 2,048 in all.
+#[test]
+fn gets_that_time_out_request_one_page_of_holds_together() {
+    let daemon = Daemon::start("64MiB", &["--no-prepare"]);
+    let other = daemon.client();
+    let put = |number: u64| other.put(&Value::Bytes(&number.to_le_bytes()), None).unwrap();
+    let ids: Vec<ObjectKey> = (0..4000).map(|number| put(number).into()).collect();
+    let timeout = Duration::from_millis(300);
+    let options = ConnectOptions { timeout, ..ConnectOptions::at(&daemon.socket) };
+    let client = Client::connect(&options).unwrap();
+    let before = other.stats().unwrap().node.requests;
+    signal(&daemon, Signal::STOP);
+    let (mut held, mut attempts) = (Vec::new(), 0);
+    for id in &ids {
+        match client.get(id, Duration::ZERO) {
+            Ok(object) => held.push(object),
+            Err(Error::Timeout { .. }) => attempts += 1,
+            Err(error) => panic!("{error}"),
+        }
+        if attempts == 12 {
+            break;
+        }
+    }
+    assert_eq!(attempts, 12, "{} gets", held.len());
+    signal(&daemon, Signal::CONT);
+    let last = || client.get(&ids[3999], Duration::ZERO).ok();
+    held.push(wait_for("the page", last).unwrap());
+    let after = other.stats().unwrap().node.requests;
+    // The request for the page, and those for the statistics.
+    assert!(after - before <= 4, "{} requests", after - before);
 }
 
 /// Nothing of it was lost before 8 MiB: it came with the next call.

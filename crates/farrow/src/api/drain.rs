@@ -8,6 +8,7 @@ use farrow_wire::link::confused;
 use farrow_wire::{DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody};
 
 use crate::api::Client;
+use crate::clock::deadline_after;
 use crate::cluster::request_link::{ROOM_PAUSE, RequestLink};
 use crate::error::Error;
 use crate::interrupt;
@@ -151,7 +152,7 @@ impl Client {
     fn give_name(&self, step: &DrainStep, deadline: Instant) -> Result<ObjectId, Error> {
         let own = self.nodes().own();
         loop {
-            let until = deadline.max(Instant::now() + own.timeout);
+            let until = deadline.max(deadline_after(own.timeout));
             match own.call_until(RequestBody::Drain(step.clone()), until) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => return Ok(ObjectId { hi, lo }),
                 Ok(other) => return Err(confused(&other).into()),

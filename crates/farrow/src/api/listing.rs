@@ -7,6 +7,7 @@ use farrow_wire::link::confused;
 use farrow_wire::{ListedItem, Listing, MemberInfo, ReplyBody, RequestBody};
 
 use crate::api::Client;
+use crate::clock::deadline_after;
 use crate::error::Error;
 use crate::interrupt;
 use crate::key::ObjectKey;
@@ -234,7 +235,7 @@ impl Client {
     ) -> Result<Vec<ListedObject>, Error> {
         let own = self.nodes().own();
         let mut found = Vec::with_capacity(targets.len());
-        let deadline = Instant::now() + own.timeout;
+        let deadline = deadline_after(own.timeout);
         let mut left = targets;
         while !left.is_empty() {
             let mut bytes = 0;

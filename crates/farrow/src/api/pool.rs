@@ -55,10 +55,12 @@ impl Pool {
 
     /// Returns the unused part of the memory reserved with [`Self::expect`].
     pub fn expect_no_more(&self) {
+        // In a forked child the memory belongs to the parent, a thread of which may have held the lock.
+        if !self.session.is_own_process() {
+            return;
+        }
         let expected = lock(&self.expected).take();
-        if let Some(expected) = expected
-            && self.session.is_own_process()
-        {
+        if let Some(expected) = expected {
             expected.end(&self.session, self.session.pool.extents());
         }
     }

@@ -1,10 +1,11 @@
 //! Settings of a node, changed while it serves.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrow_wire::{RequestBody, Setting};
 
 use crate::api::Client;
+use crate::clock::deadline_after;
 use crate::error::Error;
 
 /// Longest wait for a change of the memory: a terabyte takes minutes. The node itself ends a change
@@ -29,6 +30,6 @@ impl Client {
         let is_memory = settings.iter().any(|one| matches!(one, Setting::Memory(_)));
         let wait = if is_memory { session.timeout.max(MEMORY_WAIT_MAX) } else { session.timeout };
         let body = RequestBody::Set(settings.to_vec());
-        session.call_until(body, Instant::now() + wait).map(drop)
+        session.call_until(body, deadline_after(wait)).map(drop)
     }
 }

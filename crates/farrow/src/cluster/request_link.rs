@@ -14,7 +14,9 @@ use farrow_wire::{
     WireTarget,
 };
 
+use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, connect};
+use crate::connection::replaced::is_served;
 use crate::connection::session::Session;
 use crate::connection::turn::Turn;
 use crate::error::Error;
@@ -83,7 +85,7 @@ impl RequestLink {
         let (node, incarnation, namespace) =
             (node.name.clone(), node.incarnation, namespace.to_owned());
         let earlier = earlier.map(|earlier| lock(&earlier.current).clone());
-        let deadline = Instant::now() + own.timeout;
+        let deadline = deadline_after(own.timeout);
         let first = connect_again(own, (&node, &namespace), earlier.as_ref(), deadline)?;
         let (own, current) = (Arc::clone(own), Mutex::new(first));
         Ok(Self { own, node, namespace, incarnation, current, reconnecting: Turn::default() })
@@ -102,7 +104,7 @@ impl RequestLink {
 
     /// As [`Self::call`]. Also returns the number of the connection.
     fn call_numbered(&self, body: RequestBody) -> Result<(ReplyBody, u64), Error> {
-        let deadline = Instant::now() + self.own.timeout;
+        let deadline = deadline_after(self.own.timeout);
         let mut body = body;
         let mut attempt = 1;
         loop {
@@ -199,15 +201,11 @@ impl RequestLink {
 
     /// A connection that ended while the client's own node is there ended at the other node.
     fn disconnected(&self, reason: &str) -> Error {
-        match std::os::unix::net::UnixStream::connect(&self.own.socket) {
-            Ok(_) => {
-                let reason = format!("it went away before it answered: {reason}");
-                Error::NodeLost { node: self.node.clone(), reason }
-            }
-            Err(_) => {
-                Error::Disconnected { socket: self.own.socket.clone(), reason: reason.to_owned() }
-            }
+        if is_served(&self.own.socket) {
+            let reason = format!("it went away before it answered: {reason}");
+            return Error::NodeLost { node: self.node.clone(), reason };
         }
+        Error::Disconnected { socket: self.own.socket.clone(), reason: reason.to_owned() }
     }
 }
 
@@ -303,7 +301,7 @@ impl FarDestination {
     ///
     /// [`Error::AlreadyExists`] if another client has taken the name meanwhile.
     pub(crate) fn call(&mut self, import: RequestBody) -> Result<ReplyBody, Error> {
-        let deadline = Instant::now() + self.link.own.timeout;
+        let deadline = deadline_after(self.link.own.timeout);
         let mut body = import;
         let mut attempt = 1;
         loop {

@@ -7,6 +7,7 @@ use farrow_memory::Span;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, span, wire_span};
 
+use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::replaced::is_served;
 use crate::connection::session::{Connection, Identity, Session};
@@ -22,7 +23,7 @@ const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
 impl Session {
     /// Sends a request to the daemon, with the default timeout.
     pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
-        self.call_until(body, Instant::now() + self.timeout)
+        self.call_until(body, deadline_after(self.timeout))
     }
 
     /// As [`Self::call`], until this deadline.
@@ -52,12 +53,12 @@ impl Session {
             if connection.link.is_dead() {
                 // The request was not sent yet, so any request may be sent again. A call that waits
                 // long for something else waits for a daemon no longer than any other.
-                let until = deadline.min(Instant::now() + self.timeout);
+                let until = deadline.min(deadline_after(self.timeout));
                 connection = self.reconnect(&connection, until).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            let is_seal = matches!(body, RequestBody::Seal { .. });
-            let answer = match is_seal {
+            let is_kept = matches!(body, RequestBody::Seal { .. } | RequestBody::HoldBlock);
+            let answer = match is_kept {
                 true => connection.link.call_to_keep(body, deadline),
                 false => {
                     let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
@@ -83,7 +84,7 @@ impl Session {
                 (error, _) => {
                     let is_unsent = match error {
                         LinkError::Frame(_) => true,
-                        LinkError::Timeout { .. } => is_seal && pending.is_none(),
+                        LinkError::Timeout { .. } => is_kept && pending.is_none(),
                         _ => false,
                     };
                     let lost = (!is_unsent).then(|| Box::new(LostReply { sent_on, pending }));
@@ -94,7 +95,7 @@ impl Session {
     }
 
     /// The error of a call; of a timeout, with the name of the node and why it may be silent.
-    fn error_of(&self, error: LinkError) -> Error {
+    pub(super) fn error_of(&self, error: LinkError) -> Error {
         match (error, self.members()) {
             (LinkError::Timeout { waited_ms, .. }, Some(members)) => {
                 let own = members.nodes.iter().find(|node| node.is_own);
@@ -149,7 +150,7 @@ impl Session {
             return;
         }
         let _quiet = interrupt::suspend();
-        let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
+        let deadline = deadline_after(self.timeout.min(GOODBYE_PATIENCE));
         // A daemon that is killed before it reads this leaves the session to its successor, which
         // then retains objects for a client that does not return.
         let link = lock(&self.link).link.clone();
@@ -208,6 +209,10 @@ impl Session {
         let link = Arc::new(link);
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;
+        // One of them may be that of a lost answer.
+        for block in welcome.hold_blocks.iter().copied().map(span) {
+            self.holds.add_block(block)?;
+        }
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
         let go_over = || self.go_over(Arc::clone(&link), &theirs);
         let connection = self.reservations.renew(&link, deadline, || {
@@ -241,13 +246,14 @@ impl Session {
     }
 }
 
-/// Whether a request may be sent twice: a repetition changes nothing, or the next daemon takes back
-/// the grants of the lost answer.
+/// Whether a request may be sent twice: a repetition changes nothing, the next daemon takes back the
+/// grants of the lost answer, or it names the page of holds of it.
 fn may_repeat(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Grant { .. }
             | RequestBody::Room(_)
+            | RequestBody::HoldBlock
             | RequestBody::ReserveObjects { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }

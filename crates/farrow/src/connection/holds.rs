@@ -4,15 +4,16 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
-use farrow_wire::link::{Notification, confused};
+use farrow_wire::link::{LinkError, Notification, PendingReply, confused};
 use farrow_wire::{ReplyBody, RequestBody, span};
 
-use crate::clock::{millis, monotonic_ns, wall_clock_ns};
+use crate::clock::{deadline_after, millis, monotonic_ns, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::{Error, named};
 use crate::interrupt::pause;
 use crate::key::ObjectKey;
 use crate::lock::lock;
+use crate::memory::node::Unanswered;
 
 /// Uses of an object within this time count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
@@ -26,6 +27,9 @@ const RETURN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A file may be long and its disk slow. The node itself gives up after a minute.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
+
+/// The reason of a wait for another thread, in errors.
+const WAIT_FOR_BLOCK: &str = "a page of holds, which another thread requests";
 
 impl Session {
     /// Finds an object, restores it if necessary, and holds it; `None` if there is no such object.
@@ -77,7 +81,7 @@ impl Session {
 
     /// Restores an object, unless it is deleted.
     fn restore(&self, id: ObjectId) -> Result<(), Error> {
-        let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
+        let deadline = deadline_after(self.timeout.max(RESTORE_PATIENCE));
         match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -190,16 +194,47 @@ impl Session {
 
     /// Adds a page for holds, unless another thread got one since `slots` were counted.
     pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
-        let mut known = lock(&self.hold_slots);
-        if *known > slots {
-            return Ok(());
-        }
-        let block = match self.call(RequestBody::HoldBlock)? {
+        let deadline = deadline_after(self.timeout);
+        let _one = self.hold_blocks.enter(WAIT_FOR_BLOCK, deadline)?;
+        let late = {
+            let mut request = lock(&self.hold_request);
+            if request.slots > slots {
+                return Ok(());
+            }
+            request.late.take()
+        };
+        let block = match self.hold_block(late, deadline)? {
             ReplyBody::HoldBlock(block) => span(block),
             other => return Err(confused(&other).into()),
         };
         self.holds.add_block(block)?;
-        *known = slots + 1;
+        lock(&self.hold_request).slots = slots + 1;
         Ok(())
+    }
+
+    /// The reply to the last request for a page of holds if it is `late`, since the node serves that
+    /// request too, or else to a new one.
+    fn hold_block(
+        &self,
+        late: Option<PendingReply>,
+        deadline: Instant,
+    ) -> Result<ReplyBody, Error> {
+        if let Some(late) = late {
+            match late.receive(deadline) {
+                // The next daemon names the page if the last one assigned it.
+                Err(LinkError::Closed { .. }) => {}
+                Err(error @ LinkError::Timeout { .. }) => {
+                    lock(&self.hold_request).late = Some(late);
+                    return Err(self.error_of(error));
+                }
+                reply => return reply.map_err(|error| self.error_of(error)),
+            }
+        }
+        let answer = self.call_numbered(RequestBody::HoldBlock, deadline);
+        let (reply, _) = answer.map_err(|Unanswered { error, lost }| {
+            lock(&self.hold_request).late = lost.and_then(|lost| lost.pending);
+            error
+        })?;
+        Ok(reply)
     }
 }

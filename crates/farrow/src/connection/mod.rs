@@ -1,6 +1,6 @@
 //! The session with one node: its mapped region, its socket, and what outlives a daemon.
 //!
-//! * `session`: the session itself; `calls`, its requests; `holds`, its objects.
+//! * `session`: the session itself; `calls`, its requests; `holds` and `hold_request`, its objects.
 //! * `connect` reaches or starts a daemon, `mapping` maps its region.
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
 //! * `replaced`: whether another node serves the socket, with other memory; `excluded`: whether the
@@ -14,6 +14,7 @@
 mod calls;
 pub(crate) mod connect;
 mod excluded;
+mod hold_request;
 mod holds;
 mod inherited;
 pub(crate) mod late_queue;
@@ -21,7 +22,7 @@ pub(crate) mod local_entries;
 mod mapping;
 pub(crate) mod pending_holds;
 mod registry;
-mod replaced;
+pub(crate) mod replaced;
 pub(crate) mod reserved_names;
 pub(crate) mod reserved_objects;
 pub(crate) mod sealing;

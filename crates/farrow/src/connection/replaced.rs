@@ -6,12 +6,13 @@
 
 use std::path::Path;
 use std::sync::{OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::clock::coarse_ms;
+use crate::clock::{coarse_ms, deadline_after};
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::interrupt::suspend;
@@ -61,7 +62,7 @@ impl Session {
         let meet = move || {
             let _quiet = suspend();
             if let Some(session) = session.upgrade() {
-                let deadline = Instant::now() + session.timeout.min(PATIENCE);
+                let deadline = deadline_after(session.timeout.min(PATIENCE));
                 // A replaced node is noted there; any other error is met again by the next call
                 // that needs a message.
                 let _ = session.reconnect(&connection, deadline);
@@ -90,11 +91,14 @@ impl Session {
 }
 
 /// Whether a process accepts connections there. Does not wait.
-pub(super) fn is_served(socket: &Path) -> bool {
+pub(crate) fn is_served(socket: &Path) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let made = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     match (made, SocketAddrUnix::new(socket)) {
-        (Ok(made), Ok(address)) => net::connect(&made, &address).is_ok(),
+        (Ok(made), Ok(address)) => {
+            // A full queue is of a daemon that only does not accept now.
+            matches!(net::connect(&made, &address), Ok(()) | Err(Errno::AGAIN))
+        }
         _ => false,
     }
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use farrow_wire::link::{Link, Notification};
 use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
+use crate::clock::deadline_after;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::node::Node;
@@ -28,7 +29,7 @@ impl ReservedNames {
         }
         loop {
             let body = RequestBody::Reserve { names: names.clone() };
-            let (_, connection) = node.call_numbered(body, Instant::now() + node.timeout())?;
+            let (_, connection) = node.call_numbered(body, deadline_after(node.timeout()))?;
             let mut ours = lock(&self.names);
             // A daemon that followed meanwhile renewed the names without these.
             if node.connection_number() == connection {

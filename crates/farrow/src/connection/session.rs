@@ -9,8 +9,10 @@ use farrow_store::{ClientSlot, EntryTable, Held, HoldTable, NamespaceId, Reader,
 use farrow_wire::link::{Link, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 
+use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, Connected, connect};
 use crate::connection::excluded::Exclusion;
+use crate::connection::hold_request::HoldBlockRequest;
 use crate::connection::late_queue::LateQueue;
 use crate::connection::local_entries::LocalEntries;
 use crate::connection::mapping::{map, shared_marks};
@@ -21,6 +23,7 @@ use crate::connection::reserved_names::ReservedNames;
 use crate::connection::reserved_objects::ReservedObjects;
 use crate::connection::turn::Turn;
 use crate::error::Error;
+use crate::gate::RequestGate;
 use crate::lock::lock;
 use crate::memory::arena::Arena;
 use crate::memory::background::{self, Populator};
@@ -95,8 +98,9 @@ pub(crate) struct Session {
     pub(super) reconnecting: Turn,
     pub(super) replaced: Replaced,
     pub(super) exclusion: Exclusion,
-    /// One more than the number of hold slots at the latest request for a block.
-    pub(super) hold_slots: Mutex<u64>,
+    /// One thread at a time asks the node for a block of holds.
+    pub(super) hold_blocks: RequestGate,
+    pub(super) hold_request: Mutex<HoldBlockRequest>,
 }
 
 impl Session {
@@ -106,7 +110,7 @@ impl Session {
         let spawn = options.spawn.clone().filter(|_| may_spawn);
         paths::check_runtime_dir(&socket)
             .map_err(|error| Error::PermissionDenied(error.to_string()))?;
-        let deadline = Instant::now() + options.timeout;
+        let deadline = deadline_after(options.timeout);
         let hello = Hello {
             version: PROTOCOL_VERSION,
             resume: None,
@@ -175,7 +179,8 @@ impl Session {
             reconnecting: Turn::default(),
             replaced: Replaced::default(),
             exclusion: Exclusion::default(),
-            hold_slots: Mutex::default(),
+            hold_blocks: RequestGate::default(),
+            hold_request: Mutex::default(),
         });
         SESSIONS.add(&session);
         Ok(session)

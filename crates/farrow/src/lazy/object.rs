@@ -13,6 +13,7 @@ use farrow_wire::{LazyBlock, WireTarget};
 
 use super::CHUNK_BYTES;
 use super::source::{OpenOutcome, OpenedPages, PagesConnection, Requester};
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
@@ -130,7 +131,7 @@ impl PagedObject {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let until = *until.get_or_insert_with(|| Instant::now() + self.requester.timeout);
+            let until = *until.get_or_insert_with(|| deadline_after(self.requester.timeout));
             tracing::debug!(object = %self.id, %error, "pages that were not brought");
             // A lost node is no member any more, so no node knows its objects.
             let is_lost = matches!(error, Error::NodeLost { .. });

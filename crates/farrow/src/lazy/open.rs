@@ -19,6 +19,7 @@ use rustix::event::EventfdFlags;
 use super::faults;
 use super::object::{BlockRanges, PAUSE, PagedObject, Users};
 use super::source::{OpenOutcome, OpenedPages, Requester};
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
@@ -48,7 +49,7 @@ impl AsRef<[u8]> for OwnedBytes {
 /// Opens an object of a node whose memory is not mapped.
 pub(crate) fn open(session: &Arc<Session>, target: &ObjectKey) -> Result<FoundLazy, Error> {
     let requester = Requester::of(session);
-    let until = Instant::now() + requester.timeout;
+    let until = deadline_after(requester.timeout);
     loop {
         match requester.open(target.wire(), false) {
             Ok(OpenOutcome::Nothing) => return Ok(FoundLazy::Nothing),

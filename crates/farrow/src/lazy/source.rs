@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrow_wire::link::{Link, LinkError, confused};
 use farrow_wire::{
@@ -16,6 +16,7 @@ use farrow_wire::{
     RequestBody, WireTarget,
 };
 
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 
@@ -38,7 +39,7 @@ impl Requester {
 
     /// Asks the daemon once.
     pub(super) fn open(&self, target: WireTarget, is_again: bool) -> Result<OpenOutcome, Error> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = deadline_after(self.timeout);
         // A slow home is no timeout: the daemon answers at this interval.
         let wait_ms = u64::try_from(self.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let client = self.client.clone();
@@ -140,7 +141,7 @@ impl PagesConnection {
     /// Has the node bring all bytes of the object in a range of its file.
     pub(super) fn bring(&self, start: u64, end: u64, timeout: Duration) -> Result<(), LinkError> {
         let pages = RequestBody::Pages { start, end };
-        match self.link.call_unless(None, pages, Instant::now() + timeout)? {
+        match self.link.call_unless(None, pages, deadline_after(timeout))? {
             ReplyBody::Done => Ok(()),
             other => Err(confused(&other)),
         }

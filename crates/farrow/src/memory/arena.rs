@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use farrow_memory::{Alias, Length, Offset, Region, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
+use crate::clock::deadline_after;
 use crate::error::Error;
+use crate::gate::RequestGate;
 use crate::interrupt::suspend;
 use crate::lock::lock;
 use crate::memory::extents::Extents;
-use crate::memory::node::Node;
+use crate::memory::node::{Node, NodeUntil};
 use crate::memory::room::Demand;
 
 /// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
@@ -29,9 +31,14 @@ const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// the whole chunk at once would be a noticeable pause.
 const READY_BYTES: u64 = 256 << 10;
 
+/// The reason of a wait for another thread, in errors.
+const WAIT_FOR_CHUNK: &str = "memory for small objects, which another thread requests";
+
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     state: Mutex<ArenaState>,
+    /// One thread at a time asks the node for a chunk.
+    refill: RequestGate,
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +61,7 @@ impl Arena {
         extents: &Extents,
         bytes: u64,
     ) -> Result<Span, Error> {
-        self.take_from(node, extents, bytes, |bytes| extents.take_to_cut(node, bytes))
+        self.take_from(node, extents, bytes, |node, bytes| extents.take_to_cut(node, bytes))
     }
 
     /// As [`Self::take`], after that found no memory: the node makes room.
@@ -65,7 +72,7 @@ impl Arena {
         bytes: u64,
         demand: &Demand,
     ) -> Result<Span, Error> {
-        self.take_from(node, extents, bytes, |bytes| extents.make_to_cut(node, bytes, demand))
+        self.take_from(node, extents, bytes, |node, bytes| extents.make_to_cut(node, bytes, demand))
     }
 
     fn take_from(
@@ -73,32 +80,38 @@ impl Arena {
         node: &dyn Node,
         extents: &Extents,
         bytes: u64,
-        fresh: impl FnOnce(u64) -> Result<Span, Error>,
+        fresh: impl FnOnce(&dyn Node, u64) -> Result<Span, Error>,
     ) -> Result<Span, Error> {
         let length = lines(bytes);
-        let mut state = lock(&self.state);
-        if state.end - state.next < length {
-            // The node is asked under the lock.
-            let _quiet = suspend();
-            let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
-            let fresh = fresh(chunk.max(length))?;
-            state.chunk_bytes = chunk;
-            // A new chunk right behind the old one continues it: nothing is left over.
-            if fresh.offset.0 != state.end {
-                let rest =
-                    Span { offset: Offset(state.next), length: Length(state.end - state.next) };
-                leave(node, extents, rest);
-                state.next = fresh.offset.0;
+        if let Some(span) = lock(&self.state).take(length) {
+            return Ok(span);
+        }
+        let deadline = deadline_after(node.timeout());
+        let _one = self.refill.enter(WAIT_FOR_CHUNK, deadline)?;
+        let chunk = {
+            let mut state = lock(&self.state);
+            // Another thread may have refilled it meanwhile.
+            if let Some(span) = state.take(length) {
+                return Ok(span);
             }
-            state.end = fresh.offset.0 + fresh.length.0;
-            state.map(node.region());
+            (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX)
+        };
+        let fresh = {
+            // Other threads wait for this request.
+            let _quiet = suspend();
+            fresh(&NodeUntil { node, deadline }, chunk.max(length))?
+        };
+        let mut state = lock(&self.state);
+        state.chunk_bytes = chunk;
+        // A new chunk right behind the old one continues it: nothing is left over.
+        if fresh.offset.0 != state.end {
+            let rest = Span { offset: Offset(state.next), length: Length(state.end - state.next) };
+            leave(node, extents, rest);
+            state.next = fresh.offset.0;
         }
-        let span = Span { offset: Offset(state.next), length: Length(length) };
-        state.next += length;
-        if state.ready_end < state.next {
-            state.make_ready();
-        }
-        Ok(span)
+        state.end = fresh.offset.0 + fresh.length.0;
+        state.map(node.region());
+        Ok(state.cut(length))
     }
 
     /// Writes bytes to memory that was taken here, and publishes them.
@@ -133,6 +146,20 @@ impl Arena {
 }
 
 impl ArenaState {
+    fn take(&mut self, length: u64) -> Option<Span> {
+        (self.end - self.next >= length).then(|| self.cut(length))
+    }
+
+    /// Cuts memory from the chunk, which is long enough.
+    fn cut(&mut self, length: u64) -> Span {
+        let span = Span { offset: Offset(self.next), length: Length(length) };
+        self.next += length;
+        if self.ready_end < self.next {
+            self.make_ready();
+        }
+        span
+    }
+
     /// Maps the new chunk in place of the old one.
     fn map(&mut self, region: &Arc<Region>) {
         let pages = self.next - self.next % page_bytes();

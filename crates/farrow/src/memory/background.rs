@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span, process_id};
+use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span, fork, process_id};
 use farrow_store::ObjectId;
 
 /// The reader faults in a smaller object faster than it can wake a thread.
@@ -98,7 +98,11 @@ pub(crate) fn warm_up() {
 /// The queue of the one thread of this process.
 fn worker() -> Option<&'static SyncSender<BackgroundTask>> {
     static WORKER: OnceLock<Option<(u32, SyncSender<BackgroundTask>)>> = OnceLock::new();
+    // A child must not wait for a thread that it does not have.
+    let _steady = WORKER.get().is_none().then(fork::without_fork);
     let started = WORKER.get_or_init(|| {
+        #[cfg(feature = "failpoints")]
+        fork::trial::pass(fork::trial::ForkSection::Worker);
         let (sender, receiver) = sync_channel::<BackgroundTask>(QUEUE_MAX);
         let work = move || {
             for task in receiver {

@@ -248,6 +248,16 @@ impl Extents {
         self.change(node, |state| state.end_seal(ticket))
     }
 
+    /// As [`Self::conclude`] with [`SealOutcome::Refused`], for a range of the pool that could not be
+    /// made writable again. It returns to the node with its last user, and not to the free ranges,
+    /// which are writable. A range that cannot even be made read-only stays this client's.
+    pub(crate) fn refused_read_only(&self, node: &dyn Node, ticket: SealTicket) {
+        match node.region().make_read_only(ticket.span) {
+            Ok(()) => self.conclude(node, ticket, SealOutcome::Refused),
+            Err(error) => tracing::error!(%error, span = %ticket.span, "a range is not given back"),
+        }
+    }
+
     /// Records that the range became part of an object.
     pub(crate) fn sealed(&self, node: &dyn Node, ticket: SealTicket) {
         self.change(node, |state| state.sealed(ticket));

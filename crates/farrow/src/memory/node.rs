@@ -26,7 +26,7 @@ pub(crate) struct Unanswered {
 pub(crate) struct LostReply {
     /// The connection that it was sent on.
     pub(crate) sent_on: u64,
-    /// The reply to a seal that may still arrive.
+    /// The reply to a seal, or to a request for a page of holds, that may still arrive.
     pub(crate) pending: Option<PendingReply>,
 }
 
@@ -132,5 +132,62 @@ impl<N: Node> Node for Arc<N> {
 
     fn trim_all(&self) -> bool {
         (**self).trim_all()
+    }
+}
+
+/// A node whose timeout ends at a deadline.
+pub(crate) struct NodeUntil<'a> {
+    pub(crate) node: &'a dyn Node,
+    pub(crate) deadline: Instant,
+}
+
+impl Node for NodeUntil<'_> {
+    fn region(&self) -> &Arc<Region> {
+        self.node.region()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn is_own_process(&self) -> bool {
+        self.node.is_own_process()
+    }
+
+    fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered> {
+        self.node.call_numbered(body, deadline)
+    }
+
+    fn connection_number(&self) -> u64 {
+        self.node.connection_number()
+    }
+
+    fn notify(&self, notification: Notification) -> bool {
+        self.node.notify(notification)
+    }
+
+    fn give_back(&self, spans: &[Span], connection: u64) {
+        self.node.give_back(spans, connection);
+    }
+
+    fn release(&self, held: Held) {
+        self.node.release(held);
+    }
+
+    fn protect(
+        &self,
+        pages: Span,
+        unpublished: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
+        self.node.protect(pages, unpublished, retired)
+    }
+
+    fn trim_all(&self) -> bool {
+        self.node.trim_all()
     }
 }

@@ -15,6 +15,7 @@ use crate::connection::late_queue::LateWork;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::extents::{SealOutcome, SealTicket};
+use crate::memory::node::LostReply;
 use crate::objects::delete::delete;
 use crate::objects::seal::{self, Sealed};
 use crate::objects::written::leave_unheld;
@@ -24,6 +25,8 @@ use crate::objects::written::leave_unheld;
 struct LateSeal {
     session: Weak<Session>,
     reply: PendingReply,
+    /// The connection of the request.
+    sent_on: u64,
     objects: Vec<LateObject>,
 }
 
@@ -42,10 +45,18 @@ pub(crate) struct LateObject {
     pub(crate) is_unwanted: bool,
 }
 
-/// Waits for the answer to a request in the background, and then concludes its seals.
-pub(crate) fn watch(session: &Arc<Session>, reply: PendingReply, objects: Vec<LateObject>) {
+/// Waits for the late answer to a request, if one may arrive, in the background, and then concludes
+/// its seals.
+pub(crate) fn watch(
+    session: &Arc<Session>,
+    lost: Option<Box<LostReply>>,
+    objects: Vec<LateObject>,
+) {
+    let Some(LostReply { sent_on, pending: Some(reply) }) = lost.map(|lost| *lost) else {
+        return;
+    };
     let session_of_seal = Arc::downgrade(session);
-    session.late.add(Box::new(LateSeal { session: session_of_seal, reply, objects }));
+    session.late.add(Box::new(LateSeal { session: session_of_seal, reply, sent_on, objects }));
 }
 
 impl LateWork for LateSeal {
@@ -57,7 +68,7 @@ impl LateWork for LateSeal {
         }
         let objects = self.objects;
         let blocks: Vec<u64> = objects.iter().map(|object| object.block).collect();
-        match seal::results(&session, &blocks, answer.map_err(Error::from)) {
+        match seal::results(&session, &blocks, answer.map_err(Error::from), self.sent_on) {
             Ok(results) => {
                 for (object, result) in objects.into_iter().zip(results) {
                     object.conclude(&session, result);

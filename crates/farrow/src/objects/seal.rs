@@ -1,12 +1,12 @@
 //! Requests to the node to seal written memory as objects.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use farrow_store::{Entry, ObjectId};
 use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::node::{LostReply, Unanswered};
@@ -60,9 +60,9 @@ pub(crate) fn one(session: &Session, item: SealItem) -> Sealed {
 /// requests in its extents.
 pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed>, Unsealed> {
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
-    let deadline = Instant::now() + session.timeout;
+    let deadline = deadline_after(session.timeout);
     match session.call_numbered(RequestBody::Seal { items }, deadline) {
-        Ok((reply, _)) => results(session, &blocks, Ok(reply)),
+        Ok((reply, answered_on)) => results(session, &blocks, Ok(reply), answered_on),
         Err(Unanswered { error, lost: None }) => Err(Unsealed::known(error)),
         Err(Unanswered { error, lost: Some(lost) }) if lost.pending.is_some() => {
             Err(Unsealed { lost: Some(lost), ..Unsealed::sent(error) })
@@ -70,17 +70,19 @@ pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed
         Err(Unanswered { error, lost: Some(lost) }) => {
             let again = || Some(Box::new(LostReply { sent_on: lost.sent_on, pending: None }));
             let on = |unsealed| Unsealed { lost: again(), ..unsealed };
-            let found = results(session, &blocks, Err(error)).map_err(on)?;
+            let found = results(session, &blocks, Err(error), lost.sent_on).map_err(on)?;
             Ok(found.into_iter().map(|sealed| sealed.map_err(on)).collect())
         }
     }
 }
 
-/// The result for each primary block, from the answer to a request that was sent.
+/// The result for each primary block, from the answer to a request that was sent on connection
+/// `sent_on`.
 pub(crate) fn results(
     session: &Session,
     blocks: &[u64],
     answer: Result<ReplyBody, Error>,
+    sent_on: u64,
 ) -> Result<Vec<Sealed>, Unsealed> {
     match answer {
         Ok(ReplyBody::Sealed(results)) if results.len() == blocks.len() => {
@@ -92,7 +94,7 @@ pub(crate) fn results(
         }
         Ok(other) => Err(Unsealed::sent(confused(&other).into())),
         Err(error @ (Error::Disconnected { .. } | Error::NodeLost { .. })) => {
-            find_sealed(session, blocks, &error).ok_or(Unsealed::sent(error))
+            find_sealed(session, blocks, &error, sent_on).ok_or(Unsealed::sent(error))
         }
         Err(error) => Err(Unsealed::sent(error)),
     }
@@ -100,9 +102,19 @@ pub(crate) fn results(
 
 /// Looks for the objects of a seal whose answer was lost, in the directory and by primary block. An
 /// object not found may have been sealed all the same: the next daemon may have deleted, evicted or
-/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found.
-fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<Sealed>> {
+/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found, or if
+/// the session has another connection by now: the blocks may have returned to the node then, been
+/// granted again, and be other objects of this client. The comparison of the records shows the
+/// outcome in that case.
+fn find_sealed(
+    session: &Session,
+    blocks: &[u64],
+    error: &Error,
+    sent_on: u64,
+) -> Option<Vec<Sealed>> {
     let (_, slot, _) = session.place();
+    #[cfg(feature = "failpoints")]
+    farrow_store::failpoints::hit_by_client("seal.lost");
     let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
     // The former block of a spilled or deleted object may belong to any client by now.
     let is_own = |entry: &Entry| entry.creator == slot;
@@ -113,7 +125,8 @@ fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<S
             found.insert(block, listed.entry.id);
         }
     }
-    if found.is_empty() {
+    // Only after the list: no block is granted again before the number changes.
+    if found.is_empty() || session.connection_number() != sent_on {
         return None;
     }
     let disconnected = || Error::Disconnected {

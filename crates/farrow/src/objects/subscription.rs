@@ -14,6 +14,7 @@ use farrow_wire::link::LinkError;
 use farrow_wire::listener::{Listener, Waited, Waker};
 use farrow_wire::{Listen, PROTOCOL_VERSION, WAIT_MS_MAX, Watch, WireError};
 
+use crate::clock::deadline_after;
 use crate::connection::session::Session;
 use crate::error::Error;
 
@@ -121,7 +122,7 @@ impl Subscription {
         if !is_of_all {
             return Ok(());
         }
-        let deadline = Instant::now() + self.session.timeout;
+        let deadline = deadline_after(self.session.timeout);
         match self.ask(0) {
             Ok(()) => {}
             Err(LinkError::Closed { .. }) => return Ok(()),
@@ -259,7 +260,7 @@ impl Subscription {
         let (region_uid, slot, nonce) = self.session.place();
         let node = self.session.node().to_owned();
         let listen = Listen { version: PROTOCOL_VERSION, region_uid, slot, nonce, node };
-        let deadline = Instant::now() + self.session.timeout;
+        let deadline = deadline_after(self.session.timeout);
         let mut listener = Listener::connect(&self.session.socket, listen, deadline)?;
         listener.watch(watch)?;
         self.listener = Some(listener);

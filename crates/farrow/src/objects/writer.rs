@@ -184,6 +184,19 @@ impl WriterMemory {
         lock(&self.published).add(target);
         Ok(())
     }
+
+    /// Makes the pages writable again after a failed seal, so that the next writer may have them. If
+    /// that fails they return to the node.
+    fn unprotect(&self, state: &mut WriterState, ticket: SealTicket) {
+        let extents = self.session.pool.extents();
+        if let Err(error) = self.session.region.make_writable(self.pages) {
+            tracing::error!(%error, "pages of a failed seal stay read-only");
+            *state = WriterState::Unknown(ticket);
+            extents.refused_read_only(&self.session, ticket);
+        } else {
+            extents.refused(&self.session, ticket);
+        }
+    }
 }
 
 impl Drop for WriterMemory {
@@ -310,6 +323,9 @@ impl Writer {
         };
         if let Err(error) = session.protect(memory.pages, &unpublished, &mut retired) {
             session.reservations.give(&session, self.name.take().into_iter().collect());
+            // A part may be read-only by now.
+            let ticket = session.pool.extents().seal_requested(memory.pages);
+            memory.unprotect(&mut state, ticket);
             return Err(error);
         }
         let item = SealItem {
@@ -366,26 +382,17 @@ impl Writer {
                     *state = WriterState::Unknown(ticket);
                     let sent_on = lost.as_ref().map(|lost| lost.sent_on);
                     extents.unanswered(&session, ticket, sent_on, Some(&sealing));
-                    if let Some(pending) = lost.and_then(|lost| lost.pending) {
-                        let object = LateObject {
-                            own: None,
-                            in_use: vec![ticket],
-                            block: memory.pages.offset.0,
-                            is_held_by_creator: true,
-                            is_unwanted: is_nameless,
-                        };
-                        late::watch(&session, pending, vec![object]);
-                    }
+                    let object = LateObject {
+                        own: None,
+                        in_use: vec![ticket],
+                        block: memory.pages.offset.0,
+                        is_held_by_creator: true,
+                        is_unwanted: is_nameless,
+                    };
+                    late::watch(&session, lost, vec![object]);
                     return Err(error);
                 }
-                if let Err(error) = session.region.make_writable(memory.pages) {
-                    // Its pages go back to the node, and not to the next writer.
-                    tracing::error!(%error, "pages of a failed seal stay read-only");
-                    *state = WriterState::Unknown(ticket);
-                    extents.conclude(&session, ticket, SealOutcome::Refused);
-                } else {
-                    extents.refused(&session, ticket);
-                }
+                memory.unprotect(&mut state, ticket);
                 Err(error)
             }
         }

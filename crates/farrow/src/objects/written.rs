@@ -222,9 +222,7 @@ pub(crate) fn leave_unanswered(
             is_unwanted: is_part || written.item.name.is_none(),
         });
     }
-    if let Some(pending) = lost.and_then(|lost| lost.pending) {
-        late::watch(session, pending, objects);
-    }
+    late::watch(session, lost, objects);
     error
 }
 

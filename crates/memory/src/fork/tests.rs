@@ -128,3 +128,16 @@ fn forks_without_a_witness_count_as_alive() {
     assert_eq!(state.unwitnessed.len(), UNWITNESSED_MAX);
     assert!(state.is_inherited(10 + 4 * UNWITNESSED_MAX as u64 - 3, u64::MAX));
 }
+
+/// Regression: a child that was forked while another thread counted maps waited for that thread,
+/// which it does not have.
+#[test]
+fn a_child_of_a_process_that_counts_its_maps_counts_its_own() {
+    let _region = client_region();
+    trial::stop_in(&[trial::ForkSection::Maps]);
+    let counting = std::thread::spawn(crate::maps::trial::look);
+    wait_for("the count", || trial::has_stopped_in(trial::ForkSection::Maps));
+    let pid = trial::in_child(|| crate::maps::trial::look().is_ok()).unwrap();
+    assert_eq!(end_of(pid), 0);
+    counting.join().unwrap().unwrap();
+}

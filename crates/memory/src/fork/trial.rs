@@ -1,12 +1,53 @@
-//! For tests: starts child processes, and can make this process ignore them.
+//! For tests: starts child processes, can make this process ignore them, and stops a thread in the
+//! midst of a section that no fork may divide.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use std::time::Duration;
 
 use crate::sync::{AtomicBool, Ordering};
 
 /// Whether living children count as exited: a deliberate bug that a test must find.
 static ARE_FORGOTTEN: AtomicBool = AtomicBool::new(false);
+
+/// How long a thread stops: time for another one to fork meanwhile.
+const STOP: Duration = Duration::from_millis(300);
+
+/// For each section, whether the next thread in it is to stop.
+static STOP_IN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// For each section, whether a thread has stopped in it.
+static STOPPED_IN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// Work under a lock that a child must not inherit locked.
+#[derive(Clone, Copy, Debug)]
+pub enum ForkSection {
+    /// The maps of this process are counted.
+    Maps,
+    /// The profile of this machine is loaded.
+    Profile,
+    /// The thread for page tables is started.
+    Worker,
+}
+
+/// Has the next thread in each of these sections stop there for a short time.
+pub fn stop_in(sections: &[ForkSection]) {
+    sections.iter().for_each(|section| STOP_IN[*section as usize].store(true, Ordering::SeqCst));
+}
+
+/// Whether a thread has stopped in this section.
+pub fn has_stopped_in(section: ForkSection) -> bool {
+    STOPPED_IN[section as usize].load(Ordering::SeqCst)
+}
+
+/// Called inside of the section.
+pub fn pass(section: ForkSection) {
+    if STOP_IN[section as usize].swap(false, Ordering::SeqCst) {
+        STOPPED_IN[section as usize].store(true, Ordering::SeqCst);
+        std::thread::sleep(STOP);
+    }
+}
 
 /// Makes this process ignore its children, or take them into account again.
 pub fn forget_children(is_forgetting: bool) {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::ioctl::{self, NoArg, Opcode};
 
+use crate::fork;
 use crate::units::Length;
 
 /// Device of the module.
@@ -62,6 +63,8 @@ impl AllCaches {
     /// It is not available, see [`AllCaches::open`].
     pub fn of_machine() -> Result<&'static Arc<Self>, &'static NoAllCaches> {
         static FOUND: OnceLock<Result<Arc<AllCaches>, NoAllCaches>> = OnceLock::new();
+        // A child must not wait for a thread that it does not have.
+        let _steady = FOUND.get().is_none().then(fork::without_fork);
         FOUND.get_or_init(|| Self::open(Path::new(DEVICE)).map(Arc::new)).as_ref()
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::costs::Findings;
 use super::methods::{Origin, Profile};
 use super::{file, measure};
+use crate::fork;
 
 impl Profile {
     /// Measures this machine. Makes two to nine rounds over all methods and sizes, as many as fit
@@ -30,10 +31,11 @@ impl Profile {
         {
             return Arc::clone(profile);
         }
-        Arc::clone(MEASURED.get_or_init(|| {
+        let measure = || {
             let before = loaded.map(|(found, _)| found);
             Arc::new(measured(measure::BUDGET, before, file::path().as_deref()).0)
-        }))
+        };
+        Arc::clone(once(&MEASURED, measure))
     }
 
     /// The profile of this machine if a process of this user has measured it before; else
@@ -70,9 +72,21 @@ fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) ->
 fn loaded() -> Option<&'static (Findings, Arc<Profile>)> {
     static LOADED: OnceLock<Option<(Findings, Arc<Profile>)>> = OnceLock::new();
     let load = || {
+        #[cfg(any(test, feature = "failpoints"))]
+        fork::trial::pass(fork::trial::ForkSection::Profile);
         let found = file::load(&file::path()?)?;
         let profile = found.profile(Origin::File);
         Some((found, Arc::new(profile)))
     };
-    LOADED.get_or_init(load).as_ref()
+    once(&LOADED, load).as_ref()
+}
+
+/// Initialises `cell` where no fork is under way: a child would wait for a thread that it does not
+/// have.
+fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> T) -> &T {
+    if let Some(made) = cell.get() {
+        return made;
+    }
+    let _steady = fork::without_fork();
+    cell.get_or_init(make)
 }

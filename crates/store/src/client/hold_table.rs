@@ -93,6 +93,8 @@ struct HoldSlot {
 /// mark.
 #[derive(Clone, Copy, Debug, Default)]
 struct BlockCounts {
+    /// Where the block is.
+    offset: Offset,
     in_use: u64,
     mark: u64,
 }
@@ -167,7 +169,7 @@ impl HoldTable {
         Ok(table)
     }
 
-    /// Add a block that the home has assigned. It must not be in the table already.
+    /// Add a block that the home has assigned, unless it is in the table already.
     ///
     /// # Errors
     /// As [`HoldTable::new`].
@@ -179,6 +181,9 @@ impl HoldTable {
         if !is_block {
             return Err(StoreError::BadSpan { span, reason: "it is not a hold block" });
         }
+        if lock(&self.pool).has(span) {
+            return Ok(());
+        }
         let block = Arc::new(self.region.alias(span)?);
         // The first claim should not wait for the page.
         block.populate()?;
@@ -186,8 +191,12 @@ impl HoldTable {
         // back with the first claim.
         self.region.refresh_if_remote(span)?;
         let mut pool = lock(&self.pool);
+        // Another thread may have added it meanwhile.
+        if pool.has(span) {
+            return Ok(());
+        }
         let number = pool.blocks.len();
-        pool.blocks.push(BlockCounts::default());
+        pool.blocks.push(BlockCounts { offset: span.offset, ..BlockCounts::default() });
         pool.first.get_or_insert_with(|| Arc::clone(&block));
         // The last one in is the first one out: low slots are used first.
         let indexes = (0..self.layout.hold_slots()).rev();
@@ -462,6 +471,10 @@ fn claim_on(slot: Slot) -> u64 {
 }
 
 impl HoldPool {
+    fn has(&self, block: Span) -> bool {
+        self.blocks.iter().any(|own| own.offset == block.offset)
+    }
+
     /// A free slot, with the mark of its block above it.
     fn take(&mut self) -> Result<Option<HoldSlot>, StoreError> {
         let Some(place) = self.free.pop() else {

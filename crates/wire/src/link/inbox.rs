@@ -38,12 +38,19 @@ pub(super) struct Inbox {
     abandoned: BTreeMap<u64, Undo>,
     /// What undoes the late replies that have arrived.
     pub(super) undoing: Vec<Notification>,
+    /// Threads that are about to send some of it.
+    pub(super) undoing_count: usize,
 }
 
 impl Inbox {
     /// Whether a reply is awaited only to be undone.
     pub(super) fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
+    }
+
+    /// Whether one of these names may still be reserved for a caller that has stopped waiting.
+    pub(super) fn may_reserve(&self, names: &[String]) -> bool {
+        self.undoing_count > 0 || self.abandoned.values().any(|undo| undo.reserves(names))
     }
 
     /// Registers that no caller waits for this reply any more, unless it is stored for one.

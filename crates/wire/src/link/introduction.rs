@@ -16,6 +16,7 @@ use super::error::{LinkError, confused};
 use super::inbox::is_pause;
 use super::notifications::Notification;
 use super::{Link, SLICE, lock, millis_since};
+use crate::connecting;
 use crate::interrupt::{self, Interrupt, Pace};
 use crate::{Hello, Inheritance, OpenLazy, Reply, ReplyBody, RequestBody, Welcome, WireError};
 
@@ -104,14 +105,7 @@ impl Link {
             socket: socket.to_owned(),
             reason: error.to_string(),
         };
-        let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                let socket = socket.display();
-                let reason = format!("the socket {socket} of another user: {error}");
-                LinkError::Refused(WireError::Denied(reason))
-            }
-            _ => closed(error),
-        })?;
+        let stream = connecting::connect(socket, deadline)?;
         // A new slot whose reply is not awaited would belong to this process until it ends.
         let is_first_hello = matches!(&body, RequestBody::Hello(hello) if hello.resume.is_none());
         let link = Self::over(socket.to_owned(), stream).map_err(closed)?;

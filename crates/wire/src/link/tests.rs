@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use farrow_memory::sync::{AtomicU64, Ordering};
+
 use super::{Link, LinkError, Notification, Notified};
 use crate::{Reply, ReplyBody, Request, RequestBody};
 
@@ -17,9 +19,11 @@ fn linked() -> (Arc<Link>, UnixStream) {
     (Arc::new(Link::over("test".into(), ours).unwrap()), theirs)
 }
 
-/// A request of a megabyte.
+/// A request of a megabyte, each for another name.
 fn large() -> RequestBody {
-    RequestBody::Reserve { names: vec!["x".repeat(1 << 20)] }
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    RequestBody::Reserve { names: vec![format!("{number}{}", "x".repeat(1 << 20))] }
 }
 
 /// Sends requests that nobody reads, until the link takes no more.
@@ -138,4 +142,37 @@ fn an_answer_is_awaited_after_another_thread_could_not_send() {
     assert_eq!(call.join().unwrap().unwrap(), ReplyBody::Done);
     drop(daemon);
     assert!(matches!(link.call(large(), Instant::now() + LONG), Err(LinkError::Unsent { .. })));
+}
+
+/// Regression: a name whose reservation timed out was requested again at once. The node served both
+/// requests in turn, and refused the second because of the first.
+#[test]
+fn a_name_is_requested_again_after_its_late_reservation_is_undone() {
+    let (link, mut daemon) = linked();
+    let reserve = || RequestBody::Reserve { names: vec!["n".into()] };
+    let error = link.call(reserve(), Instant::now() + Duration::from_millis(10)).unwrap_err();
+    assert!(matches!(error, LinkError::Timeout { .. }), "{error:?}");
+    let again = {
+        let link = Arc::clone(&link);
+        std::thread::spawn(move || link.call(reserve(), Instant::now() + LONG))
+    };
+    let first = read_until(&mut daemon, |body| matches!(body, RequestBody::Reserve { .. }));
+    assert_eq!(first.len(), 1);
+    reply(&mut daemon, first[0].seq, ReplyBody::Done);
+    let next = read_until(&mut daemon, |body| matches!(body, RequestBody::Reserve { .. }));
+    assert!(matches!(next[0].body, RequestBody::Unreserve { .. }), "{next:?}");
+    assert_eq!(next.len(), 2, "{next:?}");
+    reply(&mut daemon, next[1].seq, ReplyBody::Done);
+    assert_eq!(again.join().unwrap().unwrap(), ReplyBody::Done);
+    // Reservations of other names do not wait.
+    let error = link.call(reserve(), Instant::now()).unwrap_err();
+    assert!(matches!(error, LinkError::Timeout { .. }), "{error:?}");
+    let other = RequestBody::Reserve { names: vec!["other".into()] };
+    let error = link.call(other, Instant::now()).unwrap_err();
+    assert!(matches!(error, LinkError::Timeout { .. }), "{error:?}");
+    let sent = read_until(
+        &mut daemon,
+        |body| matches!(body, RequestBody::Reserve { names } if names[0] == "other"),
+    );
+    assert_eq!(sent.len(), 2, "{sent:?}");
 }

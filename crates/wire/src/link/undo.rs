@@ -35,6 +35,14 @@ impl Undo {
         !matches!(self, Self::Nothing | Self::Keep)
     }
 
+    /// Whether it gives back one of these names.
+    pub(super) fn reserves(&self, names: &[String]) -> bool {
+        match self {
+            Self::Reserve(own) => own.iter().any(|name| names.contains(name)),
+            _ => false,
+        }
+    }
+
     /// What undoes this reply. No caller received the granted range, so nothing was written to it
     /// and it is released unchanged.
     pub(super) fn after(self, reply: ReplyBody) -> Option<Notification> {

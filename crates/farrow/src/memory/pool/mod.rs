@@ -71,7 +71,7 @@ struct Large {
 enum LargeState {
     Live,
     /// Being sealed: read-only, and no other thread may seal it. It stays so if the outcome of the
-    /// seal remains unknown.
+    /// seal remains unknown, or if it cannot be made writable again.
     Sealing(SealTicket),
     /// Part of an object, which this buffer holds.
     Sealed(Held),
@@ -307,25 +307,34 @@ impl PoolCore {
         }
     }
 
-    /// Records a failed seal: the buffers are writable again.
+    /// Records a failed seal: the buffers are writable again. Those that cannot be made writable stay
+    /// read-only until they are freed, and then return to the node.
     pub(crate) fn abort_seal(&self, node: &dyn Node, tickets: &[SealTicket]) {
-        let (live, freed) = {
+        let (mut live, mut read_only) = (Vec::new(), Vec::new());
+        let freed = {
             let mut state = lock(&self.state);
-            let (live, freed): (Vec<SealTicket>, Vec<SealTicket>) =
+            let (own, freed): (Vec<SealTicket>, Vec<SealTicket>) =
                 tickets.iter().partition(|ticket| state.is_sealing(**ticket));
             // Under the lock: a buffer that is freed meanwhile must not become writable.
-            for span in merged(&live.iter().map(|ticket| ticket.span).collect::<Vec<_>>()) {
+            for span in merged(&own.iter().map(|ticket| ticket.span).collect::<Vec<_>>()) {
+                let of_span = own.iter().filter(|ticket| span.contains(ticket.span));
                 if let Err(error) = node.region().make_writable(span) {
                     tracing::error!(%error, %span, "a buffer stays read-only");
+                    read_only.extend(of_span);
+                } else {
+                    live.extend(of_span);
                 }
             }
             for ticket in &live {
                 state.replace_sealing(*ticket, || LargeState::Live);
             }
-            (live, freed)
+            freed
         };
         for ticket in live {
             self.extents.refused(node, ticket);
+        }
+        for ticket in read_only {
+            self.extents.refused_read_only(node, ticket);
         }
         for ticket in freed {
             self.extents.conclude(node, ticket, SealOutcome::Refused);
