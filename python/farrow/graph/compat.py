@@ -101,7 +101,7 @@ class GraphFeaturePreprocessor:
         return copy.deepcopy(self._parameters) if deep else dict(self._parameters)
 
     def set_params(
-        self, params: Mapping[str, Any] | None = None, **others: Any
+        self, params: Mapping[str, Any] | None = None, **more: Any
     ) -> GraphFeaturePreprocessor:
         """Change parameters, from a mapping or by keyword, and empty the graph.
 
@@ -124,7 +124,7 @@ class GraphFeaturePreprocessor:
         """
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(f"params must be a mapping, not {type(params).__name__}")
-        given = copy.deepcopy({**(params or {}), **others})
+        given = copy.deepcopy({**(params or {}), **more})
         parameters = _changed(self._parameters, given)
         self._engine = _engine(parameters)
         self._parameters = parameters

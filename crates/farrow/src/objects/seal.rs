@@ -62,7 +62,7 @@ pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
     let deadline = deadline_after(session.timeout);
     match session.call_numbered(RequestBody::Seal { items }, deadline) {
-        Ok((reply, answered_on)) => results(session, &blocks, Ok(reply), answered_on),
+        Ok((reply, received_on)) => results(session, &blocks, Ok(reply), received_on),
         Err(Unanswered { error, lost: None }) => Err(Unsealed::known(error)),
         Err(Unanswered { error, lost: Some(lost) }) if lost.pending.is_some() => {
             Err(Unsealed { lost: Some(lost), ..Unsealed::sent(error) })

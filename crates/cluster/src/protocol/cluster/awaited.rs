@@ -36,7 +36,7 @@ pub(in crate::protocol) struct SweepQuestion {
     pub(super) node: String,
     pub(super) names: Vec<String>,
     /// Names that the node asked for later stay, whatever it answers.
-    asked: u64,
+    requested: u64,
 }
 
 /// The names that one other node waits for.
@@ -45,7 +45,7 @@ struct PeerWaits {
     count: usize,
     /// Number of names at which the node is asked again which of them it still waits for.
     sweep_at: usize,
-    is_asked: bool,
+    is_requested: bool,
 }
 
 /// Names that clients wait for.
@@ -54,8 +54,8 @@ pub(in crate::protocol) struct Awaited {
     queues: BTreeMap<String, NameQueue>,
     last_number: u64,
     /// Names that clients of other nodes wait for: the nodes, each with the number of its request.
-    by_others: BTreeMap<String, BTreeMap<String, u64>>,
-    others: BTreeMap<String, PeerWaits>,
+    by_peers: BTreeMap<String, BTreeMap<String, u64>>,
+    peers: BTreeMap<String, PeerWaits>,
     requests: u64,
 }
 
@@ -83,7 +83,11 @@ impl Awaited {
     }
 
     /// A question was answered, or not: then these names are asked for again at a time.
-    pub(super) fn answered(&mut self, question: &AwaitQuestion, again: Option<(u64, Vec<String>)>) {
+    pub(super) fn on_response(
+        &mut self,
+        question: &AwaitQuestion,
+        again: Option<(u64, Vec<String>)>,
+    ) {
         let Some(queue) = self.queues.get_mut(&question.node) else { return };
         if queue.under_way != Some(question.number) {
             return;
@@ -118,19 +122,18 @@ impl Awaited {
     ///
     /// The number of names that it waits for: these would be too many.
     pub(super) fn add(&mut self, node: &str, names: Vec<String>) -> Result<(), usize> {
-        let has = |name: &&String| {
-            self.by_others.get(*name).is_some_and(|nodes| nodes.contains_key(node))
-        };
+        let has =
+            |name: &&String| self.by_peers.get(*name).is_some_and(|nodes| nodes.contains_key(node));
         let more = names.len() - names.iter().filter(has).count();
-        let fresh = || PeerWaits { count: 0, sweep_at: SWEEP_MIN, is_asked: false };
-        let waits = self.others.entry(node.to_owned()).or_insert_with(fresh);
+        let fresh = || PeerWaits { count: 0, sweep_at: SWEEP_MIN, is_requested: false };
+        let waits = self.peers.entry(node.to_owned()).or_insert_with(fresh);
         if waits.count + more > AWAITED_MAX {
             return Err(waits.count);
         }
         waits.count += more;
         self.requests += 1;
         for name in names {
-            self.by_others.entry(name).or_default().insert(node.to_owned(), self.requests);
+            self.by_peers.entry(name).or_default().insert(node.to_owned(), self.requests);
         }
         Ok(())
     }
@@ -138,9 +141,9 @@ impl Awaited {
     /// Removes a name; returns the nodes that wait for it.
     pub(super) fn take(&mut self, name: &str) -> Vec<String> {
         let nodes: Vec<String> =
-            self.by_others.remove(name).unwrap_or_default().into_keys().collect();
+            self.by_peers.remove(name).unwrap_or_default().into_keys().collect();
         for node in &nodes {
-            if let Some(waits) = self.others.get_mut(node) {
+            if let Some(waits) = self.peers.get_mut(node) {
                 waits.count = waits.count.saturating_sub(1);
             }
         }
@@ -149,11 +152,11 @@ impl Awaited {
 
     /// Forgets the names of nodes whose lives have ended.
     pub(super) fn forget_nodes(&mut self, nodes: &[String]) {
-        if !nodes.iter().any(|node| self.others.remove(node).is_some()) {
+        if !nodes.iter().any(|node| self.peers.remove(node).is_some()) {
             return;
         }
-        self.others.retain(|node, _| !nodes.contains(node));
-        self.by_others.retain(|_, waiting| {
+        self.peers.retain(|node, _| !nodes.contains(node));
+        self.by_peers.retain(|_, waiting| {
             waiting.retain(|node, _| !nodes.contains(node));
             !waiting.is_empty()
         });
@@ -161,30 +164,30 @@ impl Awaited {
 
     /// The first question of a sweep, if many names of a node are noted.
     pub(super) fn begin_sweep(&mut self, node: &str) -> Option<SweepQuestion> {
-        let waits = self.others.get_mut(node)?;
-        if waits.is_asked || waits.count < waits.sweep_at {
+        let waits = self.peers.get_mut(node)?;
+        if waits.is_requested || waits.count < waits.sweep_at {
             return None;
         }
-        waits.is_asked = true;
+        waits.is_requested = true;
         self.sweep_after(node, None)
     }
 
     fn sweep_after(&mut self, node: &str, after: Option<&str>) -> Option<SweepQuestion> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self.by_others.range::<str, _>((from, Bound::Unbounded));
+        let later = self.by_peers.range::<str, _>((from, Bound::Unbounded));
         let its = later.filter(|(_, nodes)| nodes.contains_key(node));
         let names: Vec<String> = its.map(|(name, _)| name.clone()).take(NAMES_MAX).collect();
         if names.is_empty() {
             self.end_sweep(node);
             return None;
         }
-        Some(SweepQuestion { node: node.to_owned(), names, asked: self.requests })
+        Some(SweepQuestion { node: node.to_owned(), names, requested: self.requests })
     }
 
     /// A sweep is over, or cannot go on.
     pub(super) fn end_sweep(&mut self, node: &str) {
-        if let Some(waits) = self.others.get_mut(node) {
-            waits.is_asked = false;
+        if let Some(waits) = self.peers.get_mut(node) {
+            waits.is_requested = false;
             waits.sweep_at = (2 * waits.count).clamp(SWEEP_MIN, AWAITED_MAX - NAMES_MAX);
         }
     }
@@ -195,17 +198,17 @@ impl Awaited {
         question: &SweepQuestion,
         still: &[bool],
     ) -> Option<SweepQuestion> {
-        let SweepQuestion { node, names, asked } = question;
+        let SweepQuestion { node, names, requested } = question;
         for (name, _) in names.iter().zip(still).filter(|(_, is_awaited)| !**is_awaited) {
-            let Some(nodes) = self.by_others.get_mut(name) else { continue };
-            if nodes.get(node).is_none_or(|request| request > asked) {
+            let Some(nodes) = self.by_peers.get_mut(name) else { continue };
+            if nodes.get(node).is_none_or(|request| request > requested) {
                 continue;
             }
             nodes.remove(node);
             if nodes.is_empty() {
-                self.by_others.remove(name);
+                self.by_peers.remove(name);
             }
-            if let Some(waits) = self.others.get_mut(node) {
+            if let Some(waits) = self.peers.get_mut(node) {
                 waits.count = waits.count.saturating_sub(1);
             }
         }
@@ -224,23 +227,23 @@ mod tests {
     impl Awaited {
         /// The names that a node waits for, and their number as it is counted.
         fn of(&self, node: &str) -> (usize, usize) {
-            let its = self.by_others.values().filter(|nodes| nodes.contains_key(node));
-            (its.count(), self.others.get(node).map_or(0, |waits| waits.count))
+            let its = self.by_peers.values().filter(|nodes| nodes.contains_key(node));
+            (its.count(), self.peers.get(node).map_or(0, |waits| waits.count))
         }
     }
 
     /// Regression test: names whose waits had ended stayed at all other nodes. After 65,536 of them a
-    /// node was told of no sealed name any more.
+    /// node was notified of no sealed name any more.
     #[test]
     fn names_that_nobody_waits_for_any_more_make_room() {
         let mut awaited = Awaited::default();
-        let mut asked = 0;
+        let mut sent = 0;
         for first in (0..2 * AWAITED_MAX).step_by(100) {
             awaited.add("a", names(first..first + 100)).unwrap();
             awaited.add("c", names(first % 1000..first % 1000 + 100)).unwrap();
             let mut question = awaited.begin_sweep("a");
             while let Some(one) = question {
-                asked += 1;
+                sent += 1;
                 assert!(one.names.len() <= NAMES_MAX && one.node == "a");
                 let is_awaited = |name: &String| *name >= format!("n{first:06}");
                 let still: Vec<bool> = one.names.iter().map(is_awaited).collect();
@@ -249,14 +252,14 @@ mod tests {
             let (all, counted) = awaited.of("a");
             assert!(all == counted && all <= SWEEP_MIN + 100, "{all} {counted}");
         }
-        assert!((1..100).contains(&asked), "{asked} questions");
+        assert!((1..100).contains(&sent), "{sent} questions");
         assert_eq!(awaited.of("c"), (1000, 1000), "names of another node stay");
         awaited.forget_nodes(&["a".to_owned(), "b".to_owned()]);
         assert_eq!((awaited.of("a"), awaited.of("c")), ((0, 0), (1000, 1000)));
         assert_eq!(awaited.take("n000000"), ["c"]);
         assert_eq!(awaited.of("c"), (999, 999));
         awaited.forget_nodes(&["c".to_owned()]);
-        assert!(awaited.by_others.is_empty() && awaited.others.is_empty());
+        assert!(awaited.by_peers.is_empty() && awaited.peers.is_empty());
     }
 
     /// The answer of a node is late: it waits for one of the names again.
@@ -297,16 +300,16 @@ mod tests {
             awaited.queue("b", names(number..number + 1));
             assert_eq!(awaited.next_question("b"), None);
         }
-        awaited.answered(&first, Some((100, first.names.clone())));
+        awaited.on_response(&first, Some((100, first.names.clone())));
         assert_eq!(awaited.next_question("b"), None, "it failed just now");
         assert_eq!(awaited.next_deadline_ms(), Some(100));
         assert_eq!(awaited.due(99, |_| true), [""; 0]);
         assert_eq!(awaited.due(100, |name| name != "n000050"), ["b"]);
         let second = awaited.next_question("b").unwrap();
         assert_eq!(second.names.len(), 99, "one of them is awaited no more");
-        awaited.answered(&first, None);
+        awaited.on_response(&first, None);
         assert_eq!(awaited.next_question("b"), None, "the answer to an earlier question");
-        awaited.answered(&second, None);
+        awaited.on_response(&second, None);
         assert_eq!((awaited.next_question("b"), awaited.next_deadline_ms()), (None, None));
     }
 }

@@ -58,7 +58,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// Whether one more request of so many bytes may wait for names; otherwise it is refused.
+    /// Whether one more request of this number of bytes may wait for names; otherwise it is refused.
     fn has_place_to_park(
         &mut self,
         context: RequestContext,

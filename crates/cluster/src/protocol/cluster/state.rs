@@ -45,7 +45,7 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
     /// Notifications that other nodes have not received.
     pub(in crate::protocol) unacknowledged: Vec<PendingNotification>,
-    /// An earlier daemon read from members and noted names for them, and they were not told that it
+    /// An earlier daemon read from members and noted names for them, and they were not notified that it
     /// has ended.
     pub(super) is_restarted: bool,
     /// Whether clients must be informed of a change.

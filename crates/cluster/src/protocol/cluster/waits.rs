@@ -102,12 +102,12 @@ impl NodeState {
     ) {
         let Some(cluster) = &mut self.cluster.0 else { return };
         if let Ok(Answer::Sealed(sealed)) = answer {
-            cluster.awaited.answered(&question, None);
+            cluster.awaited.on_response(&question, None);
             self.sealed_elsewhere(&question.node, &sealed, out);
         } else {
             let names = question.names.iter().filter(|name| self.waits.is_awaited(name));
             let again = (now_ms.saturating_add(AGAIN_MS), names.cloned().collect());
-            cluster.awaited.answered(&question, Some(again));
+            cluster.awaited.on_response(&question, Some(again));
         }
         self.cluster.ask_for_awaited(&question.node, out);
     }
