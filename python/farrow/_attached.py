@@ -136,7 +136,6 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         schema = client.huge_table(name).schema if is_huge else _schema_of(name, client)
         # Not ``empty_table()``, which has no arrays of unions.
         super().__init__(pa.Table.from_batches([], schema))
-        self._is_huge = is_huge
         self._name = name
         self._client = client
 
@@ -160,7 +159,9 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
     def count_rows(self, *arguments: Any, **options: Any) -> int:
         from farrow import InvalidArgument
 
-        if not (self._is_huge or arguments or options):
+        # The name may have another object since.
+        is_huge = _HUGE_TABLE_KEY in self._client.metadata(self._name)
+        if not (is_huge or arguments or options):
             # Engines ask when they register it: no rows of another node are fetched for that.
             with contextlib.suppress(InvalidArgument):
                 return int(self._client.get(self._name, columns=[]).num_rows)

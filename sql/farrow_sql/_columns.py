@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "register"]
 
-# Of strings and bytes, what their offsets are.
+# Types of the offsets of strings and bytes.
 _OFFSETS = {
     pa.string(): np.int32,
     pa.binary(): np.int32,

@@ -86,7 +86,7 @@ class Deadline:
             cancel()
             raise
         if isinstance(result, BaseException):
-            # What ended late may have been ended by its lateness.
+            # An error after the deadline can be a consequence of it.
             self.check()
             raise result
         return result[0]

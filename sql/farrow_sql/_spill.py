@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -28,15 +29,20 @@ class SpillFolder:
 
     def __init__(self) -> None:
         base = Path(tempfile.gettempdir())
-        _remove_unlocked(base)
+        # Machines can share the folder for temporary files, and locks may be of one machine.
+        prefix = f"{_PREFIX}{os.uname().nodename.replace('/', '-')}-"
+        _remove_unlocked(base, prefix)
         while True:
-            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-            self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # Another supervisor may have removed it before it was locked.
-            if self._path.exists():
-                return
-            os.close(self._lock)
+            self._path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+            # Another supervisor may remove it before it is locked.
+            with contextlib.suppress(FileNotFoundError):
+                self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                # Some network filesystems have no locks: then nobody removes it but this process.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if self._path.exists():
+                    return
+                os.close(self._lock)
 
     def add(self) -> Path:
         """A folder for one process."""
@@ -53,9 +59,9 @@ class SpillFolder:
         os.close(self._lock)
 
 
-def _remove_unlocked(base: Path) -> None:
-    """Remove what supervisors of this user left that were killed."""
-    for path in base.glob(f"{_PREFIX}*"):
+def _remove_unlocked(base: Path, prefix: str) -> None:
+    """Remove what supervisors of this user on this machine left that were killed."""
+    for path in base.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):
             # Other users can make names here: their folders, and links, are left alone.
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -62,6 +62,8 @@ class Source:
     is_huge: bool
     # Of a huge table: its statistics.  Keeps the rows of mapped nodes in memory.
     dataset: Any
+    # A put table in mapped memory, for the same.
+    kept: Any = None
 
     @property
     def rows(self) -> int:
@@ -147,8 +149,16 @@ def _source(client: farrow.Client, name: str) -> Source:
             schema = client.get(one["id"], rows=slice(0, 0)).schema
             rows = client.get(one["id"], columns=[]).num_rows
             part = Part(one["id"], rows, one.get("node") or "", one["bytes"], 0)
-            return Source(name, schema, [part], False, None)
+            kept = client.get(one["id"]) if _is_mapped(client, part.node) else None
+            return Source(name, schema, [part], False, None, kept)
     raise farrow.NotFound(f"no object named {name!r}")
+
+
+def _is_mapped(client: farrow.Client, node: str) -> bool:
+    """Whether the memory of a node is mapped, so that a get moves no rows."""
+    return node in ("", client.node) or any(
+        one.name == node and one.reach == "live" for one in client.nodes()
+    )
 
 
 class _Recorder(ds.InMemoryDataset):  # type: ignore[misc]

@@ -60,8 +60,8 @@ class _Process:
 
     popen: subprocess.Popen[bytes]
     began: float
-    # Where its operators spill.
-    spill: Path
+    # Where its operators spill; None: in its own folder for temporary files, if there is one.
+    spill: Path | None
 
     @property
     def is_running(self) -> bool:
@@ -128,7 +128,10 @@ class Supervisor:
         self._processes: list[_Process] = []
         self._was_announced = False
         self._refusal: type[farrow.FarrowError] | None = None
-        self._spill = SpillFolder()
+        # Without a folder for temporary files only what spills fails.
+        self._spill: SpillFolder | None = None
+        with contextlib.suppress(OSError):
+            self._spill = SpillFolder()
 
     def serve(self) -> None:
         """Announce the worker and have queries served, until :meth:`stop`.
@@ -201,7 +204,8 @@ class Supervisor:
         ended = [one for one in self._processes if not one.is_running]
         self._processes = [one for one in self._processes if one not in ended]
         for process in ended:
-            self._spill.remove(process.spill)
+            if process.spill is not None:
+                SpillFolder.remove(process.spill)
             delete_leftovers(self._client, worker=self.name, process=str(process.popen.pid))
         if any(now - process.began < _RESTART_SECONDS for process in ended):
             self._stop.wait(_RESTART_SECONDS)
@@ -209,14 +213,15 @@ class Supervisor:
             self._processes.append(self._start(now))
 
     def _start(self, now: float) -> _Process:
-        spill = self._spill.add()
+        spill = self._spill and self._spill.add()
+        # DataFusion spills there.
+        environment = {"TMPDIR": str(spill)} if spill else {}
         popen = subprocess.Popen(
             [sys.executable, "-m", "farrow_sql._serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[self._listener.fileno()],
-            # DataFusion spills there.
-            env={**os.environ, "TMPDIR": str(spill)},
+            env={**os.environ, **environment},
         )
         # It ends when this pipe does: also if this process is killed.
         popen.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
@@ -236,4 +241,5 @@ class Supervisor:
                 process.popen.kill()
                 process.popen.wait()
             process.popen.stdout.close()  # type: ignore[union-attr]
-        self._spill.close()
+        if self._spill is not None:
+            self._spill.close()

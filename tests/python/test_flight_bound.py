@@ -79,7 +79,8 @@ DECIMALS = pa.array([D("1.50"), D("22.50"), D("12345678.90")], pa.decimal128(10,
     [
         (pa.array([1, 3_000_000_000]), pa.int64()),
         (pa.array([None, "a", None]), pa.string()),
-        (pa.array([None, 7], pa.int8()), pa.int8()),
+        (pa.array([None, 7], pa.int8()), pa.int32()),
+        (pa.array([2**64 - 1], pa.uint64()), pa.uint64()),
         (DECIMALS, pa.decimal128(10, 2)),
         (pa.array([None, [1, 2]]), pa.list_(pa.int64())),
     ],
@@ -92,6 +93,14 @@ def test_rows_of_parameters_have_one_type(
     # DuckDB has its own names for the fields of lists.
     kind = rows.schema.field("x").type
     assert kind == found or kind.id == found.id == pa.list_(pa.int64()).id
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int8(), pa.uint64()])
+def test_integers_are_what_functions_of_duckdb_take(raw: RawClient, kind: pa.DataType) -> None:
+    """Drivers bind 64 bits, and ``date - BIGINT`` does not exist."""
+    sql = "select (date '2020-01-05' - ?)::varchar as a, round(1.26::double, ?) as b, 1 - ? as c"
+    bound = pa.table({name: pa.array([2], kind) for name in "123"})
+    assert executed(raw, sql, bound).to_pylist() == [{"a": "2020-01-03", "b": 1.26, "c": -1}]
 
 
 def test_columns_of_parameters_may_have_one_name(raw: RawClient) -> None:

@@ -503,7 +503,14 @@ def test_offline_mode_begins_again_only_after_its_end() -> None:
         wanted = GraphFeatures(window=100)
         parts = [*list(first), *features.offline(matrix[100:])]
         assert np.array_equal(np.vstack(parts), wanted.transform(matrix)[60 * taken :])
-    # An iteration that nobody holds has ended.
+    # One whose rows all have features does not end the next.
+    features = GraphFeatures(window=100)
+    first = features.offline(matrix[:100], batch=100)
+    next(first)
+    second = features.offline(matrix[100:], batch=60)
+    assert list(first) == []
+    assert sum(map(len, second)) == 100
+    # An iteration without a reference has ended.
     features.offline(matrix)
     assert len(list(features.offline(matrix))) == 1
 

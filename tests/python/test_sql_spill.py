@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,14 +94,51 @@ def test_folders_of_killed_workers_are_removed(
     run_python(script, env={"TMPDIR": str(tmp_path)})
     kept = tmp_path / "kept"
     kept.mkdir()
-    (tmp_path / "farrow-sql-spill-link").symlink_to(kept)
-    (tmp_path / "farrow-sql-spill-file").touch()
-    assert len(list(tmp_path.iterdir())) == 5
+    prefix = f"farrow-sql-spill-{os.uname().nodename}"
+    left = [f"{prefix}-link", f"{prefix}-file", "farrow-sql-spill-of-another-machine-1"]
+    (tmp_path / left[0]).symlink_to(kept)
+    (tmp_path / left[1]).touch()
+    (tmp_path / left[2]).mkdir()
+    assert len(list(tmp_path.iterdir())) == 6
     other = SpillFolder()
     assert len(spilled(tmp_path)) == 2
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
     other.close()
     live.close()
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "kept", "farrow-sql-spill-link", "farrow-sql-spill-file"
-    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"kept", *left}
+
+
+def test_a_folder_may_be_removed_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrow_sql._spill import SpillFolder
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    make, made = tempfile.mkdtemp, []
+
+    def removed_at_first(**options: Any) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr("tempfile.mkdtemp", removed_at_first)
+    folder = SpillFolder()
+    assert len(made) == 2
+    folder.close()
+
+
+def test_where_the_system_hides_processes_no_end_is_proved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from farrow_sql._processes import has_ended, identity
+
+    ended = {**identity(), "started": "0"}
+    assert has_ended(ended)
+
+    def hidden(*_: Any) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr("os.readlink", hidden)
+    assert not has_ended(ended)
+    assert "boot" not in identity()

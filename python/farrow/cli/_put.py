@@ -168,7 +168,8 @@ def _create(client: Any, size: int, name: str, *, replace: bool) -> Any:
     try:
         return client.create(size, name, replace=replace)
     except farrow.OutOfMemory:
-        if not replace:
+        # An object of another node gives no room here.
+        if not replace or _is_elsewhere(client, name):
             raise
     check_room(client, size, besides=_bytes_of(client, name))
     _delete_if_there(client, name)

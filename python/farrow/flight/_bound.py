@@ -15,6 +15,11 @@ __all__ = ["bound_rows", "typical"]
 
 Row = dict[str, Any]
 
+_INTEGERS = {f"{sign}{size}int" for sign in ("", "u") for size in ("tiny", "small", "big")} | {
+    "integer",
+    "uinteger",
+}
+
 _VIEW = "farrow bound parameters"
 # Values of other types are passed as text.  It keeps what values of Python lose: nanoseconds, and
 # years before 1 and after 9999.
@@ -50,6 +55,11 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
     finally:
         connection.unregister(_VIEW)
 
+    kinds = [
+        _narrow(connection, kind, [row[2 * number] for row in found])
+        for number, kind in enumerate(kinds)
+    ]
+
     def row_of(number: int, values: tuple[Any, ...]) -> Row:
         for name, kind, is_kept in zip(keys, bound.schema.types, values[1::2], strict=True):
             if not is_kept:
@@ -63,6 +73,21 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
         return dict(zip(keys, typed, strict=True))
 
     return [row_of(number, values) for number, values in enumerate(found)]
+
+
+def _narrow(connection: duckdb.DuckDBPyConnection, kind: Any, values: list[str | None]) -> Any:
+    """The type of a column of integers: INTEGER if all are in its range, or BIGINT, or its own.
+
+    Drivers bind integers of their language as 64 bits, where many functions of DuckDB take INTEGER
+    alone, and unsigned ones overflow in a difference.
+    """
+    if kind.id not in _INTEGERS:
+        return kind
+    numbers = [int(value) for value in values if value is not None]
+    for name, bits in (("INTEGER", 31), ("BIGINT", 63)):
+        if all(-(1 << bits) <= number < 1 << bits for number in numbers):
+            return connection.type(name)
+    return kind
 
 
 def _items(column: str, kind: Any) -> tuple[str, str]:

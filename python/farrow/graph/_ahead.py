@@ -17,7 +17,8 @@ def each(
     """Begin batches, and return the result of each in order.
 
     Args:
-        batches: rows, batch by batch. If one is refused, the results of earlier ones are first.
+        batches: rows, batch by batch. If one cannot be read or is refused, the results of earlier
+            ones are first.
         begin: adds a batch; returns its stream, and a function that waits for the result.
     """
     ahead: deque[tuple[Any, Callable[[], Any]]] = deque()
@@ -31,9 +32,13 @@ def each(
         return result
 
     try:
-        for rows in batches:
+        waiting = iter(batches)
+        while True:
             try:
+                rows = next(waiting)
                 ahead.append(begin(rows))
+            except StopIteration:
+                break
             except Exception as error:
                 # The rows of the batches ahead are in the graph: their features are returned first.
                 refused = error

@@ -190,22 +190,30 @@ class TransformerStream(Form):
                 part = table[0].slice(start, len(features))
                 return like(self._joined(part, features), table[1], rows, start)
 
-        parts = self._computed(size, joined)
+        self.iteration = iteration = object()
+        parts = self._computed(size, joined, iteration)
         # Enter the generator, so that closing it ends offline mode even before the first batch.
         next(parts)
         return parts
 
-    def _computed(self, size: int, joined: Callable[[int, Any], Any]) -> Iterator[Any]:
+    def _computed(
+        self, size: int, joined: Callable[[int, Any], Any], iteration: object
+    ) -> Iterator[Any]:
         start = 0
         try:
             yield None
-            while len(features := self.engine.transform_ahead(size)):
+            # Once all its rows have features, another iteration may begin before this one ends.
+            while self.iteration is iteration:
+                features = self.engine.transform_ahead(size)
+                if not len(features):
+                    break
                 self.ahead -= len(features)
                 yield joined(start, features)
                 start += len(features)
         finally:
-            self.ahead = 0
-            self.engine.drop_ahead()
+            if self.iteration is iteration:
+                self.ahead = 0
+                self.engine.drop_ahead()
 
     def _patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
         table = self._table(rows)
