@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::errors::{invalid_argument, raise};
 use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, target, targets};
+use crate::waiting::without_gil;
 use arrow_buffer::Buffer;
 use farrow::arrow::dissociated::{BatchMessages, Export, Messages, import};
 use farrow::arrow::foreign_buffer;
@@ -74,8 +75,8 @@ pub fn export(
     client: &Bound<'_, Client>,
     #[pyo3(from_py_with = target)] target: farrow::ObjectKey,
 ) -> PyResult<DissociatedMessages> {
-    let client = client.get().inner()?;
-    let object = client.get(&target, Duration::ZERO).map_err(raise)?;
+    let (py, client) = (client.py(), client.get().inner()?);
+    let object = without_gil(py, || client.get(&target, Duration::ZERO))?;
     let arrow = convert::rebuild(&object).map_err(raise)?;
     let mut locate = |pointer, length| client.locate(pointer, length).map(|offset| offset.0);
     let export =
@@ -83,7 +84,7 @@ pub fn export(
     let mut held = vec![object];
     let mut base = 0;
     if export.copy_bytes() > 0 {
-        let (offset, copies) = write_copies(&client, &export).map_err(raise)?;
+        let (offset, copies) = without_gil(py, || write_copies(&client, &export))?;
         base = offset.0;
         held.push(copies);
     }
@@ -152,7 +153,7 @@ pub fn import_table<'py>(
     batches: Vec<(Vec<Vec<u8>>, Vec<u8>)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let inner = client.get().inner()?;
-    let objects = inner.get_many(&refs, Duration::ZERO).map_err(raise)?;
+    let objects = without_gil(client.py(), || inner.get_many(&refs, Duration::ZERO))?;
     let buffers = block_buffers(&inner, &objects).map_err(raise)?;
     let resolve = |offset: u64, length: u64| {
         let wanted = Span { offset: Offset(offset), length: Length(length) };

@@ -161,7 +161,13 @@ impl Link {
             if state.has_reader || state.undoing_count > 0 {
                 state = self.wait_for_reader(state, left);
             } else if state.may_reserve(names) {
-                state = self.read_for_all(state).0;
+                let had_signal;
+                (state, had_signal) = self.read_for_all(state);
+                let ending = interrupt.filter(|one| had_signal && one.ends_on_signal());
+                if let Some(interrupt) = ending {
+                    interrupt.end();
+                    return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+                }
             }
         }
         Ok(())

@@ -19,6 +19,7 @@ use farrow_wire::{
     self as wire, BATCH_ITEMS_MAX, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request,
     RequestBody, SealItem, WireError, WireTarget,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 const UPGRADES: u64 = 10;
 
@@ -436,4 +437,32 @@ fn a_client_that_reads_nothing_costs_others_no_request_at_an_upgrade() {
             assert!(thread.join().unwrap().unwrap() > 0);
         }
     });
+}
+
+/// A daemon that is replaced once dropped what it had not read yet of the requests that had arrived.
+#[test]
+fn all_requests_that_arrived_before_an_upgrade_are_answered() {
+    const REQUESTS: u64 = 20;
+    let mut daemon = Daemon::start("8M", &["--no-prepare"]);
+    let (mut raw, _) = Raw::joined(&daemon);
+    let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // Long requests with short answers.
+    let names: Vec<String> = (0..12).map(|n| format!("{n:0250}")).collect();
+    let mut frames = Vec::new();
+    for seq in 2..2 + REQUESTS {
+        let body = RequestBody::Unreserve { names: names.clone() };
+        wire::encode(&Request { seq, body }, &mut frames).unwrap();
+    }
+    assert!(frames.len() > 40_000, "{} bytes", frames.len());
+    raw.stream.write_all(&frames).unwrap();
+    std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| daemon.upgrade());
+        // The next daemon has sent its request.
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(pid, Signal::CONT).unwrap();
+        upgrade.join().unwrap();
+    });
+    let answered = std::iter::from_fn(|| raw.reply()).count() as u64;
+    assert_eq!(answered, REQUESTS);
 }

@@ -457,6 +457,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        let has_moved = result.is_ok();
         self.drain.record.outgoing = None;
         self.keep_drain();
         failpoint!("move.ended");
@@ -466,7 +467,12 @@ impl NodeState {
         }
         for WaitingRequest { context, body, .. } in std::mem::take(&mut self.drain.waiting) {
             if self.clients.is_of(context.session, context.slot) {
-                self.serve(RequestContext { now_ms, ..context }, body, out);
+                let context = RequestContext { now_ms, ..context };
+                // Where the object stays, a seal that replaces it may also create names.
+                let body = if has_moved { Err(body) } else { self.park(context, body, out) };
+                if let Err(body) = body {
+                    self.serve(context, body, out);
+                }
             }
         }
         self.serve_deletes_in_debt(now_ms, out);

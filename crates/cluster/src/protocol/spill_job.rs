@@ -3,7 +3,7 @@
 use farrow_memory::Span;
 use farrow_store::{ObjectId, SpillHead};
 
-/// Work on files, in the order of the jobs.
+/// Work on files, in the order of the jobs. Removals may be later, but before a write of the same object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillJob {
     /// Write an object.

@@ -66,6 +66,9 @@ impl Server {
         let mut left: Vec<SessionId> = all.filter(|session| *session != except).collect();
         while !left.is_empty() && Instant::now() < until {
             left.retain(|session| {
+                if Instant::now() >= until {
+                    return true;
+                }
                 let (has_more, stops) = self.serve_last(*session, &mut open);
                 is_stopped |= stops;
                 has_more
@@ -99,7 +102,9 @@ impl Server {
             return (false, stops);
         };
         let is_there = flush(connection, &self.fabric).is_ok();
-        let has_request = connection.has_request() && !connection.is_closing;
+        // What the kernel still has was read only as far as the requests before it left room.
+        let may_read = open.contains(&session) && connection.wanted_bytes() > 0;
+        let has_request = (connection.has_request() || may_read) && !connection.is_closing;
         let has_more = is_there && (has_request || connection.has_output());
         if !has_more {
             self.drop_connection(session);

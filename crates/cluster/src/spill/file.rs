@@ -362,45 +362,105 @@ mod tests {
         assert_eq!(fetched, expected);
     }
 
+    /// Files of objects, each of which takes some time to be removed.
+    struct SlowFiles {
+        files: Arc<ThrottledStore<InMemory>>,
+        ids: Vec<ObjectId>,
+        runtime: tokio::runtime::Runtime,
+    }
+
+    impl SlowFiles {
+        fn new(count: u64) -> (Self, SpillStore) {
+            let throttle = ThrottleConfig {
+                wait_delete_per_call: Duration::from_millis(20),
+                ..ThrottleConfig::default()
+            };
+            let files = Arc::new(ThrottledStore::new(InMemory::new(), throttle));
+            let store =
+                SpillStore { store: Arc::clone(&files) as _, ..bucket("http://none".into()) };
+            let ids: Vec<ObjectId> =
+                (0..count).map(|lo| ObjectId { hi: 1, lo: 100 + lo }).collect();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                for id in &ids {
+                    let file = PutPayload::from_static(b"file");
+                    files.put(&store.path(*id), file).await.unwrap();
+                }
+            });
+            (Self { files, ids, runtime }, store)
+        }
+
+        fn left(&self) -> u64 {
+            self.runtime.block_on(self.files.list(None).count()) as u64
+        }
+    }
+
+    /// The results of the next jobs.
+    fn done_by(worker: &Worker, jobs: usize) -> Vec<SpillDone> {
+        let (until, mut all) = (Instant::now() + Duration::from_secs(60), Vec::new());
+        while all.len() < jobs {
+            all.extend(worker.finished().0);
+            assert!(Instant::now() < until, "{} of {jobs} jobs are done", all.len());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        all
+    }
+
     /// Deletes of thousands of spilled objects were before all reads, one after another.
     #[test]
     fn other_jobs_do_not_wait_for_the_removal_of_many_files() {
         const FILES: u64 = 2000;
-        let throttle = ThrottleConfig {
-            wait_delete_per_call: Duration::from_millis(20),
-            ..ThrottleConfig::default()
-        };
-        let files = Arc::new(ThrottledStore::new(InMemory::new(), throttle));
-        let store = SpillStore { store: Arc::clone(&files) as _, ..bucket("http://none".into()) };
-        let ids: Vec<ObjectId> = (0..FILES).map(|lo| ObjectId { hi: 1, lo: 100 + lo }).collect();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let left = || runtime.block_on(files.list(None).count()) as u64;
-        runtime.block_on(async {
-            for id in &ids {
-                files.put(&store.path(*id), PutPayload::from_static(b"file")).await.unwrap();
-            }
-        });
+        let (slow, store) = SlowFiles::new(FILES);
         let (region, head) = object(4 << 10);
-        let worker = Worker::start(store, region, &ids).unwrap();
-        ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
+        let worker = Worker::start(store, region, &slow.ids).unwrap();
+        slow.ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
         let (id, parts) = (head.id, head.origins.clone());
         // Written after it was to be removed, it stays.
         worker.push(SpillJob::Forget { id });
         worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        assert_eq!(done_by(&worker, 1), [SpillDone::Written { id, result: Ok(()) }]);
+        assert!(slow.left() > FILES / 2, "{} are left", slow.left());
         let until = Instant::now() + Duration::from_secs(60);
-        let done = loop {
-            if let Some(done) = worker.finished().0.pop() {
-                break done;
-            }
-            assert!(Instant::now() < until, "the job waits");
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        assert_eq!(done, SpillDone::Written { id, result: Ok(()) });
-        assert!(left() > FILES / 2, "{} are left", left());
-        while left() > 1 {
-            assert!(Instant::now() < until, "{} are left", left());
+        while slow.left() > 1 {
+            assert!(Instant::now() < until, "{} are left", slow.left());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// They may be what it needs: their space would come too late.
+    #[test]
+    fn files_are_removed_before_a_write_to_a_full_folder() {
+        let (slow, store) = SlowFiles::new(40);
+        let folder = tempfile::tempdir().unwrap();
+        let store = SpillStore { folder: Some(folder.path().to_owned()), ..store };
+        let (region, head) = object(4 << 10);
+        let worker = Worker::start(store, region, &slow.ids).unwrap();
+        let (parts, spare_bytes) = (head.origins.clone(), u64::MAX);
+        slow.ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
+        worker.push(SpillJob::Write { head, parts, spare_bytes });
+        let done = done_by(&worker, 1);
+        let is_full = |fault: &WriteFault| fault.is_full;
+        assert!(
+            matches!(&done[..], [SpillDone::Written { result: Err(fault), .. }] if is_full(fault)),
+            "{done:?}"
+        );
+        assert_eq!(slow.left(), 0);
+    }
+
+    /// Files are removed now and then, also where other jobs always wait.
+    #[test]
+    fn jobs_that_never_end_do_not_keep_files_for_ever() {
+        let (slow, store) = SlowFiles::new(40);
+        let (region, head) = object(4 << 10);
+        let worker = Worker::start(store, region, &slow.ids).unwrap();
+        slow.ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
+        for _ in 0..100 {
+            let (head, parts) = (head.clone(), head.origins.clone());
+            worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        }
+        done_by(&worker, 100);
+        assert_eq!(slow.left(), 1, "the file that was written");
     }
 
     /// Regression test: the thread removed the files of an earlier life before its first job. A
@@ -433,14 +493,7 @@ mod tests {
         }
         let (id, parts) = (head.id, head.origins.clone());
         worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
-        let done = loop {
-            if let Some(done) = worker.finished().0.pop() {
-                break done;
-            }
-            assert!(Instant::now() < until, "the job waits");
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        assert_eq!(done, SpillDone::Written { id, result: Ok(()) });
+        assert_eq!(done_by(&worker, 1), [SpillDone::Written { id, result: Ok(()) }]);
         // Nor does the end of the node.
         drop(worker);
     }

@@ -1,5 +1,5 @@
-//! The thread that writes and reads files. It runs one job after the other, and removes files when
-//! no other job waits, so a file is never removed before an earlier job has used it.
+//! The thread that writes and reads files. It runs one job after the other, and removes files
+//! between others, so a file is never removed before an earlier job has used it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
@@ -30,6 +30,9 @@ const DONE_PER_TURN: usize = 16;
 
 /// Files that are removed at once: a restore that arrives meanwhile waits for them.
 const FORGOTTEN_AT_A_TIME: usize = 16;
+
+/// Other jobs after which some files are removed although more jobs wait.
+const JOBS_PER_REMOVAL: u32 = 16;
 
 /// Time limit on a bucket's answer when a node starts.
 const PROBE_MAX: Duration = Duration::from_secs(20);
@@ -118,17 +121,20 @@ enum NextStep {
     Forget(Vec<ObjectId>),
 }
 
-/// The jobs that wait. Files are removed when no other job waits: a bucket takes some 30 ms for
+/// The jobs that wait. Files are removed when no other job waits or after some jobs, and before a write
+/// that lacks their space: a bucket takes some 30 ms for
 /// each, and a client may delete thousands of objects at once.
 struct JobQueue {
     incoming: UnboundedReceiver<SpillJob>,
     jobs: VecDeque<SpillJob>,
     forgotten: BTreeSet<ObjectId>,
+    /// Jobs that were served since files were removed.
+    served: u32,
 }
 
 impl JobQueue {
     fn new(incoming: UnboundedReceiver<SpillJob>) -> Self {
-        Self { incoming, jobs: VecDeque::new(), forgotten: BTreeSet::new() }
+        Self { incoming, jobs: VecDeque::new(), forgotten: BTreeSet::new(), served: 0 }
     }
 
     fn add(&mut self, job: SpillJob) {
@@ -157,15 +163,31 @@ impl JobQueue {
             while let Ok(job) = self.incoming.try_recv() {
                 self.add(job);
             }
-            if let Some(job) = self.jobs.pop_front() {
+            let may_forget = !self.forgotten.is_empty() && !stop.is_set();
+            if !(may_forget && (self.served >= JOBS_PER_REMOVAL || self.is_full(store)))
+                && let Some(job) = self.jobs.pop_front()
+            {
+                self.served = self.served.saturating_add(1);
                 return Some(NextStep::Job(job));
             }
-            if !self.forgotten.is_empty() && !stop.is_set() {
+            if may_forget {
+                self.served = 0;
                 let some = (0..FORGOTTEN_AT_A_TIME).map_while(|_| self.forgotten.pop_first());
                 return Some(NextStep::Forget(some.collect()));
             }
             let job = self.receive(old, store, stop).await?;
             self.add(job);
+        }
+    }
+
+    /// Whether the next job is to write an object for which the folder has no space: the files to
+    /// remove may be what it waits for.
+    fn is_full(&self, store: &SpillStore) -> bool {
+        match self.jobs.front() {
+            Some(SpillJob::Write { head, spare_bytes, .. }) => {
+                store.check_space(head.file_bytes(), *spare_bytes).is_err()
+            }
+            _ => false,
         }
     }
 
@@ -262,7 +284,7 @@ impl Worker {
         Ok(Self { jobs: Some(jobs), done, wake, stop, thread: Some(thread) })
     }
 
-    /// Queues a job. The node limits their number; files to remove are no more than its objects.
+    /// Queues a job. The node limits their number, except of files to remove.
     pub(crate) fn push(&self, job: SpillJob) {
         if let Some(jobs) = &self.jobs
             && jobs.send(job).is_err()

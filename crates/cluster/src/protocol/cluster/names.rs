@@ -42,7 +42,7 @@ impl NodeState {
             return self.park_for_names(context, body, out);
         };
         let bytes = body_bytes(&body);
-        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
+        if !self.has_place_to_park(context, Some(bytes + names_bytes(&names)), out) {
             return Ok(());
         }
         // An authority that is silent for a lease is excluded, and the next one knows nothing. An old
@@ -58,11 +58,12 @@ impl NodeState {
         Ok(())
     }
 
-    /// Whether one more request of this number of bytes may wait for names; otherwise it is refused.
+    /// Whether one more request may wait for names; otherwise it is refused. It needs this number of
+    /// bytes; `None`: they are not limited.
     fn has_place_to_park(
         &mut self,
         context: RequestContext,
-        bytes: usize,
+        bytes: Option<usize>,
         out: &mut Vec<Action>,
     ) -> bool {
         let parked = self.cluster.0.as_ref().map_or(0, |cluster| cluster.parked.count());
@@ -70,7 +71,7 @@ impl NodeState {
             let what = "requests that wait for names".to_owned();
             Err(WireError::TooMany { what, max: PARKED_MAX as u64 })
         } else {
-            self.check_waiting(context.session, bytes)
+            bytes.map_or(Ok(()), |bytes| self.check_waiting(context.session, bytes))
         };
         checked
             .map_err(|error| out.push(answer_to(context.session, context.seq, Err(error))))
@@ -89,7 +90,10 @@ impl NodeState {
             return Err(body);
         };
         let bytes = body_bytes(&body);
-        if !self.has_place_to_park(context, bytes + names_bytes(&names), out) {
+        // Renewed names were admitted before, and a client takes a refusal for the end of the node.
+        let is_renewal = matches!(body, RequestBody::Renew { .. });
+        let more = (!is_renewal).then(|| bytes + names_bytes(&names));
+        if !self.has_place_to_park(context, more, out) {
             return Ok(());
         }
         let lease_ms = self.cluster.lease_ms();
@@ -166,6 +170,8 @@ impl NodeState {
                     let error = WireError::NotMoved(text.to_owned());
                     out.push(answer_to(session, seq, Err(error)));
                 }
+                // Its client has ended: nothing more is stored or requested for it.
+                Then::Serve(_) if !self.clients.is_of(session, slot) => {}
                 Then::Serve(body) => {
                     let context = RequestContext { session, slot, seq, now_ms };
                     // A seal may also create names.

@@ -262,7 +262,8 @@ impl Clients {
         self.orphans.get(&slot).copied()
     }
 
-    /// Expects a client back whose connection has ended. The checks for its end start again.
+    /// Expects a client back whose connection has ended. The next check for its end is soon, and no
+    /// later than it was: connections may end all the time.
     pub(in crate::protocol) fn expect(
         &mut self,
         slot: ClientSlot,
@@ -270,7 +271,9 @@ impl Clients {
         now_ms: u64,
     ) {
         self.orphans.insert(slot, peer);
-        self.ended_orphans = EndedOrphans::new(now_ms);
+        let next = EndedOrphans::new(now_ms);
+        let at_ms = next.at_ms.min(self.ended_orphans.at_ms.max(now_ms));
+        self.ended_orphans = EndedOrphans { at_ms, ..next };
     }
 
     /// Takes out a client that does not return.
@@ -410,6 +413,10 @@ mod tests {
         clients.expect(ClientSlot(2), peer(OWNER), now_ms);
         assert_eq!(clients.next_deadline_ms(), Some(now_ms + ENDED_MS_MIN));
         assert!(clients.is_end_check_due(now_ms + ENDED_MS_MIN));
+        clients.expect(ClientSlot(3), peer(OWNER), now_ms + ENDED_MS_MIN);
+        clients.expect(ClientSlot(3), peer(OWNER), now_ms + ENDED_MS_MIN + 500);
+        assert_eq!(clients.next_deadline_ms(), Some(now_ms + 2 * ENDED_MS_MIN), "not later");
+        clients.take_orphan(ClientSlot(3));
         clients.take_orphan(ClientSlot(2));
         clients.take_orphan(ClientSlot(1));
         assert_eq!(clients.next_deadline_ms(), None);
