@@ -213,7 +213,7 @@ class Supervisor:
             self._processes.append(self._start(now))
 
     def _start(self, now: float) -> _Process:
-        spill = self._spill and self._spill.add()
+        spill = None if self._spill is None else self._spill.add()
         # DataFusion spills there.
         environment = {"TMPDIR": str(spill)} if spill else {}
         popen = subprocess.Popen(

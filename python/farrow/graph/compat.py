@@ -106,8 +106,8 @@ class GraphFeaturePreprocessor:
         """Change parameters, from a mapping or by keyword, and empty the graph.
 
         Args:
-            params: new values by name; None: only those of ``others``.
-            others: new values by keyword, which replace those of ``params``.
+            params: new values by name; None: only those of ``more``.
+            more: new values by keyword, which replace those of ``params``.
 
         Returns:
             This object.
