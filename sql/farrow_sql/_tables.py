@@ -157,7 +157,7 @@ def _source(client: farrow.Client, name: str) -> Source:
 def _is_mapped(client: farrow.Client, node: str) -> bool:
     """Whether the memory of a node is mapped, so that a get moves no rows."""
     return node in ("", client.node) or any(
-        one.name == node and one.reach == "live" for one in client.nodes()
+        one.name == node and one.fabric in ("shm", "device") for one in client.nodes()
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -37,8 +38,12 @@ def mortal(make_cluster: Callable[..., Cluster]) -> Cluster:
 
 def threads(node: Node) -> int:
     """Threads of a node that serve page faults."""
-    names = (task.joinpath("comm") for task in Path(f"/proc/{node.pid}/task").iterdir())
-    return sum(name.read_text().strip() == "farrow-faults" for name in names)
+    found = 0
+    for task in Path(f"/proc/{node.pid}/task").iterdir():
+        # It may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += (task / "comm").read_text().strip() == "farrow-faults"
+    return found
 
 
 def numbers(seed: int, size: int = 4 * MB) -> NDArray[np.int64]:
