@@ -1,7 +1,8 @@
 """Measure queries over a huge table: ``python bench/engines.py [--quick]``.
 
-DuckDB and polars run a group-by of all rows and a range of 0.3 % of the rows over Farrow, over
-DuckDB's own table, and over Parquet in the page cache. Then appends with and without statistics.
+DuckDB, polars and DataFusion run a group-by of all rows and a range of 0.3 % of the rows over
+Farrow, over DuckDB's own table, and over Parquet in the page cache. Then appends with and without
+statistics.
 Writes the raw samples and a table of ratios to bench/results/.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import datafusion  # noqa: E402
 import duckdb  # noqa: E402
 import numpy as np  # noqa: E402
 import polars as pl  # noqa: E402
@@ -30,6 +32,7 @@ from harness.node import running_node  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
+import farrow.datafusion  # noqa: E402
 import farrow.polars  # noqa: E402
 
 CHUNKS = 32
@@ -45,10 +48,13 @@ RATIOS = (
     ("group-by", "DuckDB over Farrow", "DuckDB over its own table"),
     ("group-by", "DuckDB over Parquet", "DuckDB over its own table"),
     ("group-by", "polars over Farrow", "polars over Parquet"),
+    ("group-by", "DataFusion over Farrow", "DataFusion over Parquet"),
     ("range", "DuckDB over Farrow", "DuckDB over its own table"),
+    ("range", "DuckDB over Farrow", "DuckDB over a plain table"),
     ("range", "DuckDB over a plain table", "DuckDB over its own table"),
     ("range", "DuckDB over Parquet", "DuckDB over its own table"),
     ("range", "polars over Farrow", "polars over Parquet"),
+    ("range", "DataFusion over Farrow", "DataFusion over Parquet"),
     ("append", "with statistics", "without statistics"),
     ("append", "with statistics, in place", "without statistics"),
 )
@@ -118,7 +124,10 @@ def _run(run: Run, client: farrow.Client, rows: int, folder: Path) -> None:
     connection.register("farrow", trades)
     connection.register("plain", plain)
     connection.execute("create table own as select * from plain")
-    _queries(run, connection, farrow.polars.scan(trades), path, rows)
+    session = datafusion.SessionContext()
+    farrow.datafusion.attach(session, client, ["trades"])
+    session.register_parquet("parquet", path)
+    _queries(run, (connection, session), farrow.polars.scan(trades), path, rows)
     _appends(run, client, rows)
 
 
@@ -133,7 +142,10 @@ def _chunk(number: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _queries(run: Run, connection: Any, scan: pl.LazyFrame, path: str, rows: int) -> None:
+def _queries(
+    run: Run, connections: tuple[Any, Any], scan: pl.LazyFrame, path: str, rows: int
+) -> None:
+    connection, session = connections
     low = 20 * rows
     high = low + CHUNKS * rows * 3 // 1000
     sources = {
@@ -147,6 +159,10 @@ def _queries(run: Run, connection: Any, scan: pl.LazyFrame, path: str, rows: int
     def ask(query: str) -> list[Any]:
         return sorted(connection.execute(query).fetchall())
 
+    def collected(query: str) -> list[Any]:
+        columns = session.sql(query).to_arrow_table().columns
+        return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+
     def grouped(frame: pl.LazyFrame) -> list[Any]:
         return sorted(frame.group_by("k").agg(pl.col("price").sum()).collect().rows())
 
@@ -159,6 +175,10 @@ def _queries(run: Run, connection: Any, scan: pl.LazyFrame, path: str, rows: int
     for variant, source in sources.items():
         groups[variant] = lambda source=source: ask(GROUP.format(source))
         ranges[variant] = lambda source=source: ask(RANGE.format(source, low, high))
+    for variant, name in (("Farrow", "trades"), ("Parquet", "parquet")):
+        title = f"DataFusion over {variant}"
+        groups[title] = lambda name=name: collected(GROUP.format(name))
+        ranges[title] = lambda name=name: collected(RANGE.format(name, low, high))
     for variant, frame in frames.items():
         groups[variant] = lambda frame=frame: grouped(frame)
         ranges[variant] = lambda frame=frame: ranged(frame)

@@ -1,11 +1,13 @@
 """Compare references with the engines' own path: ``python bench/sharing.py [--quick]``.
 
-A table in a node's memory is sent to another process and back in part: ``multiprocessing`` (a pipe,
-and a pool of one worker) and, where it is installed, Dask (a task whose input is on the other
-worker).  The receiver adds up one column, so that the data is read; the sum of a table that the
-worker already has is measured too, and is the least that any path can take.  Each round measures
-every engine by reference and by the engine's own serialization, in turn, so the ratios are of one
-run.  Writes the raw samples and a table to bench/results/.
+A table in a node's memory is sent to another process and back in part: ``multiprocessing`` (a
+pipe, and a pool of one worker) and, where they are installed, Dask (a task whose input is on the
+other worker) and Ray (an argument of an actor).  The receiver adds up one column, so that the data
+is read; the sum of a table that the worker already has is measured too, and is the least that any
+path can take.  Each round measures every engine by reference and by the engine's own
+serialization, in turn, so the ratios are of one run.  Of the process at the other end of the pipe,
+also the private memory that it has grown by while it holds the table.  Writes the raw samples and a
+table to bench/results/.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.node import START_SECONDS_MAX, running_node  # noqa: E402
+from harness.process import memory_of  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
@@ -44,6 +47,7 @@ CASES = (
     ("pipe", "`multiprocessing.Pipe`: the table there, a sum back"),
     ("result", "`multiprocessing.Pool`: half of the table as a result"),
     ("dask", "Dask: a table from worker to worker, and its sum"),
+    ("ray", "Ray: a table as the argument of an actor, and its sum"),
     ("sum", "the sum alone, in this process"),
 )
 
@@ -74,6 +78,9 @@ def answer(connection: Any) -> None:
     """The process at the other end of the pipe."""
     while (value := connection.recv()) is not None:
         connection.send(total(value))
+        # It is held until the sender has looked at this process.
+        connection.recv()
+        del value
 
 
 def use(path: str) -> None:
@@ -89,6 +96,8 @@ class Run:
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], list[float]] = {}
+        # Of the receiver, by path: bytes that it has grown by.
+        self.private: dict[str, list[float]] = {path: [] for path in PATHS}
 
     def measure(self, case: str, path: str, work: Callable[[], Any]) -> Any:
         gc.collect()
@@ -98,31 +107,45 @@ class Run:
         return value
 
     def samples(self, size: dict[str, int]) -> list[Sample]:
-        return [
+        times = [
             Sample(case, path, "", "s", seconds, size[case])
             for (case, path), seconds in self.seconds.items()
         ]
+        memory = [
+            Sample("private memory of the receiver", path, "", "bytes", grown, size["pipe"])
+            for path, grown in self.private.items()
+        ]
+        return times + memory
 
 
 def measure_pipe(run: Run, table: pa.Table, rounds: int) -> None:
-    """One process for all rounds, warmed up by one message of each path."""
+    """A process for each path for all rounds, warmed up by one message."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=answer, args=(there,))
-    process.start()
-
-    def send() -> float:
-        here.send(table)
-        return float(here.recv())
-
+    ends, processes, before = {}, {}, {}
     wanted = total(table)
-    for number in range(rounds + 1):
+
+    def send(path: str) -> float:
+        ends[path].send(table)
+        return float(ends[path].recv())
+
+    for path in PATHS:
+        use(path)
+        ends[path], there = context.Pipe()
+        processes[path] = context.Process(target=answer, args=(there,))
+        processes[path].start()
+        assert send(path) == wanted
+        ends[path].send("release")
+        before[path] = memory_of(processes[path].pid or 0).own
+    for _ in range(rounds):
         for path in PATHS:
             use(path)
-            found = send() if number == 0 else run.measure("pipe", path, send)
-            assert found == wanted
-    here.send(None)
-    process.join(START_SECONDS_MAX)
+            assert run.measure("pipe", path, lambda path=path: send(path)) == wanted
+            own = memory_of(processes[path].pid or 0).own
+            run.private[path].append(float(own - before[path]))
+            ends[path].send("release")
+    for path in PATHS:
+        ends[path].send(None)
+        processes[path].join(START_SECONDS_MAX)
 
 
 def measure_pool(run: Run, table: pa.Table, rounds: int) -> None:
@@ -172,6 +195,40 @@ def measure_dask(run: Run, address: str, wanted: float, rounds: int) -> None:
     farrow.sharing.uninstall()
 
 
+def measure_ray(run: Run, table: pa.Table, rounds: int) -> None:
+    """An actor of its own for each path, on the same two cores."""
+    import ray
+
+    class Receiver:
+        def total(self, value: pa.Table) -> float:
+            return total(value)
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    paths = os.pathsep.join([str(HERE), *sys.path])
+    ray.init(
+        num_cpus=2,
+        object_store_memory=max(3 * table.nbytes, 128 << 20),
+        include_dashboard=False,
+        logging_level="error",
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    try:
+        actors = {path: ray.remote(Receiver).remote() for path in PATHS}
+        wanted = total(table)
+        for number in range(rounds + 1):
+            for path in PATHS:
+                use(path)
+
+                def send(actor: Any = actors[path]) -> float:
+                    return float(ray.get(actor.total.remote(table)))
+
+                found = send() if number == 0 else run.measure("ray", path, send)
+                assert found == wanted
+    finally:
+        farrow.sharing.uninstall()
+        ray.shutdown()
+
+
 def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
     """All cases."""
     run = Run()
@@ -196,6 +253,10 @@ def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
             notes.append("Dask is not installed.")
         else:
             measure_dask(run, address, total(table), rounds)
+        if importlib.util.find_spec("ray") is None:
+            notes.append("Ray is not installed.")
+        else:
+            measure_ray(run, table, rounds)
         use("reference")
         notes.append(f"The reference has {len(ForkingPickler.dumps(table))} B.")
         farrow.sharing.uninstall()
@@ -219,6 +280,10 @@ def report(run: Run, size: dict[str, int], notes: list[str]) -> str:
             ratio = statistics.median(found[1]) / statistics.median(found[0])
             cells = [_milliseconds(seconds) for seconds in found if seconds]
             lines.append(f"| {title} | " + " | ".join(cells) + f" | {ratio:.3g} |")
+    grown = ", ".join(
+        f"{statistics.median(run.private[path]) / 1e6:.3g} MB by {path}" for path in PATHS
+    )
+    lines += ["", f"Private memory of the process at the pipe grows by {grown}."]
     return "\n".join([*lines, "", *notes])
 
 
