@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from farrow import HugeTable
     from farrow.huge import Partition
+
+# Of fields, by the numbers of the children that lead to them: names and type.
+_Names = dict[tuple[int, ...], tuple[tuple[str, ...], pa.DataType]]
 
 __all__ = [
     "ChunkStatistics",
@@ -57,7 +61,7 @@ class ChunkStatistics(NamedTuple):
     """
 
     partition: Partition
-    columns: dict[tuple[str, ...], ColumnStatistics] | None
+    columns: Mapping[tuple[str, ...], ColumnStatistics] | None
 
 
 def chunk_statistics(
@@ -65,20 +69,52 @@ def chunk_statistics(
 ) -> list[tuple[ChunkStatistics, bool]]:
     """The statistics of all chunks of a version, in the order of their rows, and whether the memory
     of a chunk is mapped."""
-    schema, names = table.schema, {}
+    schema = table.schema
+    names: _Names = {}
     chunks = []
     for partition, is_mapped, fields in table._statistics(version):
-        columns = None
-        if fields is not None:
-            columns = {}
-            for path, *rest in fields:
-                key = tuple(path)
-                if key not in names:
-                    names[key] = _resolve(schema, path)
-                name, data_type = names[key]
-                columns[name] = _column(data_type, *rest)
+        columns = None if fields is None else _Columns(schema, names, fields)
         chunks.append((ChunkStatistics(partition, columns), is_mapped))
     return chunks
+
+
+class _Columns(Mapping[tuple[str, ...], ColumnStatistics]):
+    """Statistics of the fields of a chunk, each decoded when it is first read: a query reads few.
+
+    Args:
+        schema: the schema of the table.
+        names: for all chunks of the table, what the paths of fields lead to.
+        fields: for each field its path and the arguments of :func:`_column`.
+    """
+
+    def __init__(self, schema: pa.Schema, names: _Names, fields: Iterable[Any]) -> None:
+        self._decoded: dict[tuple[str, ...], ColumnStatistics] = {}
+        self._fields = {}
+        for path, *rest in fields:
+            key = tuple(path)
+            if key not in names:
+                names[key] = _resolve(schema, path)
+            name, data_type = names[key]
+            self._fields[name] = (data_type, rest)
+
+    def __getitem__(self, name: tuple[str, ...]) -> ColumnStatistics:
+        found = self._decoded.get(name)
+        if found is None:
+            data_type, rest = self._fields[name]
+            found = self._decoded[name] = _column(data_type, *rest)
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def check_gaps(table: HugeTable, version: int, partitions: Iterable[Partition]) -> None:
@@ -191,11 +227,11 @@ def guarantee(
         return None
     wanted, times = set(columns), Counter(schema.names)
     parts = []
-    for path, found in chunk.columns.items():
+    for path in chunk.columns:
         # A field of a repeated name is ambiguous, and the elements of a list are no rows.
         if path[0] not in wanted or times[path[0]] > 1 or not _is_nested_in_structs(schema, path):
             continue
-        parts += _column_guarantee(pc.field(*path), found, chunk.partition.rows)
+        parts += _column_guarantee(pc.field(*path), chunk.columns[path], chunk.partition.rows)
     whole = None
     for part in parts:
         whole = part if whole is None else whole & part
