@@ -148,7 +148,8 @@ def is_of_interface(name: str) -> bool:
     )
 
 
-PUBLIC = dict(public())
+# In an order that is the same in each process: tests can be shared between several.
+PUBLIC = dict(sorted(public(), key=lambda one: one[0]))
 CHECKED = {n: v for n, v in PUBLIC.items() if n not in EXCUSED and not is_of_interface(n)}
 FUNCTIONS = [name for name, value in CHECKED.items() if inspect.isroutine(value)]
 PROPERTIES = [name for name, value in CHECKED.items() if inspect.isdatadescriptor(value)]

@@ -410,7 +410,7 @@ impl NodeState {
                 return self.count(context, CountKind::Stats, out).map(|()| None);
             }
             RequestBody::EndLeases { ids } => {
-                self.leases.end_some(&ids, slot, now_ms)?;
+                self.leases.end_some(&ids, slot, now_ms);
                 Ok(ReplyBody::Done)
             }
             RequestBody::Set(settings) => return self.set(ReplyTo { session, seq }, settings),

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
-use farrow_wire::{
-    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireSpan,
-    WireTarget, span,
-};
+use farrow_wire::{ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireSpan, WireTarget, span};
 
 use super::Action;
 use super::context::RequestContext;
@@ -22,7 +19,6 @@ impl NodeState {
         slot: ClientSlot,
         spans: Vec<WireSpan>,
     ) -> Result<ReplyBody, WireError> {
-        check_limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
         let spans: Vec<Span> = spans.into_iter().map(span).collect();
         self.home.release(slot, &spans).map_err(store_error)?;
         Ok(ReplyBody::Done)
@@ -35,7 +31,6 @@ impl NodeState {
         names: &[String],
         are_all: bool,
     ) -> Result<ReplyBody, WireError> {
-        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let full = self.full_names(slot, names)?;
         let held: Vec<bool> =
             full.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
@@ -52,7 +47,6 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let full = self.full_names(slot, names)?;
         let results = full.iter().map(|name| self.home.unreserve(slot, name));
         // An error of one name does not stop the others.
@@ -69,7 +63,6 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
-        check_limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
         if items.len() > 1
             && let Err(error) = self.check_names_of(slot, &items)
         {
@@ -87,7 +80,6 @@ impl NodeState {
         ids: &[(u64, u64)],
         now_ms: u64,
     ) -> Result<ReplyBody, WireError> {
-        check_limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
         for (hi, lo) in ids {
             self.home.confirm(slot, ObjectId { hi: *hi, lo: *lo });
         }
@@ -112,7 +104,6 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
             let reserved = self.cluster.check_held(name);
@@ -154,7 +145,6 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(u64, u64), WireError> {
-        check_limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
@@ -242,7 +232,6 @@ impl NodeState {
         targets: &[WireTarget],
         is_pinned: bool,
     ) -> Result<ReplyBody, WireError> {
-        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let pin = |target| {
             let target = self.target_to_change(slot, target)?;
             self.home.pin(store_target(&target), is_pinned).map(drop).map_err(store_error)
@@ -260,7 +249,6 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<Vec<bool>>, WireError> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let targets: Vec<WireTarget> = targets
             .iter()
             .map(|target| self.full_target(slot, target))

@@ -9,15 +9,12 @@ use std::sync::Arc;
 
 use farrow_memory::Length;
 use farrow_store::{ByHand, EvictionPolicy, Lru};
-use farrow_wire::{
-    LOG_FILTER_BYTES_MAX, NodeSettings, ReplyBody, SETTINGS_MAX, Setting, WireError,
-};
+use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings, ReplyBody, Setting, WireError};
 use serde::{Deserialize, Serialize};
 
 use super::context::ReplyTo;
 use super::convert::store_error;
 use super::core::quota::Quotas;
-use super::limits::check_limit;
 use super::state::NodeState;
 
 /// Applies a filter, or says why it cannot be parsed.
@@ -196,7 +193,6 @@ impl NodeState {
         waiter: ReplyTo,
         settings: Vec<Setting>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        check_limit("settings in one message", settings.len(), SETTINGS_MAX)?;
         for setting in &settings {
             self.check_setting(setting)?;
         }

@@ -10,9 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, Home, ObjectId, Target};
-use farrow_wire::{BATCH_ITEMS_MAX, LEASE_LABEL, LEASE_MS_MAX, WireError};
-
-use crate::protocol::limits::check_limit;
+use farrow_wire::{LEASE_LABEL, LEASE_MS_MAX};
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
@@ -102,12 +100,10 @@ impl Leases {
         ids: &[(u64, u64)],
         owner: ClientSlot,
         now_ms: u64,
-    ) -> Result<(), WireError> {
-        check_limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+    ) {
         for (hi, lo) in ids {
             self.end(ObjectId { hi: *hi, lo: *lo }, owner, now_ms);
         }
-        Ok(())
     }
 
     /// Starts the clocks of all leases of a client.

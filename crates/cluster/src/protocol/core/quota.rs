@@ -16,13 +16,12 @@
 
 use farrow_memory::Length;
 use farrow_store::{ClientSlot, Home, Namespace, NamespaceId};
-use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::reservations::{Reservations, WaitingReservation};
 use crate::protocol::action::{Action, answer};
 use crate::protocol::context::{Asker, QueueWait};
 use crate::protocol::convert::{store_error, too_many};
-use crate::protocol::limits::check_limit;
 
 /// Limits for each client; `None`: no limit but the region's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -216,7 +215,6 @@ impl Quota {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let ReservationRequest { asker, objects, wait_ms } = request;
-        check_limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
         self.serve(home, now_ms, out);
         match self.check_objects(home, asker.slot, objects) {
             Ok(()) => {

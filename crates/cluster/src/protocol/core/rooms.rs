@@ -2,16 +2,12 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, Freed, Home, NAME_BYTES_MAX, Room, full_name};
-use farrow_wire::{
-    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WireError,
-    wire_span,
-};
+use farrow_wire::{Purpose, ReplyBody, RequestBody, RoomAsk, WireError, wire_span};
 
 use super::quota::Quota;
 use super::residency::{RemoteReplicas, Residency, RoomSearch};
 use crate::protocol::action::Action;
 use crate::protocol::convert::store_error;
-use crate::protocol::limits::check_limit;
 
 /// Requested room, its purpose and its longest wait.
 #[derive(Debug, Clone)]
@@ -43,7 +39,6 @@ impl RoomRequest {
             _ => return Err(WireError::Invalid("not a request for memory".into())),
         };
         let RoomAsk { sizes, want, wait_ms, purpose } = ask;
-        check_limit("ranges in one message", sizes.len(), ROOM_RANGES_MAX)?;
         let least = if is_single { sizes.first().copied().unwrap_or_default() } else { 0 };
         if sizes.contains(&0) || want < least || (sizes.is_empty() && purpose.is_none()) {
             return Err(WireError::Invalid(format!(
@@ -52,8 +47,6 @@ impl RoomRequest {
         }
         let may_evict = purpose.is_some();
         let Purpose { objects, names } = purpose.unwrap_or_default();
-        check_limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
-        check_limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let namespace = home.namespace_of(slot).map_err(store_error)?;
         let shortest = full_name(&namespace.options.name, "x").map_err(store_error)?;
         let before = shortest.len() as u64 - 1;

@@ -1,7 +1,7 @@
 //! Deletes of objects of other nodes: their homes are asked.
 
 use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, Rights, WireError, WireTarget};
+use farrow_wire::{ReplyBody, Rights, WireError, WireTarget};
 
 use super::withdrawals::{DeleteOrigin, Forwarded, PendingDelete, Withdrawal};
 use crate::protocol::Action;
@@ -10,7 +10,6 @@ use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{Answer, Question};
 use crate::protocol::context::{ReplyTo, RequestContext};
 use crate::protocol::convert::{store_error, store_target};
-use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -22,7 +21,6 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { session, slot, seq, now_ms } = context;
-        check_limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let mut results = vec![Ok(()); targets.len()];
         let (mut own, mut far) = (Vec::new(), Vec::new());
         for (place, (target, result)) in targets.iter().zip(&mut results).enumerate() {
