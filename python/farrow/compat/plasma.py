@@ -8,19 +8,8 @@ Arrow removed Plasma in release 12.  A program for Plasma runs with a changed im
     object_id = client.put([1, 2, 3])
     assert client.get(object_id) == [1, 2, 3]
 
-Differences:
-
-* An object is a Farrow object whose name is ``plasma/`` and the id in hexadecimal digits, so other
-  programs can list, get and delete it.
-* ``put`` and ``get`` serialize by ``pickle`` (protocol 5).  Large buffers, such as those of NumPy
-  arrays, are outside of the pickle and are used in place.  Unpickling runs code: read only objects
-  of processes that you trust.  Plasma's serialization contexts are not supported.
-* ``evict`` evicts the least recently used objects of the default namespace, also those of other
-  programs.
-* ``delete`` does not wait for readers; they can still read the object.
-* ``list`` knows of the readers in its own client only: ``ref_count`` is 1 or 0.
-* The capacity of a store is a multiple of the page size, and 1 MiB at least.
-* Nothing here is deprecated, so nothing warns.
+Differences are on the page "Coming from Plasma" of the documentation.  ``put`` and ``get`` pickle
+values, and unpickling runs code: read only objects of processes that you trust.
 """
 
 from __future__ import annotations
