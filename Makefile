@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 export PYO3_PYTHON := $(BIN)/python
 export VIRTUAL_ENV := $(VENV)
 export PATH := $(BIN):$(PATH)
+# A line every ten seconds while a command prints none: BEAT LABEL COMMAND.
+BEAT := $(CURDIR)/packaging/heartbeat.sh
 # A node that somebody uses here must not be found by the tests.
 unexport FARROW_SOCKET
 
@@ -29,16 +31,16 @@ help:
 	@sed -n '1,5p' Makefile
 
 $(VENV)/tools: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	pip install --quiet --group dev
+	$(BEAT) "an environment in $(VENV)" $(PYTHON) -m venv $(VENV)
+	$(BEAT) "pip installs itself" pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BEAT) "pip installs tools" pip install --quiet --group dev
 	touch $@
 
 # The wheel itself, built the way that a user's pip builds it but for the isolation, which
 # test-install has.
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
-	pip install --quiet --no-build-isolation --no-deps --force-reinstall .
-	pip install --quiet --no-deps --force-reinstall ./sql
+	$(BEAT) "pip builds farrow" pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	$(BEAT) "pip builds farrow-sql" pip install --quiet --no-deps --force-reinstall ./sql
 	touch $@
 
 install: $(VENV)/farrow
@@ -109,21 +111,21 @@ demo: $(VENV)/farrow
 test: test-rust test-cross test-install test-python test-pyarrow
 
 test-rust: $(VENV)/tools
-	cargo test --quiet
+	$(BEAT) "cargo test" cargo test --quiet
 
 test-cross:
-	sh tests/cross.sh
+	$(BEAT) test-cross sh tests/cross.sh
 
 # pip install . as a user does it, in an environment with nothing in it.
 test-install:
-	sh tests/install.sh $(PYTHON)
+	$(BEAT) test-install sh tests/install.sh $(PYTHON)
 
 test-python: $(VENV)/farrow
-	python -m pytest
+	$(BEAT) pytest python -m pytest
 
 # The wheel with the oldest pyarrow, which has no memory pool, and with the one of the build.
 test-pyarrow: $(VENV)/farrow
-	PYTHON=$(BIN)/python bash tests/matrix.sh small
+	PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
 
 # The wheel with every Python and every pyarrow that are to be had. An hour at most.
 test-matrix: $(VENV)/tools
