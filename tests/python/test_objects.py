@@ -37,6 +37,48 @@ def test_a_model_comes_back_with_its_weights_in_place(node: Node) -> None:
     np.testing.assert_array_equal(found["weights"], weights)
 
 
+def test_a_sparse_matrix_is_used_in_place(node: Node) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    client = farrow.connect(node.socket)
+    matrix = sparse.random(2_000, 300, density=0.05, format="csr", random_state=7)
+    assert matrix.nnz == 30_000
+    for kind in ("csr", "csc", "coo", "bsr"):
+        farrow.put_object(matrix.asformat(kind), kind, client=client)
+        found = farrow.get_object(kind, client=client)
+        assert (found.format, found.shape, found.nnz) == (kind, matrix.shape, matrix.nnz)
+        assert (found != matrix.asformat(kind)).nnz == 0
+        indices = [found.coords[0]] if kind == "coo" else [found.indices, found.indptr]
+        for part in (found.data, *indices):
+            assert client.locate(part)[0]["in_region"]
+            assert not part.flags.writeable
+    # The pickle itself holds no numbers.
+    data = client.get("csr")
+    assert len(data) < matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes + 4096
+
+
+@pytest.mark.parametrize("kind", ["LogisticRegression", "RandomForestClassifier"])
+def test_a_fitted_model_is_used_in_place(node: Node, kind: str) -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    client = farrow.connect(node.socket)
+    rng = np.random.default_rng(7)
+    features = rng.normal(size=(400, 3_000))
+    labels = (features[:, 0] + features[:, 1] > 0).astype(int)
+    if kind == "LogisticRegression":
+        model: Any = LogisticRegression().fit(features, labels)
+    else:
+        model = RandomForestClassifier(n_estimators=5, random_state=7).fit(features, labels)
+    farrow.put_object(model, "model", client=client)
+    found = farrow.get_object("model", client=client)
+    np.testing.assert_array_equal(found.predict(features), model.predict(features))
+    if kind == "LogisticRegression":
+        assert client.locate(found.coef_)[0]["in_region"]
+    script = "import farrow; print(farrow.get_object('model').n_features_in_)"
+    assert run_python(script, env={"FARROW_SOCKET": node.socket}) == "3000\n"
+
+
 def test_another_process_reads_it(node: Node) -> None:
     client = farrow.connect(node.socket)
     frame = pd.DataFrame({"n": range(1000), "s": ["x"] * 1000})

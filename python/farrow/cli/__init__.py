@@ -110,7 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         "files",
         nargs="+",
         metavar="FILE",
-        help="Parquet, CSV or JSON lines (also .gz), Arrow IPC file or stream; - is standard input",
+        help="Parquet, CSV or JSON lines (also .gz), Arrow IPC file or stream; a pattern such as "
+        "'data/*.csv', with ** for all folders below; - is standard input",
     )
     put.add_argument("--name", help="name of the object (default: the file's, without endings)")
     put.add_argument("--delimiter", help="of a text file (default: guessed)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import sys
@@ -54,12 +55,36 @@ _PIECE_BYTES = 16 << 20
 
 def put(options: argparse.Namespace) -> int:
     """Put each file as an object of its own."""
-    if len(options.files) > 1 and options.name is not None:
-        raise CommandError(f"--name {options.name}: one name for {len(options.files)} files")
-    for file in options.files:
+    files = [path for file in options.files for path in _expanded(file)]
+    if len(files) > 1 and options.name is not None:
+        raise CommandError(f"--name {options.name}: one name for {len(files)} files")
+    _check_names(files)
+    for file in files:
         with _path_of(file, options.name) as path:
             _put_file(path, options)
     return 0
+
+
+def _expanded(file: str) -> list[str]:
+    """The files that a pattern such as ``'data/*.csv'`` matches, sorted; else the file itself.
+
+    A shell expands patterns, but not in quotes, and other callers expand none.
+    """
+    if "://" in file or not glob.has_magic(file) or os.path.lexists(file):
+        return [file]
+    found = sorted(path for path in glob.glob(file, recursive=True) if os.path.isfile(path))
+    if not found:
+        raise CommandError(f"{file}: no file matches")
+    return found
+
+
+def _check_names(files: list[str]) -> None:
+    """Refuse files that would be objects of the same name, before any is put."""
+    taken: dict[str, str] = {}
+    for file in files:
+        name = object_name(Path(file))
+        if taken.setdefault(name, file) != file:
+            raise CommandError(f"{taken[name]} and {file}: both would be named {name!r}")
 
 
 def object_name(path: Path) -> str:
