@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-loads | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install-c PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
+# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-engines | bench-loads | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -43,13 +43,14 @@ $(VENV)/farrow: $(VENV)/tools $(SOURCES)
 	$(BEAT) "pip builds farrow-sql" pip install --quiet --no-deps --force-reinstall ./sql
 	touch $@
 
-install: $(VENV)/farrow
+# Without PREFIX the package, in .venv. With PREFIX on the command line what install-c installs.
+install: $(if $(filter command,$(origin PREFIX)),install-c,$(VENV)/farrow)
 
 # The C library, its headers and the daemon, with farrow.pc and FarrowConfig.cmake, below PREFIX. DESTDIR
 # and LIBDIR (default lib) are used as elsewhere.
 PREFIX ?= /usr/local
 install-c:
-	packaging/install_c.sh "$(PREFIX)"
+	$(BEAT) install-c packaging/install_c.sh "$(PREFIX)"
 
 $(VENV)/packaging: $(VENV)/tools
 	pip install --quiet --group packaging

@@ -1,6 +1,6 @@
 // Put bytes and read them in place from Go, through the C interface of Farrow.
 //
-//	make install-c PREFIX=/usr/local
+//	make install PREFIX=/usr/local
 //	cd examples/go && go run . [SOCKET]
 package main
 

@@ -11,7 +11,7 @@ import java.util.function.Consumer;
  * Put bytes and read them in place from Java, through the C interface of Farrow and JNA.
  *
  * <pre>
- *   make install-c PREFIX=/usr/local
+ *   make install PREFIX=/usr/local
  *   java -cp /usr/share/java/jna.jar examples/java/Bytes.java [SOCKET]    # apt install libjna-java
  * </pre>
  */

@@ -262,3 +262,31 @@ def node_serves(runtime: Path) -> bool:
     except farrow.Disconnected:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "is_library"),
+    [
+        (["install", "PREFIX=/opt/farrow"], {}, True),
+        (["install-c", "PREFIX=/opt/farrow"], {}, True),
+        (["install"], {}, False),
+        # Of another program, for all that it starts.
+        (["install"], {"PREFIX": "/opt/farrow"}, False),
+    ],
+)
+def test_make_install_with_a_prefix_is_that_of_the_library(
+    words: list[str], variables: dict[str, str], is_library: bool
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if "MAKE" not in key} | variables
+    # -B: also where the package is up to date.
+    done = subprocess.run(
+        ["make", "-nB", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ('packaging/install_c.sh "/opt/farrow"' in done.stdout) == is_library
+    assert ("pip install" in done.stdout) != is_library
