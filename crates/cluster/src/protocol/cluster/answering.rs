@@ -39,7 +39,7 @@ impl NodeState {
     ) -> Option<Answer> {
         let PeerLife { name: from, incarnation } = from;
         let Some(member) = self.cluster.peer_in_life(from, incarnation) else {
-            return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
+            return Some(Answer::no_member(from, incarnation));
         };
         match question {
             Question::Naming(message) => {

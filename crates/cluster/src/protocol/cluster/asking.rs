@@ -130,6 +130,11 @@ impl NodeState {
             (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
                 self.barriers.refused(number, why, now_ms)
             }
+            (PendingQuestion::Restarted { node, incarnation }, answer) => {
+                let member = (node.as_str(), incarnation).into();
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.on_restarted_response(member, &answer, &mut context);
+            }
             (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), Some(names), &mut context);

@@ -21,6 +21,13 @@ pub(in crate::protocol) enum PendingQuestion {
     Family(ClientSlot),
     /// A barrier or flags of a client, by the number of the request.
     Sync(u64),
+    /// Whether a member knows that this daemon follows another one.
+    Restarted {
+        /// The member.
+        node: String,
+        /// Its incarnation.
+        incarnation: u64,
+    },
     /// State from a member for names that this node owns by the view of an epoch.
     HandOver {
         /// The member.

@@ -44,7 +44,8 @@ pub struct Arrival {
 pub(super) struct Barrier {
     parties: u32,
     arrived: Vec<Arrival>,
-    /// Parties of the last completed round: if one of them ends, the barrier breaks.
+    /// Parties of the last completed round, and those whose daemons were replaced while they waited: if
+    /// one of them ends, the barrier breaks.
     members: BTreeSet<Party>,
 }
 
@@ -99,6 +100,16 @@ impl Barrier {
         self.arrived.retain(|one| one.waiter != *waiter);
     }
 
+    /// Undoes waiting requests. If one of their parties ends before it arrives again, the barrier breaks.
+    pub(super) fn undo(&mut self, is_undone: &impl Fn(&Waiter) -> bool) {
+        let undone: Vec<Party> = self
+            .arrived
+            .extract_if(.., |one| is_undone(&one.waiter))
+            .map(|one| one.party)
+            .collect();
+        self.add_members(undone);
+    }
+
     /// Breaks the barrier once the wait of a party has expired.
     pub(super) fn tick(&mut self, now_ms: u64, out: &mut Outcomes) {
         let late = self.arrived.iter().find(|one| one.deadline_ms <= now_ms);
@@ -122,7 +133,7 @@ impl Barrier {
         self.members.iter()
     }
 
-    /// Adds parties that passed it at its earlier owner.
+    /// Adds parties whose end breaks the barrier.
     pub(super) fn add_members(&mut self, members: impl IntoIterator<Item = Party>) {
         for party in members {
             if self.members.len() < PARTIES_MAX as usize {

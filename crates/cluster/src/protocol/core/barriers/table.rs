@@ -54,6 +54,13 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// Undoes waiting requests. Their parties are expected at the barriers again.
+    pub fn undo(&mut self, is_undone: impl Fn(&Waiter) -> bool) {
+        self.barriers.values_mut().for_each(|barrier| barrier.undo(&is_undone));
+        self.flags.values_mut().for_each(|flags| flags.forget(&is_undone));
+        self.forget_unused();
+    }
+
     /// Changes flags; returns the new value.
     ///
     /// # Errors
