@@ -126,6 +126,12 @@ impl NodeState {
                 out.push(Action::Net(NetAction::EndReads { node, incarnation, life }));
                 Some(Answer::Done)
             }
+            Question::Missed => {
+                self.await_all_at(from, out);
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.missed(from, &mut context);
+                Some(Answer::Done)
+            }
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
         }
     }

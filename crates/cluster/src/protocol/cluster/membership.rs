@@ -11,6 +11,7 @@ use super::agreement::{Agreement, Outcome};
 use super::awaited::Awaited;
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
+use super::notification_queues::PeerNotifications;
 use super::offer::{continued_info, info_of};
 use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
@@ -72,7 +73,7 @@ impl NodeState {
             next_token: 0,
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
-            unacknowledged: Vec::new(),
+            notifications: PeerNotifications::default(),
             is_restarted: self.home.life() > 1,
             has_news: true,
             has_left: false,

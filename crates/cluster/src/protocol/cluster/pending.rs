@@ -5,7 +5,7 @@ use farrow_store::ClientSlot;
 
 use super::awaited::{AwaitQuestion, SweepQuestion};
 use super::hint_table::HintFor;
-use super::questions::Question;
+use super::notification_queues::PeerNotification;
 use crate::protocol::core::drain::DrainNotice;
 use crate::protocol::identity::PeerIdentity;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
@@ -112,20 +112,13 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The node.
         node: String,
     },
-    /// A notification that the other node must receive: repeated for a while.
+    /// A notification that the other node must receive.
     Notification {
         /// The node.
         node: String,
+        /// Its incarnation.
+        incarnation: u64,
         /// The notification.
-        question: Question,
-        /// Time of the last attempt.
-        until_ms: u64,
+        notification: PeerNotification,
     },
-}
-
-/// A notification to repeat, and when.
-#[derive(Debug)]
-pub(in crate::protocol) struct PendingNotification {
-    pub(in crate::protocol) at_ms: u64,
-    pub(in crate::protocol) what: (String, Question, u64),
 }

@@ -115,6 +115,10 @@ pub enum Question {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
+    /// Notifications of mine to you are lost: there were too many that you had not received. What
+    /// you wait for at me may be over, and clients of mine that you know may have ended. An earlier
+    /// version answers `No`.
+    Missed,
 }
 
 /// The answer to a question.

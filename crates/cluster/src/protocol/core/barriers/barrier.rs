@@ -76,14 +76,41 @@ impl Barrier {
         why: &str,
         out: &mut Outcomes,
     ) {
+        let label = self.label_of(has_left);
+        // They wait for no outcome.
+        self.arrived.retain(|one| !has_left(&one.party));
+        self.give_up_members(has_left, label, why, out);
+    }
+
+    /// It is not known which of these clients still take part: breaks the barrier for them too.
+    pub(super) fn break_with(
+        &mut self,
+        may_have_left: &impl Fn(&Party) -> bool,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let label = self.label_of(may_have_left);
+        self.give_up_members(may_have_left, label, why, out);
+    }
+
+    /// The label of the first of these parties that takes part.
+    fn label_of(&self, is_one: &impl Fn(&Party) -> bool) -> Option<String> {
         let waiting = self.arrived.iter().map(|one| &one.party);
-        let left = waiting.chain(&self.members).find(|party| has_left(party));
-        let Some(left) = left.map(Party::label) else {
+        waiting.chain(&self.members).find(|party| is_one(party)).map(Party::label)
+    }
+
+    fn give_up_members(
+        &mut self,
+        is_one: &impl Fn(&Party) -> bool,
+        label: Option<String>,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let Some(label) = label else {
             return;
         };
-        self.members.retain(|party| !has_left(party));
-        self.arrived.retain(|one| !has_left(&one.party));
-        self.break_up(&left, why, out);
+        self.members.retain(|party| !is_one(party));
+        self.break_up(&label, why, out);
     }
 
     /// Ends the wait of one request, and breaks the barrier for the others.

@@ -8,6 +8,7 @@ use super::barrier::Party;
 use super::message::SyncQuestion;
 use super::state::{BarrierContext, Barriers, SyncWait};
 use super::waits::Outcomes;
+use crate::protocol::action::answer_to;
 use crate::protocol::cluster::Question;
 use crate::protocol::identity::SessionId;
 
@@ -81,6 +82,36 @@ impl Barriers {
         self.first_numbers.clear();
         let why = format!("the other members excluded node {own}");
         self.break_for(|party| party.node != own, &why, context);
+    }
+
+    /// Notifications of a member did not reach this node: outcomes of waits, ends of clients and
+    /// cancelled requests. Barriers of its clients break. Waits for flags there are repeated. Other
+    /// waits there end, since their outcome is not known.
+    pub(in crate::protocol) fn missed(&mut self, from: &str, context: &mut BarrierContext<'_>) {
+        let why = "too many messages of its node did not arrive";
+        let mut outcomes = Outcomes::new();
+        self.table.break_with(|party| party.node == from, why, &mut outcomes);
+        self.send_outcomes(outcomes, context);
+        let its =
+            self.waits.iter().filter(|(_, wait)| wait.owner == from && wait.refusal.is_none());
+        let its: Vec<u64> = its.map(|(number, _)| *number).collect();
+        for number in its {
+            let question = Question::Sync(SyncQuestion::Withdrawn { number });
+            context.notify(from, question);
+            match self.waits.remove(&number) {
+                Some(wait @ SyncWait { ask: SyncAsk::WaitFlags { .. }, .. }) => {
+                    let number = self.add(wait);
+                    self.ask_owner(number, context);
+                }
+                Some(wait) => {
+                    let reason = "too many messages of it did not arrive here, perhaps the outcome";
+                    let (node, reason) = (from.to_owned(), reason.to_owned());
+                    let error = WireError::NodeLost { node, reason };
+                    context.out.push(answer_to(wait.session, wait.seq, Err(error)));
+                }
+                None => {}
+            }
+        }
     }
 
     /// Owners forget waits for flags of clients that have ended.

@@ -69,7 +69,7 @@ impl Barriers {
         self.ask_owner(number, context);
     }
 
-    fn ask_owner(&mut self, number: u64, context: &mut BarrierContext<'_>) {
+    pub(super) fn ask_owner(&mut self, number: u64, context: &mut BarrierContext<'_>) {
         let Some(wait) = self.waits.get_mut(&number) else {
             return;
         };

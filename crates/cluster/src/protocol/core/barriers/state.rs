@@ -105,7 +105,7 @@ pub(in crate::protocol) struct BarrierContext<'a> {
 impl BarrierContext<'_> {
     /// Sends a notification that another node must receive.
     pub(super) fn notify(&mut self, node: &str, question: Question) {
-        self.cluster.notify(node, question, self.now_ms, self.out);
+        self.cluster.notify(node, question, self.out);
     }
 
     /// Asks another node, which has one lease for the answer; `false` if it is not known.

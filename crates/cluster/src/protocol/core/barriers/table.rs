@@ -40,6 +40,18 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// It is not known which of these clients still take part: breaks their barriers, for them too.
+    pub fn break_with(
+        &mut self,
+        may_have_left: impl Fn(&Party) -> bool,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let all = self.barriers.values_mut();
+        all.for_each(|barrier| barrier.break_with(&may_have_left, why, out));
+        self.forget_unused();
+    }
+
     /// Ends the wait of one request, and breaks its barrier for the others.
     pub fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
         self.barriers.values_mut().for_each(|barrier| barrier.give_up(waiter, out));

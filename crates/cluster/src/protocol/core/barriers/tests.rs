@@ -16,6 +16,7 @@ use super::{Barriers, NameState};
 use crate::protocol::cluster::{AgreementKind, Answer, ClusterOptions, Offer, PeerAction};
 use crate::protocol::{Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId};
 
+mod missed;
 mod restarts;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

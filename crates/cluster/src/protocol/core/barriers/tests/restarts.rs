@@ -4,7 +4,7 @@ use super::*;
 
 /// A client that connects after a restart.
 const LATER: SessionId = SessionId(2);
-const TIMEOUT_MS: u64 = 60_000;
+pub(super) const TIMEOUT_MS: u64 = 60_000;
 
 impl World {
     /// The daemon is killed, and another one adopts the region. Returns the slots of its clients.
@@ -22,16 +22,22 @@ impl World {
         slots
     }
 
-    fn arrive(&mut self, number: usize, client: SessionId, word: u64, parties: u32) -> u64 {
+    pub(super) fn arrive(
+        &mut self,
+        number: usize,
+        client: SessionId,
+        word: u64,
+        parties: u32,
+    ) -> u64 {
         let ask = SyncAsk::Arrive { parties, timeout_ms: TIMEOUT_MS };
         self.request_of(number, client, RequestBody::Sync { name: format!("f{word}"), ask })
     }
 
-    fn arrive_everywhere(&mut self, number: usize, parties: u32) -> Vec<u64> {
+    pub(super) fn arrive_everywhere(&mut self, number: usize, parties: u32) -> Vec<u64> {
         (0..WORDS).map(|word| self.arrive(number, CLIENT, word, parties)).collect()
     }
 
-    fn owner(&self, word: u64) -> String {
+    pub(super) fn owner(&self, word: u64) -> String {
         self.nodes[&0].cluster.authority_name(&format!("f{word}"))
     }
 
