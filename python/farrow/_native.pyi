@@ -931,7 +931,8 @@ class Client:
 
         Raises:
             Timeout: the flags were not set in time.
-            NodeLost: the node that stores the flags is lost, or did not receive them in time.
+            NodeLost: the node that stores the flags is lost, did not receive them in time, or lost
+                them when its daemon was killed.
             CutOff: the cluster excluded this client's node during the wait; or this node stores the
                 flags, and has no lease or did not receive them in time.
 

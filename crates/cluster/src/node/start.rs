@@ -159,7 +159,7 @@ pub(super) fn cluster_options(
         },
         seeds: config.seeds.clone(),
         lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
-        // Assumes that the clock does not go back between two starts.
+        // Assumes that the clock does not go back between two starts of a node without memory.
         incarnation: nanos,
         seed: nanos ^ offer.region_uid,
         offer,

@@ -433,12 +433,12 @@ impl NodeState {
         let MovePhase::Removing(id) = job.phase else { return };
         self.drain.moved += 1;
         self.drain.moved_bytes += job.bytes;
-        self.notify_withdrawn(&job.node.clone(), job.brought, now_ms, out);
+        self.notify_withdrawn(&job.node.clone(), job.brought, out);
         self.end_move(Ok(id), now_ms, out);
     }
 
-    fn notify_withdrawn(&mut self, node: &str, object: u64, now_ms: u64, out: &mut Vec<Action>) {
-        self.cluster.notify(node, Question::Taken { object }, now_ms, out);
+    fn notify_withdrawn(&mut self, node: &str, object: u64, out: &mut Vec<Action>) {
+        self.cluster.notify(node, Question::Taken { object }, out);
     }
 
     /// The target was lost before it answered: its copy does not count.
@@ -514,7 +514,7 @@ impl NodeState {
             None => {
                 // An earlier daemon removed the object and ended before it said so.
                 if let Some(outgoing) = self.drain.record.outgoing.clone() {
-                    self.notify_withdrawn(&outgoing.node, outgoing.brought(), now_ms, out);
+                    self.notify_withdrawn(&outgoing.node, outgoing.brought(), out);
                     self.end_move(Err(WireError::Closing), now_ms, out);
                 }
             }

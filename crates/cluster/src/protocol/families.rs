@@ -125,6 +125,9 @@ impl NodeState {
     /// Handles the death of a client without a connection, perhaps from an earlier daemon.
     pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(peer) = self.clients.take_orphan(slot) {
+            if let Ok(record) = self.home.client(slot) {
+                self.barriers.orphan_ended(record.nonce);
+            }
             self.end_of_client(slot, peer, now_ms);
         }
     }

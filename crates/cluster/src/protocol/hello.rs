@@ -1,7 +1,7 @@
 //! The first message of a connection: identification of the client, and its slot.
 
 use farrow_memory::{CoherenceClass, FabricKind, Proximity};
-use farrow_store::{ClientSlot, Newcomer, StoreError};
+use farrow_store::{ClientRecord, ClientSlot, Newcomer, StoreError};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError, wire_span};
 
 use super::convert::store_error;
@@ -65,7 +65,7 @@ impl NodeState {
                 slot
             }
         };
-        let namespace = self.home.client(slot).map_err(store_error)?.namespace;
+        let ClientRecord { namespace, nonce, .. } = *self.home.client(slot).map_err(store_error)?;
         let rights = self.let_in(peer.remote_client, namespace)?;
         let proximity =
             if peer.remote_client.is_some() { Proximity::Remote } else { Proximity::Local };
@@ -79,8 +79,10 @@ impl NodeState {
             rights,
             maps_memory,
             is_newcomer,
+            nonce,
         };
         self.clients.admitted(session, admitted);
+        self.barriers.client_resumed(session, nonce);
         self.welcome(slot).map(ReplyBody::Welcome)
     }
 

@@ -212,7 +212,7 @@ impl NodeState {
             is_pinned: ask.is_pinned,
             is_moved: true,
         });
-        let sealed = self.seal_brought(origin, &import, now_ms, out);
+        let sealed = self.seal_brought(origin, &import, out);
         if sealed.is_err() {
             // The seal takes the reservation; without it, it has no use.
             let _ = self.home.unreserve(import.slot, ask.name);

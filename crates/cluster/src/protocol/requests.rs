@@ -215,7 +215,7 @@ impl NodeState {
         if let Some(name) = &name {
             self.waits.sealed(name);
             self.answer_waits(out);
-            self.notify_sealed(name, now_ms, out);
+            self.notify_sealed(name, out);
         }
         Ok((id.hi, id.lo))
     }

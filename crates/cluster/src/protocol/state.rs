@@ -8,7 +8,7 @@ use super::core::admission::Admission;
 use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
 use super::core::clients::Clients;
-use super::core::cluster_record::{retained_rules, retained_settings_and_drain};
+use super::core::cluster_record::{retained_rules, retained_state};
 use super::core::counting::CountQueue;
 use super::core::drain::Drain;
 use super::core::families::Families;
@@ -118,7 +118,7 @@ impl NodeState {
         };
         let watches = Watches::resumed(&home, now_ms);
         let rules = retained_rules(&home);
-        let (settings, drain) = retained_settings_and_drain(&home);
+        let (settings, drain, first_number) = retained_state(&home);
         let drain = Drain { record: drain, ..Drain::default() };
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
@@ -152,7 +152,7 @@ impl NodeState {
             started_ms: now_ms,
             is_stopping: false,
             failure: None,
-            barriers: Barriers::default(),
+            barriers: Barriers::numbered_from(first_number),
             cluster: OptionalCluster::default(),
         };
         state.resume_move();

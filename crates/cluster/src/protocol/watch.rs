@@ -44,6 +44,7 @@ impl NodeState {
             rights,
             maps_memory: true,
             is_newcomer: false,
+            nonce,
         };
         self.clients.admitted(session, admitted);
         Ok(ReplyBody::Done)

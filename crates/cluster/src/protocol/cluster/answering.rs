@@ -39,7 +39,7 @@ impl NodeState {
     ) -> Option<Answer> {
         let PeerLife { name: from, incarnation } = from;
         let Some(member) = self.cluster.peer_in_life(from, incarnation) else {
-            return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
+            return Some(Answer::no_member(from, incarnation));
         };
         match question {
             Question::Naming(message) => {
@@ -124,6 +124,12 @@ impl NodeState {
                 let node = from.to_owned();
                 self.await_all_at(&node, out);
                 out.push(Action::Net(NetAction::EndReads { node, incarnation, life }));
+                Some(Answer::Done)
+            }
+            Question::Missed => {
+                self.await_all_at(from, out);
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.missed(from, &mut context);
                 Some(Answer::Done)
             }
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),

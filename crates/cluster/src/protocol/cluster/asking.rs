@@ -1,29 +1,11 @@
 //! Questions and notifications of this node to others.
 
 use super::peer::because;
-use super::pending::{PendingNotification, PendingQuestion};
-use super::questions::{Answer, Question};
-use super::state::Cluster;
+use super::pending::PendingQuestion;
+use super::questions::Answer;
 use crate::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::state::NodeState;
-
-/// Pause between attempts to deliver a notification.
-const NOTIFY_AGAIN_MS: u64 = 100;
-
-/// Limit of notifications that are not delivered.
-const UNACKNOWLEDGED_MAX: usize = 65_536;
-
-/// Notes a notification to repeat, unless its node is lost.
-fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u64), now_ms: u64) {
-    let Some(cluster) = cluster else {
-        return;
-    };
-    let is_there = cluster.peers.get(&what.0).is_some_and(|node| !node.is_lost());
-    if is_there && cluster.unacknowledged.len() < UNACKNOWLEDGED_MAX {
-        cluster.unacknowledged.push(PendingNotification { at_ms: now_ms + NOTIFY_AGAIN_MS, what });
-    }
-}
 
 impl NodeState {
     /// Handles the answer to a question of this node, or the reason why there is none.
@@ -130,6 +112,11 @@ impl NodeState {
             (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
                 self.barriers.refused(number, why, now_ms)
             }
+            (PendingQuestion::Restarted { node, incarnation }, answer) => {
+                let member = (node.as_str(), incarnation).into();
+                let (barriers, mut context) = self.barriers(now_ms, out);
+                barriers.on_restarted_response(member, &answer, &mut context);
+            }
             (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), Some(names), &mut context);
@@ -138,21 +125,11 @@ impl NodeState {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), None, &mut context);
             }
-            // A member that answers `No` has no reads of the earlier daemon, or cannot end them.
-            (PendingQuestion::Notification { question: Question::Restarted { .. }, .. }, Ok(_)) => {
+            (PendingQuestion::Notification { node, incarnation, notification }, answer) => {
+                let to = (node.as_str(), incarnation).into();
+                self.on_notification_response(to, notification, &answer, now_ms, out);
             }
-            (
-                PendingQuestion::Notification { node, question, until_ms },
-                Err(_) | Ok(Answer::No(_)),
-            ) if now_ms < until_ms && !self.barriers.is_of_old_epoch(&question) => {
-                cluster_again(&mut self.cluster.0, (node, question, until_ms), now_ms);
-            }
-            (
-                PendingQuestion::Naming
-                | PendingQuestion::Notification { .. }
-                | PendingQuestion::Sync(_),
-                _,
-            ) => {}
+            (PendingQuestion::Naming | PendingQuestion::Sync(_), _) => {}
         }
     }
 }

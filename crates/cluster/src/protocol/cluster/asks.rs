@@ -9,9 +9,6 @@ use super::state::{ASK_LEASES_MAX, OptionalCluster};
 use crate::protocol::action::Action;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 
-/// A notification is retried for this long: longer than any transient link failure.
-const NOTIFY_MS_MAX: u64 = 30_000;
-
 /// A question to a mapped peer.
 #[derive(Debug)]
 pub(in crate::protocol) struct PeerQuestion<'a> {
@@ -69,24 +66,6 @@ impl OptionalCluster {
             timeout_ms,
         }));
         true
-    }
-
-    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
-    /// name. A repetition is harmless.
-    pub(in crate::protocol) fn notify(
-        &mut self,
-        node: &str,
-        question: Question,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        let until_ms = now_ms.saturating_add(NOTIFY_MS_MAX);
-        let about = PendingQuestion::Notification {
-            node: node.to_owned(),
-            question: question.clone(),
-            until_ms,
-        };
-        self.ask_node(node, &question, about, out);
     }
 
     /// Asks the node of a client that has ended; `false` if that is not possible now.

@@ -138,7 +138,7 @@ impl NodeState {
             if is_restarted {
                 let life = self.home.life();
                 for (node, _) in &others {
-                    self.cluster.notify(node, Question::Restarted { life }, now_ms, out);
+                    self.cluster.notify(node, Question::Restarted { life }, out);
                 }
             }
             self.announce_new_life(others, now_ms, out);

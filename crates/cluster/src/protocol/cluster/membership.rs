@@ -11,6 +11,7 @@ use super::agreement::{Agreement, Outcome};
 use super::awaited::Awaited;
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
+use super::notification_queues::PeerNotifications;
 use super::offer::{continued_info, info_of};
 use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
@@ -32,7 +33,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
         let retained = self.retained_membership()?;
-        let first_number = options.incarnation;
+        let first_number = self.begin_numbers(options.incarnation)?;
         let (offer, lease_ms) = (&options.offer, options.lease_ms);
         let earlier =
             retained.as_deref().and_then(|one| Agreement::retained_info(options.agreement, one));
@@ -50,7 +51,7 @@ impl NodeState {
             seed: options.seed,
         };
         let reserved: Vec<String> = self.home.reserved_names().map(str::to_owned).collect();
-        let naming = Naming::new(options.name.clone(), options.incarnation, reserved.clone());
+        let naming = Naming::new(options.name.clone(), first_number, reserved.clone());
         let membership =
             Agreement::new(options.agreement, membership, retained.as_deref(), now_ms)?;
         let incarnation = membership.incarnation().0;
@@ -72,13 +73,17 @@ impl NodeState {
             next_token: 0,
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
-            unacknowledged: Vec::new(),
+            notifications: PeerNotifications::default(),
             is_restarted: self.home.life() > 1,
             has_news: true,
             has_left: false,
             options,
         }));
-        self.barriers.number_from(first_number);
+        if self.home.life() > 1 {
+            let clients = self.clients.orphans();
+            let records = clients.filter_map(|(slot, _)| self.home.client(slot).ok());
+            self.barriers.follow(records.map(|record| record.nonce));
+        }
         if let Some(view) = known {
             self.view_installed(view, now_ms, out);
         }

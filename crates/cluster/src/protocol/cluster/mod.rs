@@ -24,6 +24,7 @@ mod membership;
 mod names;
 mod newcomers;
 mod not_joined;
+mod notification_queues;
 mod notifications;
 mod offer;
 mod options;
@@ -47,6 +48,8 @@ pub use action::PeerAction;
 pub(in crate::protocol) use asks::PeerQuestion;
 pub(in crate::protocol) use hint_table::HintFor;
 pub(in crate::protocol) use hints::{AskFirst, NameSearch};
+#[cfg(test)]
+pub(in crate::protocol) use notification_queues::WAITING_MAX;
 pub use offer::{MemoryRoute, Offer};
 pub use options::{AgreementKind, ClusterOptions, JoinError};
 pub use peer::MappablePeer;

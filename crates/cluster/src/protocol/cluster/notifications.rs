@@ -1,10 +1,43 @@
-//! Notifications of this node that others have not received yet.
+//! Notifications that other nodes must receive: passed barriers, sealed names, ended clients. A
+//! repetition is harmless.
 
-use super::pending::{PendingNotification, PendingQuestion};
-use super::questions::Question;
+use super::notification_queues::PeerNotification;
+use super::pending::PendingQuestion;
+use super::questions::{Answer, Question};
+use super::state::OptionalCluster;
 use crate::protocol::action::Action;
 use crate::protocol::core::barriers::SyncQuestion;
+use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
+
+impl OptionalCluster {
+    /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
+    /// name. A repetition is harmless.
+    pub(in crate::protocol) fn notify(
+        &mut self,
+        node: &str,
+        question: Question,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.0 else { return };
+        let Some(peer) = cluster.peers.get(node).filter(|peer| !peer.is_lost()) else { return };
+        let incarnation = peer.member.incarnation.0;
+        cluster.notifications.add((node, incarnation).into(), question);
+        self.send_notifications(node, out);
+    }
+
+    fn send_notifications(&mut self, node: &str, out: &mut Vec<Action>) {
+        while let Some(cluster) = &mut self.0
+            && let Some((incarnation, notification)) = cluster.notifications.next(node)
+        {
+            let question = notification.question.clone();
+            let node_name = node.to_owned();
+            let about =
+                PendingQuestion::Notification { node: node_name, incarnation, notification };
+            self.ask_node(node, &question, about, out);
+        }
+    }
+}
 
 impl NodeState {
     /// Whether all state that was handed over has been received.
@@ -13,10 +46,10 @@ impl NodeState {
             return true;
         };
         let pending = cluster.questions.values().filter_map(|about| match about {
-            PendingQuestion::Notification { question, .. } => Some(question),
+            PendingQuestion::Notification { notification, .. } => Some(&notification.question),
             _ => None,
         });
-        let mut under_way = pending.chain(cluster.unacknowledged.iter().map(|one| &one.what.1));
+        let mut under_way = pending.chain(cluster.notifications.waiting());
         let is_under_way = under_way.any(|question| {
             matches!(
                 question,
@@ -27,23 +60,34 @@ impl NodeState {
     }
 
     pub(super) fn notify_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster.0 else {
-            return;
-        };
-        let unacknowledged = std::mem::take(&mut cluster.unacknowledged);
-        let (due, later) =
-            unacknowledged.into_iter().partition(|one: &PendingNotification| one.at_ms <= now_ms);
-        cluster.unacknowledged = later;
-        for PendingNotification { what: (node, question, until_ms), .. } in due {
-            if self.barriers.is_of_old_epoch(&question) {
-                continue;
-            }
-            let about = PendingQuestion::Notification {
-                node: node.clone(),
-                question: question.clone(),
-                until_ms,
-            };
-            self.cluster.ask_node(&node, &question, about, out);
+        let Some(cluster) = &mut self.cluster.0 else { return };
+        for node in cluster.notifications.due(now_ms) {
+            self.cluster.send_notifications(&node, out);
         }
+    }
+
+    /// Handles the answer to a notification, or the reason why there is none.
+    pub(super) fn on_notification_response(
+        &mut self,
+        to: PeerLife<'_>,
+        notification: PeerNotification,
+        answer: &Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster.0 else { return };
+        // A member of an earlier version has no reads of an earlier daemon, or cannot end them, and
+        // cannot look again.
+        let is_optional =
+            matches!(notification.question, Question::Restarted { .. } | Question::Missed)
+                && answer.as_ref().is_ok_and(Answer::is_rejection);
+        let result = match answer {
+            _ if is_optional || self.barriers.is_of_old_epoch(&notification.question) => Ok(None),
+            Ok(Answer::No(_)) => Ok(Some(notification)),
+            Ok(_) => Ok(None),
+            Err(_) => Err(notification),
+        };
+        cluster.notifications.ended(to, result, now_ms);
+        self.cluster.send_notifications(to.name, out);
     }
 }

@@ -77,6 +77,7 @@ impl NodeState {
             cluster.peers.remove(&name);
         }
         cluster.awaited.forget_nodes(&lost);
+        cluster.notifications.forget_ended(&cluster.peers);
         self.lives_ended(ended, now_ms, out);
         self.announce_new_life_to(&view, now_ms, out);
         let Some(cluster) = &mut self.cluster.0 else {

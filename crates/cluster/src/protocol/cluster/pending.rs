@@ -5,7 +5,7 @@ use farrow_store::ClientSlot;
 
 use super::awaited::{AwaitQuestion, SweepQuestion};
 use super::hint_table::HintFor;
-use super::questions::Question;
+use super::notification_queues::PeerNotification;
 use crate::protocol::core::drain::DrainNotice;
 use crate::protocol::identity::PeerIdentity;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
@@ -21,6 +21,13 @@ pub(in crate::protocol) enum PendingQuestion {
     Family(ClientSlot),
     /// A barrier or flags of a client, by the number of the request.
     Sync(u64),
+    /// Whether a member knows that this daemon follows another one.
+    Restarted {
+        /// The member.
+        node: String,
+        /// Its incarnation.
+        incarnation: u64,
+    },
     /// State from a member for names that this node owns by the view of an epoch.
     HandOver {
         /// The member.
@@ -105,20 +112,13 @@ pub(in crate::protocol) enum PendingQuestion {
         /// The node.
         node: String,
     },
-    /// A notification that the other node must receive: repeated for a while.
+    /// A notification that the other node must receive.
     Notification {
         /// The node.
         node: String,
+        /// Its incarnation.
+        incarnation: u64,
         /// The notification.
-        question: Question,
-        /// Time of the last attempt.
-        until_ms: u64,
+        notification: PeerNotification,
     },
-}
-
-/// A notification to repeat, and when.
-#[derive(Debug)]
-pub(in crate::protocol) struct PendingNotification {
-    pub(in crate::protocol) at_ms: u64,
-    pub(in crate::protocol) what: (String, Question, u64),
 }

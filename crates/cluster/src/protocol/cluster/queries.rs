@@ -349,13 +349,13 @@ impl OptionalCluster {
         let parked = cluster.parked.next_deadline_ms();
         let watched = cluster.watched.values().filter_map(Watched::next_deadline_ms).min();
         let dirty = cluster.dirty.values().filter_map(Dirty::next_deadline_ms).min();
-        let unacknowledged = cluster.unacknowledged.iter().map(|one| one.at_ms).min();
+        let notifications = cluster.notifications.next_deadline_ms();
         let by_net = cluster.peers.values().filter_map(PeerNode::ask_by_net_at_ms).min();
         let live = cluster.peers.values().filter(|one| !one.is_lost());
         let room = live.filter_map(|one| one.cost.ask_at_ms()).min();
         let awaited = cluster.awaited.next_deadline_ms();
         let all =
-            [membership, naming, parked, watched, dirty, unacknowledged, by_net, room, awaited];
+            [membership, naming, parked, watched, dirty, notifications, by_net, room, awaited];
         all.into_iter().flatten().min()
     }
 

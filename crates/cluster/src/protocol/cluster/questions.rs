@@ -115,6 +115,10 @@ pub enum Question {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
+    /// Notifications of mine to you are lost: there were too many that you had not received. What
+    /// you wait for at me may be over, and clients of mine that you know may have ended. An earlier
+    /// version answers `No`.
+    Missed,
 }
 
 /// The answer to a question.
@@ -149,4 +153,20 @@ pub enum Answer {
     },
     /// To `Take`: the two halves of the new id. An error: there is no copy, and there will be none.
     Took(Result<(u64, u64), WireError>),
+}
+
+/// Part of the answer to a node that is in no view of the answering one.
+const NO_MEMBER: &str = "is no member in life";
+
+impl Answer {
+    /// The answer to a node that is in no view of the answering one.
+    pub(in crate::protocol) fn no_member(node: &str, incarnation: u64) -> Self {
+        Self::No(format!("{node} {NO_MEMBER} {incarnation}"))
+    }
+
+    /// Whether the question was rejected for itself, as by an earlier version that does not understand
+    /// it, and not because its node is no member.
+    pub(in crate::protocol) fn is_rejection(&self) -> bool {
+        matches!(self, Self::No(why) if !why.contains(NO_MEMBER))
+    }
 }

@@ -9,9 +9,10 @@ use super::agreement::Agreement;
 use super::awaited::Awaited;
 use super::hint_table::NameHints;
 use super::not_joined::NotJoined;
+use super::notification_queues::PeerNotifications;
 use super::options::ClusterOptions;
 use super::peer::PeerNode;
-use super::pending::{PendingNotification, PendingQuestion};
+use super::pending::PendingQuestion;
 use super::waiting::{Lookups, Parked};
 use super::watched::{Dirty, Watched};
 
@@ -43,8 +44,8 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) watched: BTreeMap<ClientSlot, Watched>,
     /// Ended remote clients whose nodes have not cleaned their caches.
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
-    /// Notifications that other nodes have not received.
-    pub(in crate::protocol) unacknowledged: Vec<PendingNotification>,
+    /// PeerNotifications that other nodes have not received.
+    pub(in crate::protocol) notifications: PeerNotifications,
     /// An earlier daemon read from members and noted names for them, and they were not notified that it
     /// has ended.
     pub(super) is_restarted: bool,

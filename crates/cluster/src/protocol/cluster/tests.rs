@@ -76,6 +76,8 @@ enum Questions {
     Answered,
     /// Questions fail at once. Messages are delivered.
     Refused,
+    /// As [`Self::Refused`], only for notifications of sealed names.
+    SealedRefused,
 }
 
 struct World {
@@ -453,6 +455,11 @@ impl World {
                 }
                 PeerAction::Ask { token, incarnation, body, timeout_ms, .. } => {
                     let question: Question = postcard::from_bytes(&body).unwrap();
+                    let is_refused = match self.questions {
+                        Questions::Answered => false,
+                        Questions::Refused => true,
+                        Questions::SealedRefused => matches!(question, Question::Sealed { .. }),
+                    };
                     if number == 0
                         && matches!(question, Question::Watch { .. } | Question::Clean { .. })
                     {
@@ -461,7 +468,7 @@ impl World {
                     self.next_request += 1;
                     if self.is_deaf(1 - number) {
                         self.lost.push((self.now_ms + timeout_ms, number, token));
-                    } else if self.questions == Questions::Refused && number == 0 {
+                    } else if is_refused && number == 0 {
                         self.answers.push_back((number, token, Err("refused".to_owned())));
                     } else {
                         self.waiting.insert(self.next_request, (number, token));

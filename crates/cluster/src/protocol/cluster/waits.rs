@@ -142,12 +142,7 @@ impl NodeState {
     }
 
     /// Notifies other nodes of a full name that was sealed here.
-    pub(in crate::protocol) fn notify_sealed(
-        &mut self,
-        name: &str,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
+    pub(in crate::protocol) fn notify_sealed(&mut self, name: &str, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
@@ -156,7 +151,7 @@ impl NodeState {
                 continue;
             }
             let question = Question::Sealed { names: vec![name.to_owned()] };
-            self.cluster.notify(&node, question, now_ms, out);
+            self.cluster.notify(&node, question, out);
         }
     }
 

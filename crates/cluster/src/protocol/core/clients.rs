@@ -42,6 +42,8 @@ pub(in crate::protocol) struct ClientSession {
     pub(in crate::protocol) maps_memory: bool,
     /// Whether it has its slot since this connection, so it maps nothing before the first answer.
     pub(in crate::protocol) is_newcomer: bool,
+    /// The nonce of the client; 0 until there is one.
+    pub(in crate::protocol) nonce: u64,
     /// Its user may not connect.
     is_stranger: bool,
     hello_by_ms: u64,
@@ -65,6 +67,7 @@ pub(in crate::protocol) struct Admitted {
     pub(in crate::protocol) rights: Rights,
     pub(in crate::protocol) maps_memory: bool,
     pub(in crate::protocol) is_newcomer: bool,
+    pub(in crate::protocol) nonce: u64,
 }
 
 /// When to look for orphans that have ended: their goodbye was answered by the former daemon, which
@@ -157,6 +160,7 @@ impl Clients {
             rights: if peer.remote_client.is_some() { Rights::NONE } else { Rights::ALL },
             maps_memory: true,
             is_newcomer: false,
+            nonce: 0,
             is_stranger: !self.may_connect(&peer),
             hello_by_ms,
         };
@@ -213,12 +217,14 @@ impl Clients {
 
     /// Notes that the first message of a connection was accepted.
     pub(in crate::protocol) fn admitted(&mut self, id: SessionId, admitted: Admitted) {
-        let Admitted { slot, listens_for, namespace, rights, maps_memory, is_newcomer } = admitted;
+        let Admitted { slot, listens_for, namespace, rights, maps_memory, is_newcomer, nonce } =
+            admitted;
         self.introduced(id);
         if let Some(session) = self.sessions.get_mut(&id) {
             (session.slot, session.listens_for) = (slot, listens_for);
             (session.namespace, session.rights) = (namespace, rights);
             (session.maps_memory, session.is_newcomer) = (maps_memory, is_newcomer);
+            session.nonce = nonce;
         }
         if let Some(slot) = slot {
             self.orphans.remove(&slot);
@@ -336,6 +342,7 @@ mod tests {
             rights: Rights::ALL,
             maps_memory: true,
             is_newcomer: slot.is_some(),
+            nonce: 9,
         }
     }
 

@@ -13,6 +13,8 @@ pub(in crate::protocol) struct ClusterRecord {
     pub(in crate::protocol) rules: RightsTable,
     pub(in crate::protocol) settings: Option<SettingsRecord>,
     pub(in crate::protocol) drain: Option<DrainRecord>,
+    /// The first number of the requests of the last daemon; 0: there was none.
+    pub(in crate::protocol) first_number: u64,
 }
 
 /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
@@ -34,10 +36,11 @@ pub(in crate::protocol) fn encode(
     rules: &RightsTable,
     settings: Option<&SettingsRecord>,
     drain: Option<&DrainRecord>,
+    first_number: u64,
 ) -> Vec<u8> {
     // Serialization of these types into memory cannot fail. Earlier versions ignore what follows
-    // the rules, or the settings.
-    postcard::to_allocvec(&(membership, rules, settings, drain)).unwrap_or_default()
+    // the rules, the settings, or the drain.
+    postcard::to_allocvec(&(membership, rules, settings, drain, first_number)).unwrap_or_default()
 }
 
 pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
@@ -45,26 +48,29 @@ pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
     // Earlier versions stored no settings, or nothing behind them. Damaged ones are no reason to
     // lose the rules.
     let (settings, rest) = postcard::take_from_bytes(rest).unwrap_or_default();
-    let drain = match postcard::from_bytes(rest) {
-        Ok(drain) => drain,
+    let (drain, rest) = match postcard::take_from_bytes(rest) {
+        Ok((drain, rest)) => (drain, rest),
         Err(error) => {
             if !rest.is_empty() {
                 tracing::error!(%error, "what was stored of drains cannot be read: drain again");
             }
-            None
+            (None, &[][..])
         }
     };
-    Some(ClusterRecord { membership, rules, settings, drain })
+    let first_number = postcard::from_bytes(rest).unwrap_or_default();
+    Some(ClusterRecord { membership, rules, settings, drain, first_number })
 }
 
-/// What an earlier incarnation stored of changed settings, of a drain, and of moves of other nodes.
-pub(in crate::protocol) fn retained_settings_and_drain(
+/// What an earlier incarnation stored of changed settings, of a drain and moves of other nodes, and
+/// the first number of its requests.
+pub(in crate::protocol) fn retained_state(
     home: &farrow_store::Home,
-) -> (SettingsRecord, DrainRecord) {
+) -> (SettingsRecord, DrainRecord, u64) {
     match home.retained_for_cluster() {
         Ok(retained) => {
             let record = retained.and_then(|bytes| decode(&bytes)).unwrap_or_default();
-            (record.settings.unwrap_or_default(), record.drain.unwrap_or_default())
+            let (settings, drain) = (record.settings, record.drain);
+            (settings.unwrap_or_default(), drain.unwrap_or_default(), record.first_number)
         }
         Err(error) => {
             tracing::error!(%error, "a drain and changed settings cannot be resumed");
@@ -133,11 +139,13 @@ mod tests {
             current: NodeSettings { cache: None, ..largest_settings() },
         };
         let drain = largest_drain();
-        let bytes = encode(Some(&retained), &rules, Some(&settings), Some(&drain));
+        let first_number = u64::MAX;
+        let bytes = encode(Some(&retained), &rules, Some(&settings), Some(&drain), first_number);
         assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
         let settings = Some(settings);
         let drain = Some(drain);
-        let whole = ClusterRecord { membership: Some(retained), rules, settings, drain };
+        let membership = Some(retained);
+        let whole = ClusterRecord { membership, rules, settings, drain, first_number };
         assert_eq!(decode(&bytes), Some(whole));
         assert_eq!(decode(&bytes[1..]), None);
     }
@@ -183,14 +191,19 @@ mod tests {
         rules.set("team:b:read".parse().unwrap()).unwrap();
         let membership = Some(vec![1, 2, 3]);
         let earlier = postcard::to_allocvec(&(&membership, &rules)).unwrap();
-        let read = ClusterRecord { membership, rules, settings: None, drain: None };
+        let read = ClusterRecord { membership, rules, ..ClusterRecord::default() };
         assert_eq!(decode(&earlier).as_ref(), Some(&read));
         let settings = SettingsRecord { current: largest_settings(), ..Default::default() };
         let of_settings =
             postcard::to_allocvec(&(&read.membership, &read.rules, Some(&settings))).unwrap();
         assert_eq!(decode(&of_settings).unwrap().settings.as_ref(), Some(&settings));
         let drain = largest_drain();
-        let bytes = encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain));
+        let of_drains =
+            postcard::to_allocvec(&(&read.membership, &read.rules, Some(&settings), Some(&drain)));
+        let decoded = decode(&of_drains.unwrap()).unwrap();
+        assert_eq!((decoded.drain.as_ref(), decoded.first_number), (Some(&drain), 0));
+        let bytes =
+            encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain), 7);
         let by_them: (Option<Vec<u8>>, RightsTable) = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(by_them, (read.membership, read.rules));
     }

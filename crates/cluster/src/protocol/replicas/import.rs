@@ -134,7 +134,7 @@ impl NodeState {
             let waiters = std::mem::take(&mut loading.waiters);
             return super::search::answer_all(waiters, &Ok(ReplyBody::Done), out);
         }
-        let sealed = self.seal_import(origin, &import, now_ms, out);
+        let sealed = self.seal_import(origin, &import, out);
         self.end_load(origin, sealed, now_ms, out);
     }
 
@@ -196,14 +196,13 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         import: &ImportTarget,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ObjectId, WireError> {
         if let Err(error) = self.check_import(import) {
             self.abort_replica(origin);
             return Err(error);
         }
-        self.seal_brought(origin, import, now_ms, out)
+        self.seal_brought(origin, import, out)
     }
 
     /// As [`Self::seal_import`], under a name that no other object can have.
@@ -211,7 +210,6 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         import: &ImportTarget,
-        now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ObjectId, WireError> {
         let wanted = import.seal.clone().unwrap_or_default();
@@ -251,7 +249,7 @@ impl NodeState {
         if let Some(name) = &wanted.name {
             self.waits.sealed(name);
             self.answer_waits(out);
-            self.notify_sealed(name, now_ms, out);
+            self.notify_sealed(name, out);
         }
         Ok(id)
     }

@@ -44,7 +44,8 @@ pub struct Arrival {
 pub(super) struct Barrier {
     parties: u32,
     arrived: Vec<Arrival>,
-    /// Parties of the last completed round: if one of them ends, the barrier breaks.
+    /// Parties of the last completed round, and those whose daemons were replaced while they waited: if
+    /// one of them ends, the barrier breaks.
     members: BTreeSet<Party>,
 }
 
@@ -75,14 +76,41 @@ impl Barrier {
         why: &str,
         out: &mut Outcomes,
     ) {
+        let label = self.label_of(has_left);
+        // They wait for no outcome.
+        self.arrived.retain(|one| !has_left(&one.party));
+        self.give_up_members(has_left, label, why, out);
+    }
+
+    /// It is not known which of these clients still take part: breaks the barrier for them too.
+    pub(super) fn break_with(
+        &mut self,
+        may_have_left: &impl Fn(&Party) -> bool,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let label = self.label_of(may_have_left);
+        self.give_up_members(may_have_left, label, why, out);
+    }
+
+    /// The label of the first of these parties that takes part.
+    fn label_of(&self, is_one: &impl Fn(&Party) -> bool) -> Option<String> {
         let waiting = self.arrived.iter().map(|one| &one.party);
-        let left = waiting.chain(&self.members).find(|party| has_left(party));
-        let Some(left) = left.map(Party::label) else {
+        waiting.chain(&self.members).find(|party| is_one(party)).map(Party::label)
+    }
+
+    fn give_up_members(
+        &mut self,
+        is_one: &impl Fn(&Party) -> bool,
+        label: Option<String>,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let Some(label) = label else {
             return;
         };
-        self.members.retain(|party| !has_left(party));
-        self.arrived.retain(|one| !has_left(&one.party));
-        self.break_up(&left, why, out);
+        self.members.retain(|party| !is_one(party));
+        self.break_up(&label, why, out);
     }
 
     /// Ends the wait of one request, and breaks the barrier for the others.
@@ -97,6 +125,16 @@ impl Barrier {
     /// Undoes a waiting request: the others continue to wait.
     pub(super) fn withdraw(&mut self, waiter: &Waiter) {
         self.arrived.retain(|one| one.waiter != *waiter);
+    }
+
+    /// Undoes waiting requests. If one of their parties ends before it arrives again, the barrier breaks.
+    pub(super) fn undo(&mut self, is_undone: &impl Fn(&Waiter) -> bool) {
+        let undone: Vec<Party> = self
+            .arrived
+            .extract_if(.., |one| is_undone(&one.waiter))
+            .map(|one| one.party)
+            .collect();
+        self.add_members(undone);
     }
 
     /// Breaks the barrier once the wait of a party has expired.
@@ -122,7 +160,7 @@ impl Barrier {
         self.members.iter()
     }
 
-    /// Adds parties that passed it at its earlier owner.
+    /// Adds parties whose end breaks the barrier.
     pub(super) fn add_members(&mut self, members: impl IntoIterator<Item = Party>) {
         for party in members {
             if self.members.len() < PARTIES_MAX as usize {

@@ -73,4 +73,12 @@ pub enum SyncQuestion {
         /// The last name received; the answer has the names after it.
         after: Option<String>,
     },
+    /// My daemon follows another one in this life of mine. The requests of that one are undone: its
+    /// clients repeat them, or have ended. An earlier version answers `No`.
+    Restarted {
+        /// My requests have this number or a higher one.
+        first_number: u64,
+        /// Whether I still have the flags that I owned.
+        has_flags: bool,
+    },
 }

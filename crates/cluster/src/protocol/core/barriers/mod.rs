@@ -8,6 +8,7 @@
 
 mod barrier;
 mod budget;
+mod ended;
 mod flags;
 mod message;
 mod moves;
@@ -16,6 +17,7 @@ mod name_state;
 mod received;
 mod requests;
 mod state;
+mod successor;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,6 @@ use super::state::{BarrierContext, Barriers};
 use super::table::NAMES_MAX;
 use super::waits::{Outcomes, Waiter};
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
-use crate::protocol::identity::SessionId;
 use crate::protocol::limits::check_limit;
 
 /// Pause before a member that is not in this epoch yet is asked again: some round trips.
@@ -76,6 +75,7 @@ impl Barriers {
         context: &mut BarrierContext<'_>,
     ) {
         let own = context.cluster.own_name();
+        self.announce_to(view, &own, context.now_ms);
         let moves = &mut self.moves;
         let was_in_none = moves.epoch.is_none();
         moves.begin(view, &own, context.now_ms);
@@ -288,6 +288,7 @@ impl Barriers {
             }
             return;
         }
+        self.has_flags = true;
         for (name, flags) in flags {
             self.bring(name, NameState { flags, members: Vec::new() }, context);
         }
@@ -367,7 +368,7 @@ impl Barriers {
         let own = context.cluster.own_name();
         let has_left = |party: &&Party| {
             if party.node == own {
-                return context.clients.session(SessionId(party.client)).is_none();
+                return self.has_ended(party.client);
             }
             let mut ended = self.ended_elsewhere.iter();
             ended.any(|(node, client)| (node, *client) == (&party.node, party.client))

@@ -1,7 +1,5 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
-use std::collections::BTreeSet;
-
 use farrow_store::{NAME_BYTES_MAX, own_name};
 use farrow_wire::{ReplyBody, SyncAsk, WireError};
 
@@ -71,18 +69,19 @@ impl Barriers {
         self.ask_owner(number, context);
     }
 
-    fn ask_owner(&mut self, number: u64, context: &mut BarrierContext<'_>) {
+    pub(super) fn ask_owner(&mut self, number: u64, context: &mut BarrierContext<'_>) {
         let Some(wait) = self.waits.get_mut(&number) else {
             return;
         };
         (wait.again_at_ms, wait.refusal) = (None, None);
-        let (client, pid) = (wait.session.0, wait.pid);
+        let pid = wait.pid;
         let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(context.now_ms);
         let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
         let owner = wait.owner.clone();
-        if matches!(ask, SyncAsk::Arrive { .. }) {
-            self.parties.insert(session);
-        }
+        let client = match ask {
+            SyncAsk::Arrive { .. } => self.party_of(session, context.clients),
+            SyncAsk::SetFlags { .. } | SyncAsk::WaitFlags { .. } => session.0,
+        };
         let own = context.cluster.own_name();
         if owner == own {
             if let Err(reason) = self.check_answers(&ask, context.cluster) {
@@ -90,6 +89,9 @@ impl Barriers {
             }
             let origin = SyncOrigin { node: &own, number, client, pid };
             return self.do_sync(origin, &name, &ask, context);
+        }
+        if self.is_to_announce(&owner) {
+            return self.unanswered(number, context.now_ms);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
         if !context.cluster.ask_node(&owner, &question, PendingQuestion::Sync(number), context.out)
@@ -113,12 +115,6 @@ impl Barriers {
             wait.refusal = Some(reason);
         }
         self.unanswered(number, now_ms);
-    }
-
-    /// Request numbers start above those of earlier incarnations of this node, so that an owner can
-    /// distinguish repetitions from new requests.
-    pub(in crate::protocol) fn number_from(&mut self, first: u64) {
-        self.next_number = first;
     }
 
     /// Performs a request of a client of any node at the owner.
@@ -195,11 +191,11 @@ impl Barriers {
     }
 
     /// The owner of a name will not perform a request.
-    fn failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
+    pub(super) fn failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
         self.end_wait(number, |wait| WireError::NodeLost { node: wait.owner.clone(), reason }, out);
     }
 
-    fn end_wait(
+    pub(super) fn end_wait(
         &mut self,
         number: u64,
         why: impl FnOnce(&SyncWait) -> WireError,
@@ -247,7 +243,8 @@ impl Barriers {
     ) -> Result<Answer, String> {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
-                if self.received.has(from, number) {
+                let is_of_predecessor = self.first_numbers.get(from).is_some_and(|of| number < *of);
+                if is_of_predecessor || self.received.has(from, number) {
                     // The outcome is sent until it is received, even by a former owner. A refusal
                     // would have the request performed twice.
                     return Ok(Answer::Done);
@@ -295,6 +292,9 @@ impl Barriers {
                 let waiter = Waiter { node: from.to_owned(), number };
                 self.inherit(waiter, name, retained, context)?;
             }
+            SyncQuestion::Restarted { first_number, has_flags } => {
+                self.peer_restarted(from, first_number, has_flags, context);
+            }
             SyncQuestion::HandOver { epoch, after } => {
                 return self.hand_over(from, epoch, after.as_ref());
             }
@@ -321,115 +321,18 @@ impl Barriers {
         Err(format!("{name:?} is owned by {owner:?}, not by {own:?}"))
     }
 
-    pub(super) fn break_for(
-        &mut self,
-        has_left: impl Fn(&Party) -> bool,
-        why: &str,
-        context: &mut BarrierContext<'_>,
-    ) {
-        let mut outcomes = Outcomes::new();
-        self.table.leave(has_left, why, &mut outcomes);
-        self.send_outcomes(outcomes, context);
-    }
-
-    /// A client ended, or released everything.
-    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId) {
-        let its = self.waits.iter().filter(|(_, wait)| wait.session == session);
-        let its: Vec<u64> = its.map(|(number, _)| *number).collect();
-        for number in its {
-            // Of its barriers the owners hear with its end, which breaks them.
-            if let Some(SyncWait { owner, ask: SyncAsk::WaitFlags { .. }, .. }) =
-                self.waits.remove(&number)
-            {
-                self.withdrawn.push((owner, number));
-            }
-        }
-        if self.parties.remove(&session) {
-            self.ended.push(session);
-        }
-    }
-
-    /// Handles lost nodes: the names that they owned lose their state, and their clients leave all
-    /// barriers.
-    pub(in crate::protocol) fn nodes_lost(
-        &mut self,
-        lost: &[String],
-        context: &mut BarrierContext<'_>,
-    ) {
-        if lost.is_empty() {
-            return;
-        }
-        let stranded = self.waits.iter();
-        let stranded =
-            stranded.filter(|(_, wait)| lost.contains(&wait.owner) && wait.refusal.is_none());
-        let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
-        for number in stranded {
-            self.failed(number, "it owned the name of the wait".to_owned(), context.out);
-        }
-        self.table.forget(|waiter| lost.contains(&waiter.node));
-        self.received.forget(|node| lost.iter().any(|one| one == node));
-        self.ended_elsewhere.retain(|(node, _)| !lost.contains(node));
-        self.break_for(|party| lost.contains(&party.node), "its node is lost", context);
-    }
-
-    /// The others excluded this node: they keep nothing for its clients any more. Their clients
-    /// learned that the names of this node are lost.
-    pub(in crate::protocol) fn outcast(&mut self, context: &mut BarrierContext<'_>) {
-        let own = context.cluster.own_name();
-        let away = self.waits.iter().filter(|(_, wait)| wait.owner != own);
-        let away: Vec<u64> = away.map(|(number, _)| *number).collect();
-        for number in away {
-            let reason = "the other members excluded it while a client waited".to_owned();
-            let error = WireError::CutOff { node: own.clone(), reason };
-            self.end_wait(number, |_| error, context.out);
-        }
-        self.table.forget(|waiter| waiter.node != own);
-        self.received.forget(|node| node != own);
-        self.table.forget_flags();
-        self.moves.clear();
-        self.ended_elsewhere.clear();
-        let why = format!("the other members excluded node {own}");
-        self.break_for(|party| party.node != own, &why, context);
-    }
-
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         let waits = self.waits.values();
         let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
-        let others = [self.table.next_deadline_ms(), self.moves.next_deadline_ms()];
+        let announcements = self.announcements.values().filter_map(|one| one.at_ms).min();
+        let others = [self.table.next_deadline_ms(), self.moves.next_deadline_ms(), announcements];
         waits.chain(others.into_iter().flatten()).min()
-    }
-
-    /// Owners forget waits for flags of clients that have ended.
-    fn withdraw_ended(&mut self, context: &mut BarrierContext<'_>) {
-        if self.withdrawn.is_empty() {
-            return;
-        }
-        let own = context.cluster.own_name();
-        let mut here = BTreeSet::new();
-        for (owner, number) in std::mem::take(&mut self.withdrawn) {
-            if owner == own {
-                here.insert(number);
-            } else {
-                let question = Question::Sync(SyncQuestion::Withdrawn { number });
-                context.notify(&owner, question);
-            }
-        }
-        self.table.forget(|waiter| waiter.node == own && here.contains(&waiter.number));
     }
 
     pub(in crate::protocol) fn tick(&mut self, context: &mut BarrierContext<'_>) {
         self.withdraw_ended(context);
-        for session in std::mem::take(&mut self.ended) {
-            // Only computed here, so that an idle tick allocates no string.
-            let own = context.cluster.own_name();
-            let has_left = |party: &Party| party.node == own && party.client == session.0;
-            self.break_for(has_left, "it ended", context);
-            // All nodes, since barriers move.
-            for node in context.cluster.live_peers() {
-                let question = Question::Sync(SyncQuestion::Left { client: session.0 });
-                context.notify(&node, question);
-            }
-        }
+        self.report_ended(context);
+        self.announce(context);
         self.tick_moves(context);
         let mut outcomes = Outcomes::new();
         self.table.tick(context.now_ms, &mut outcomes);

@@ -7,6 +7,7 @@ use farrow_wire::{Rights, SyncAsk};
 
 use super::moving::Moves;
 use super::received::ReceivedRequests;
+use super::successor::Announcement;
 use super::table::SyncTable;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::{OptionalCluster, PeerQuestion, PendingQuestion, Question};
@@ -51,15 +52,27 @@ pub(in crate::protocol) struct Barriers {
     pub(super) received: ReceivedRequests,
     pub(super) waits: BTreeMap<u64, SyncWait>,
     pub(super) next_number: u64,
-    /// Clients that arrived at a barrier, on any node.
-    pub(super) parties: BTreeSet<SessionId>,
-    /// Those of them that ended since the last tick.
-    pub(super) ended: Vec<SessionId>,
+    /// The first number of this daemon.
+    pub(super) first_number: u64,
+    /// Clients that arrived at a barrier, on any node, with their numbers as parties.
+    pub(super) parties: BTreeMap<SessionId, u64>,
+    /// Clients of the earlier daemon that have not connected to this one: their numbers as parties.
+    pub(super) absent: BTreeSet<u64>,
+    /// Parties that ended since the last tick.
+    pub(super) ended: Vec<u64>,
     /// Waits for flags of clients that ended since the last tick, with the owners of the names.
     pub(super) withdrawn: Vec<(String, u64)>,
     /// Clients of other nodes that ended recently: a barrier that moves may still have them as
     /// members.
     pub(super) ended_elsewhere: VecDeque<(String, u64)>,
+    /// The first numbers of daemons that followed others in the lives of their nodes.
+    pub(super) first_numbers: BTreeMap<String, u64>,
+    /// Members that are to learn that this daemon follows another one in the life of its node.
+    pub(super) announcements: BTreeMap<String, Announcement>,
+    /// Whether this daemon follows another one in the life of its node.
+    pub(super) is_successor: bool,
+    /// Whether it has the flags of that one.
+    pub(super) has_flags: bool,
     pub(super) moves: Moves,
     /// Whether this node leaves and has handed over everything.
     pub(super) is_leaving: bool,
@@ -92,7 +105,7 @@ pub(in crate::protocol) struct BarrierContext<'a> {
 impl BarrierContext<'_> {
     /// Sends a notification that another node must receive.
     pub(super) fn notify(&mut self, node: &str, question: Question) {
-        self.cluster.notify(node, question, self.now_ms, self.out);
+        self.cluster.notify(node, question, self.out);
     }
 
     /// Asks another node, which has one lease for the answer; `false` if it is not known.

@@ -40,6 +40,18 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// It is not known which of these clients still take part: breaks their barriers, for them too.
+    pub fn break_with(
+        &mut self,
+        may_have_left: impl Fn(&Party) -> bool,
+        why: &str,
+        out: &mut Outcomes,
+    ) {
+        let all = self.barriers.values_mut();
+        all.for_each(|barrier| barrier.break_with(&may_have_left, why, out));
+        self.forget_unused();
+    }
+
     /// Ends the wait of one request, and breaks its barrier for the others.
     pub fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
         self.barriers.values_mut().for_each(|barrier| barrier.give_up(waiter, out));
@@ -51,6 +63,13 @@ impl SyncTable {
     pub fn withdraw(&mut self, waiter: &Waiter) {
         self.barriers.values_mut().for_each(|barrier| barrier.withdraw(waiter));
         self.flags.values_mut().for_each(|flags| flags.forget(|one| one == waiter));
+        self.forget_unused();
+    }
+
+    /// Undoes waiting requests. Their parties are expected at the barriers again.
+    pub fn undo(&mut self, is_undone: impl Fn(&Waiter) -> bool) {
+        self.barriers.values_mut().for_each(|barrier| barrier.undo(&is_undone));
+        self.flags.values_mut().for_each(|flags| flags.forget(&is_undone));
         self.forget_unused();
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use farrow_membership::Epoch;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
-use farrow_store::{Home, Layout, RegionOptions};
+use farrow_store::{ClientSlot, Home, Layout, RegionOptions};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SyncAsk, WireError};
 
 use super::moving::MoveMutant;
@@ -15,6 +15,9 @@ use super::requests::GRACE_MS;
 use super::{Barriers, NameState};
 use crate::protocol::cluster::{AgreementKind, Answer, ClusterOptions, Offer, PeerAction};
 use crate::protocol::{Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId};
+
+mod missed;
+mod restarts;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE_MS: u64 = 1000;
@@ -54,6 +57,8 @@ struct World {
     replies: Vec<(usize, u64, Result<ReplyBody, WireError>)>,
     next_seq: u64,
     mutant: Option<MoveMutant>,
+    /// The wall clock of nodes that start; `None`: one that advances between the daemons of a life.
+    clock: Option<u64>,
 }
 
 fn home(number: usize) -> Home {
@@ -80,6 +85,7 @@ impl World {
             replies: Vec::new(),
             next_seq: 0,
             mutant,
+            clock: None,
         };
         (0..count).for_each(|number| world.start(number));
         world.go_on_until(|world| world.is_whole(count));
@@ -87,8 +93,14 @@ impl World {
     }
 
     fn start(&mut self, number: usize) {
+        self.start_daemon(number, home(number), AdoptedState::default());
+        self.connect(number, CLIENT, None);
+    }
+
+    fn start_daemon(&mut self, number: usize, home: Home, adopted: AdoptedState) {
         let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
-        let mut node = NodeState::new(home(number), daemon, AdoptedState::default(), self.now_ms);
+        let life = home.life();
+        let mut node = NodeState::new(home, daemon, adopted, self.now_ms);
         node.barriers.moves.mutant = self.mutant;
         let options = ClusterOptions {
             net: None,
@@ -106,21 +118,27 @@ impl World {
                 base: 0,
                 ways: Vec::new(),
             },
-            incarnation: 5,
+            incarnation: self.clock.unwrap_or(5 * life * life),
             seed: 7 + number as u64,
         };
         let mut out = Vec::new();
         node.join_cluster(options, self.now_ms, &mut out).unwrap();
-        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, remote_client: None };
-        node.opened(CLIENT, peer, self.now_ms);
         node.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
         self.nodes.insert(number, node);
         self.perform(number, out);
+    }
+
+    /// A client connects, with the slot that it had if it was a client before.
+    fn connect(&mut self, number: usize, client: SessionId, earlier: Option<ClientSlot>) {
+        let node = self.nodes.get_mut(&number).unwrap();
+        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, remote_client: None };
+        node.opened(client, peer, self.now_ms);
+        let (uid, home) = (node.home().uid().0, node.home());
+        let resume = earlier.map(|slot| (uid, slot.0, home.client(slot).unwrap().nonce));
         let (namespace, node) = (String::new(), String::new());
-        let hello =
-            Hello { version: PROTOCOL_VERSION, resume: None, namespace, node, maps_memory: true };
-        self.request(number, RequestBody::Hello(hello));
-        self.replies.clear();
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node, maps_memory: true };
+        self.request_of(number, client, RequestBody::Hello(hello));
+        assert!(self.replies.pop().unwrap().2.is_ok());
     }
 
     fn is_whole(&self, count: usize) -> bool {
@@ -141,11 +159,15 @@ impl World {
     }
 
     fn request(&mut self, number: usize, body: RequestBody) -> u64 {
+        self.request_of(number, CLIENT, body)
+    }
+
+    fn request_of(&mut self, number: usize, client: SessionId, body: RequestBody) -> u64 {
         self.next_seq += 1;
         let request = Request { seq: self.next_seq, body };
         let mut out = Vec::new();
         let now_ms = self.now_ms;
-        self.nodes.get_mut(&number).unwrap().handle(CLIENT, request, now_ms, 1, &mut out);
+        self.nodes.get_mut(&number).unwrap().handle(client, request, now_ms, 1, &mut out);
         self.perform(number, out);
         self.next_seq
     }
@@ -180,7 +202,7 @@ impl World {
         let number_of = |address: &str| address.parse::<usize>().unwrap();
         for action in actions {
             match action {
-                Action::Send { session: CLIENT, reply, .. } => {
+                Action::Send { reply, .. } => {
                     self.replies.push((by, reply.seq, reply.body));
                 }
                 Action::Peer(PeerAction::Message { address, incarnation, body }) => {
