@@ -461,7 +461,8 @@ impl Server {
     }
 
     /// Performs actions. Returns true if the node is to stop.
-    fn perform(&mut self, actions: Vec<Action>) -> bool {
+    fn perform(&mut self, mut actions: Vec<Action>) -> bool {
+        self.state.confirm_names(self.now_ms(), &mut actions);
         let mut is_stopped = false;
         for action in actions {
             if let Action::Send { reply, .. } = &action {

@@ -73,6 +73,7 @@ impl NodeState {
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
             unacknowledged: Vec::new(),
+            unconfirmed: Vec::new(),
             is_restarted: self.home.life() > 1,
             has_news: true,
             has_left: false,
