@@ -191,8 +191,10 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) is_on_its_way: bool,
     /// Whether the bytes of an import are in memory, and only its client's next step is missing.
     pub(in crate::protocol) is_brought: bool,
-    /// Whether the object was recalled meanwhile.
+    /// Whether the object was recalled meanwhile, or its home or the client of the import ended.
     pub(in crate::protocol) is_invalidated: bool,
+    /// Whether its home did that.
+    pub(in crate::protocol) is_recalled: bool,
     pub(in crate::protocol) lost_ms: u64,
     pub(in crate::protocol) deadline_ms: u64,
     pub(in crate::protocol) import: Option<ImportTarget>,

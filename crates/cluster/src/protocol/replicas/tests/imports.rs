@@ -223,3 +223,26 @@ fn a_taken_object_is_not_remembered_for_its_client() {
     assert!(imports.node().replicas.imported.is_empty());
     assert_eq!(imports.node().take_object(&ask, now_ms, &mut Vec::new()), Ok((hi, lo)));
 }
+
+/// It failed as if its node were closing, or lost: neither was the cause.
+#[test]
+fn an_import_of_an_object_that_is_deleted_meanwhile_does_not_find_it() {
+    for is_on_its_way in [false, true] {
+        let mut imports = Imports::begun(seal());
+        let (origin, now_ms) = (imports.origin, imports.pair.now_ms);
+        let mut out = Vec::new();
+        if is_on_its_way {
+            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+            out.extend(imports.loaded(Ok(())));
+        } else {
+            // It waits for room.
+            imports.node().abort_replica(origin);
+            imports.node().replicas.loading.get_mut(&origin).unwrap().is_on_its_way = false;
+            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+        }
+        let answer = answer_of(&out, WRITER);
+        assert!(matches!(answer, Some(Err(WireError::NotFound { .. }))), "{answer:?}");
+        assert_eq!(releases(&out), [HOLD]);
+        imports.check_nothing_is_left();
+    }
+}
