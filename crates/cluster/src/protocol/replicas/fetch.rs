@@ -89,6 +89,7 @@ impl NodeState {
             later: Vec::new(),
             is_on_its_way: false,
             is_brought: false,
+            brought_ms: 0,
             is_invalidated: false,
             is_recalled: false,
             lost_ms,

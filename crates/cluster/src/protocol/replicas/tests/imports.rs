@@ -1,6 +1,7 @@
 //! Objects of node b that its clients have brought to node a.
 
 use super::*;
+use crate::protocol::replicas::transfers::STEP_MS_MAX;
 use crate::protocol::moved_in::TakeRequest;
 
 /// The client of node b, with its connection to node a.
@@ -245,4 +246,36 @@ fn an_import_of_an_object_that_is_deleted_meanwhile_does_not_find_it() {
         assert_eq!(releases(&out), [HOLD]);
         imports.check_nothing_is_left();
     }
+}
+
+/// Its client was stopped before the next step, and the reader waited without a limit.
+#[test]
+fn a_reader_gets_an_object_whose_import_has_stalled() {
+    let mut imports = Imports::begun(ImportStep::Bring);
+    imports.loaded(Ok(()));
+    let out = imports.read();
+    imports.opened(opened_at("b", &out).unwrap(), HOLD_OF_READER);
+    let begun_ms = imports.pair.now_ms;
+    let deadline_ms = imports.node().next_deadline_ms().unwrap();
+    assert!(deadline_ms <= begun_ms + STEP_MS_MAX, "{deadline_ms}");
+    // The nodes stay in touch.
+    let token = loop {
+        let out = imports.pair.round();
+        if let Some(token) = opened_at("b", &out) {
+            assert_eq!(releases(&out), [HOLD]);
+            break token;
+        }
+        assert!(imports.pair.now_ms <= begun_ms + 2 * STEP_MS_MAX, "the reader still waits");
+    };
+    assert!(imports.pair.now_ms >= begun_ms + STEP_MS_MAX);
+    imports.opened(token, HOLD_OF_READER + 1);
+    let read = answer_of(&imports.loaded(Ok(())), READER);
+    assert!(matches!(read, Some(Ok(ReplyBody::Fetched(Some(_))))), "{read:?}");
+
+    // The client continues: its import begins again.
+    let out = imports.import(seal());
+    imports.opened(opened_at("b", &out).unwrap(), HOLD + 10);
+    let sealed = answer_of(&imports.loaded(Ok(())), WRITER);
+    assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
+    assert!(imports.node().home().has_name("t").unwrap());
 }
