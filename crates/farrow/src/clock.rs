@@ -28,10 +28,3 @@ pub(crate) fn coarse_ms() -> u64 {
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000).saturating_add(now.tv_nsec.unsigned_abs() / 1_000_000)
 }
-
-/// Nanoseconds of the machine's monotonic clock.
-pub(crate) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
-}

@@ -138,12 +138,17 @@ pub fn set_global(hook: GlobalHook) -> bool {
     GLOBAL.set(hook).is_ok()
 }
 
-/// Make this process abort, as by `kill -9`, at the point that [`VARIABLE`] names, if it is set.
-/// Returns false if the value names no point.
+/// Make this process abort, as by `kill -9`, at the point that [`VARIABLE`] names, if it is set. If
+/// the value begins with `stop:`, it calls `stop` there instead. Returns false if the value names no
+/// point.
 #[must_use]
-pub fn arm() -> bool {
+pub fn arm(stop: fn()) -> bool {
     let Ok(said) = std::env::var(VARIABLE) else {
         return true;
+    };
+    let (said, act): (&str, fn()) = match said.strip_prefix("stop:") {
+        Some(said) => (said, stop),
+        None => (&said, || std::process::abort()),
     };
     let Some((place, count)) = said.split_once(':') else {
         return false;
@@ -155,7 +160,7 @@ pub fn arm() -> bool {
     let passed = AtomicU64::new(0);
     set_global(Box::new(move |name| {
         if name == place && passed.fetch_add(1, Ordering::Relaxed) + 1 == count {
-            std::process::abort();
+            act();
         }
     }))
 }

@@ -18,6 +18,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
+mod boot_time;
 mod connecting;
 mod drain;
 mod error;
@@ -37,6 +38,7 @@ mod spin;
 
 use serde::{Deserialize, Serialize};
 
+pub use boot_time::{BootTime, awake_ns};
 pub use drain::*;
 pub use error::*;
 pub use members::*;

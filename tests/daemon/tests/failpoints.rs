@@ -286,7 +286,7 @@ fn dying_client() {
     let Ok(socket) = std::env::var(CHILD_SOCKET) else {
         return;
     };
-    assert!(failpoints::arm());
+    assert!(failpoints::arm(|| {}));
     let client = client_at(Path::new(&socket));
     let out = std::io::stdout();
     for number in 0..SHARED {

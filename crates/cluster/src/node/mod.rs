@@ -12,10 +12,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use farrow_memory::{HeldMemory, sync};
-use farrow_wire::{Inheritance, paths};
+use farrow_wire::{BootTime, Inheritance, paths};
 
 use crate::audit::AuditLog;
 use crate::lock::Lock;
@@ -108,7 +107,7 @@ impl Node {
         switch: StopSwitch,
         mut custody: Custody,
     ) -> Result<Self, NodeError> {
-        let started = Instant::now();
+        let started = BootTime::now();
         let Handles { lock, listener, memory } = custody.take_start();
         if custody.is_restart() {
             // The first daemon of this supervisor has done this.
@@ -326,7 +325,7 @@ impl Node {
             LoopEnd::HandingOver(handover) => {
                 drop(state);
                 let switch = StopSwitch::from_parts(stopper, wake);
-                let started = Instant::now();
+                let started = BootTime::now();
                 let is_successor = true;
                 let beginning = Beginning { options, switch, custody, started, is_successor };
                 return Self::make_way(beginning, (lock, listener, held), *handover);
@@ -376,7 +375,7 @@ impl Node {
         }
         let lock = lock.into_file();
         let back = UpgradeState { listener, lock, memory, inheritance, predecessor: None };
-        let beginning = Beginning { started: Instant::now(), ..beginning };
+        let beginning = Beginning { started: BootTime::now(), ..beginning };
         Self::follow(beginning, back).map(Some)
     }
 }
@@ -386,7 +385,7 @@ struct Beginning {
     options: NodeOptions,
     switch: StopSwitch,
     custody: Custody,
-    started: Instant,
+    started: BootTime,
     /// The node continues an earlier daemon's work: after an upgrade, or after a kill.
     is_successor: bool,
 }

@@ -213,6 +213,9 @@ impl NodeState {
             self.cluster.note_reservations();
         }
         if let Some(name) = &name {
+            if !replaces {
+                self.note_named(slot, id);
+            }
             self.waits.sealed(name);
             self.answer_waits(out);
             self.notify_sealed(name, out);

@@ -1,7 +1,7 @@
 //! The network fabric in the event loop.
 
 use farrow_net::source::MemberLife;
-use farrow_wire::{Reply, ReplyBody, WireError};
+use farrow_wire::{BootTime, Reply, ReplyBody, WireError, awake_ns};
 
 use super::Server;
 use crate::net::NetAction;
@@ -9,7 +9,6 @@ use crate::protocol::cluster::Answer;
 use crate::protocol::{Action, SessionId, answer_peer};
 
 const NS_IN_MS: u64 = 1_000_000;
-const NS_IN_SECOND: u64 = 1_000_000_000;
 
 /// A lease extension shorter than this is not published.
 const LEASE_GRAIN_NS: u64 = 20 * NS_IN_MS;
@@ -36,17 +35,20 @@ impl Server {
     /// Publishes the end of this node's lease. Clients read replicas by loads until then, even
     /// while the daemon is stopped, and no longer.
     pub(super) fn publish_lease(&mut self) {
-        let Some(left_ms) = self.state.replicas_last_ms(self.now_ms()) else { return };
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-        let now_ns =
-            seconds.saturating_mul(NS_IN_SECOND).saturating_add(now.tv_nsec.unsigned_abs());
-        let until_ns = if left_ms == 0 { 0 } else { now_ns.saturating_add(left_ms * NS_IN_MS) };
+        // Read before the rest of the lease is: this process may be stopped in between.
+        let (now, now_awake_ns) = (BootTime::now(), awake_ns());
+        let now_ms = now.ms_since(self.started);
+        let Some(left_ms) = self.state.replicas_last_ms(now_ms) else { return };
+        let end = |now_ns: u64| match left_ms {
+            0 => 0,
+            left_ms => now_ns.saturating_add(left_ms.saturating_mul(NS_IN_MS)),
+        };
+        let until_ns = end(now.as_nanos());
         // An end slightly before that of the lease is safe, so not every turn publishes.
         let is_near = until_ns.abs_diff(self.replicas_until_ns) < LEASE_GRAIN_NS;
         if until_ns < self.replicas_until_ns || !is_near {
             self.replicas_until_ns = until_ns;
-            self.state.set_replicas_until(until_ns);
+            self.state.set_replicas_until(until_ns, end(now_awake_ns));
         }
     }
 

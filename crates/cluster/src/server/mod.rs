@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Fabric, sync};
 use farrow_store::ClientSlot;
-use farrow_wire::Spin;
+use farrow_wire::{BootTime, Spin};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -93,7 +93,7 @@ pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,
     /// Stops the server when it is readable.
     pub(crate) wake: UnixStream,
-    pub(crate) started: Instant,
+    pub(crate) started: BootTime,
     /// For a private node: how long it keeps named objects after its last client.
     pub(crate) linger: Option<Duration>,
     /// Bytes of the heap whose pages are prepared.
@@ -134,7 +134,7 @@ pub(crate) struct Server {
     /// Connections that this turn worked on.
     touched: BTreeSet<SessionId>,
     next_session: u64,
-    started: Instant,
+    started: BootTime,
     /// Of a private node.
     desertion: Option<Desertion>,
     prepared: Arc<sync::AtomicU64>,
@@ -225,7 +225,7 @@ impl Server {
             touched: BTreeSet::new(),
             next_session: 0,
             started,
-            desertion: linger.map(|linger| Desertion::new(linger, started)),
+            desertion: linger.map(|linger| Desertion::new(linger, Instant::now())),
             prepared,
             is_accepting: true,
             accept_again_at_ms: None,
@@ -257,8 +257,9 @@ impl Server {
         Ok(server)
     }
 
+    /// The node's time. Leases are measured with it.
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        BootTime::now().ms_since(self.started)
     }
 
     /// Serves until the node stops. Replies queued by then are flushed.
@@ -343,9 +344,9 @@ impl Server {
         let mut at_ms = deadlines.into_iter().chain(more).flatten().min();
         let watched = self.remote_sessions.as_ref().and_then(RemoteSessions::next_deadline);
         for at in [watched, self.deserted_at()].into_iter().flatten() {
-            let left = at.saturating_duration_since(self.started).as_millis() + 1;
-            let left = u64::try_from(left).unwrap_or(u64::MAX);
-            at_ms = Some(at_ms.map_or(left, |earlier| earlier.min(left)));
+            let left_ms = at.saturating_duration_since(Instant::now()).as_millis() + 1;
+            let then_ms = now_ms.saturating_add(u64::try_from(left_ms).unwrap_or(u64::MAX));
+            at_ms = Some(at_ms.map_or(then_ms, |earlier| earlier.min(then_ms)));
         }
         let wait_ms = at_ms?.saturating_sub(now_ms).min(i32::MAX as u64);
         Timespec::try_from(Duration::from_millis(wait_ms)).ok()
@@ -460,7 +461,8 @@ impl Server {
     }
 
     /// Performs actions. Returns true if the node is to stop.
-    fn perform(&mut self, actions: Vec<Action>) -> bool {
+    fn perform(&mut self, mut actions: Vec<Action>) -> bool {
+        self.state.confirm_names(self.now_ms(), &mut actions);
         let mut is_stopped = false;
         for action in actions {
             if let Action::Send { reply, .. } = &action {

@@ -43,7 +43,7 @@ impl World {
         let parts = ServerParts {
             listener: UnixListener::bind(dir.path().join("n.sock")).unwrap(),
             wake,
-            started: Instant::now(),
+            started: BootTime::now(),
             linger: None,
             prepared: Arc::default(),
             metrics: None,
@@ -120,7 +120,7 @@ fn a_live_client_that_cannot_be_watched_keeps_what_it_holds_until_its_process_en
     world.server.watch_orphans();
     assert_eq!(world.orphans(), 1, "it lives");
     world.server.poll = poll;
-    world.server.started -= Duration::from_millis(WATCH_AGAIN_MS);
+    world.server.started = world.server.started.earlier_by(Duration::from_millis(WATCH_AGAIN_MS));
     world.server.watch_again();
     kill(child);
     world.take_events();
@@ -232,7 +232,7 @@ fn a_node_without_descriptors_accepts_clients_again_after_a_while() {
     assert!(!world.server.is_accepting);
     let wait = world.server.timeout().unwrap();
     assert!(wait.tv_sec == 0 && wait.tv_nsec <= 250_000_000, "{wait:?}");
-    world.server.started -= Duration::from_millis(ACCEPT_AGAIN_MS);
+    world.server.started = world.server.started.earlier_by(Duration::from_millis(ACCEPT_AGAIN_MS));
     world.server.accept_again();
     assert!(world.server.is_accepting);
     let address = world.dir.path().join("n.sock");

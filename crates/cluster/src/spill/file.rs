@@ -1,6 +1,7 @@
 //! One file, written and read in pieces, so that no object is in memory twice.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use farrow_memory::{Length, Offset, Region, Span};
@@ -8,6 +9,7 @@ use farrow_store::{ObjectId, SPILL_HEAD_BYTES_MIN, SpillFault, SpillHead};
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
 use super::SpillStore;
+use super::names::{FileChange, FileNumber, NUMBERS_MAX};
 use super::worker::{Stop, fault};
 use crate::protocol::WriteFault;
 
@@ -19,6 +21,13 @@ pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
 
 /// The time that a bucket may take to drop the parts of a file that was not finished.
 const ABORT_MAX: Duration = Duration::from_secs(5);
+
+/// The content of a file to write.
+struct FileContent<'a> {
+    region: &'a Region,
+    head: &'a SpillHead,
+    parts: &'a [Span],
+}
 
 type Result<T> = std::result::Result<T, WriteFault>;
 
@@ -50,7 +59,12 @@ impl SpillStore {
         stop: &Stop,
     ) -> Result<()> {
         let mut upload = None;
-        let written = self.write_parts(region, head, parts, &mut upload, stop).await;
+        let file = (head.id, self.names.next(head.id)?);
+        let content = FileContent { region, head, parts };
+        let written = self.write_parts(file, content, &mut upload, stop).await;
+        if written.is_ok() {
+            self.names.set_number(file);
+        }
         if let (Err(_), Some(mut upload)) = (&written, upload) {
             // A bucket retains uploaded parts until the upload is aborted. Not a step: those end
             // at once when the node shuts down.
@@ -65,13 +79,13 @@ impl SpillStore {
     /// `upload` becomes the upload, if the object is written in several parts.
     async fn write_parts(
         &self,
-        region: &Region,
-        head: &SpillHead,
-        parts: &[Span],
+        file: FileNumber,
+        content: FileContent<'_>,
         upload: &mut Option<Box<dyn MultipartUpload>>,
         stop: &Stop,
     ) -> Result<()> {
-        let path = self.path(head.id);
+        let FileContent { region, head, parts } = content;
+        let path = self.path(file);
         let mut buffer = head.encode();
         let mut checksums = Vec::with_capacity(parts.len());
         for part in parts {
@@ -97,18 +111,27 @@ impl SpillStore {
             checksums.push(checksum);
         }
         buffer.extend(head.encode_trailer(&checksums));
-        match upload {
-            None => stop.step(self.store.put(&path, PutPayload::from(buffer))).await.map(drop),
-            Some(upload) => {
-                stop.step(upload.put_part(PutPayload::from(buffer))).await?;
-                stop.step(upload.complete()).await.map(drop)
-            }
+        let payload = PutPayload::from(buffer);
+        if let Some(upload) = upload {
+            stop.step(upload.put_part(payload.clone())).await?;
         }
+        let (store, mut whole) = (Arc::clone(&self.store), upload.take());
+        let step = async move {
+            let Some(upload) = &mut whole else {
+                return store.put(&path, payload).await.map(drop);
+            };
+            let completed = upload.complete().await.map(drop);
+            if completed.is_err() {
+                let _ = upload.abort().await;
+            }
+            completed
+        };
+        self.change(file, FileChange::Write, stop, step).await
     }
 
     /// Reads the head of an object's file, and checks the length of the file against it.
     pub(super) async fn look(&self, id: ObjectId, stop: &Stop) -> Result<SpillHead> {
-        let found = stop.step(self.store.head(&self.path(id))).await?.size;
+        let found = self.find(id, stop).await?;
         if found < SPILL_HEAD_BYTES_MIN {
             return Err(short(found, SPILL_HEAD_BYTES_MIN));
         }
@@ -175,12 +198,38 @@ impl SpillStore {
         Ok((own.pop().unwrap_or_default(), metadata))
     }
 
+    /// Finds the file of an object. Returns its length.
+    async fn find(&self, id: ObjectId, stop: &Stop) -> Result<u64> {
+        let known = self.names.number(id).unwrap_or(0);
+        // An earlier daemon may have written another number.
+        let numbers = (0..NUMBERS_MAX).filter(|number| *number != known);
+        for number in std::iter::once(known).chain(numbers) {
+            let path = self.path((id, number));
+            let look = async {
+                match self.store.head(&path).await {
+                    Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    found => found.map(|found| Some(found.size)),
+                }
+            };
+            if let Some(bytes) = stop.step(look).await? {
+                self.names.set_number((id, number));
+                return Ok(bytes);
+            }
+        }
+        stop.step(self.store.head(&self.path((id, known)))).await.map(|found| found.size)
+    }
+
     pub(super) async fn forget(&self, id: ObjectId, stop: &Stop) -> Result<()> {
-        stop.step(self.store.delete(&self.path(id))).await
+        for file in self.names.take(id) {
+            let (store, path) = (Arc::clone(&self.store), self.path(file));
+            let step = async move { store.delete(&path).await };
+            self.change(file, FileChange::Delete, stop, step).await?;
+        }
+        Ok(())
     }
 
     async fn read(&self, id: ObjectId, at: u64, length: u64, stop: &Stop) -> Result<Vec<u8>> {
-        let path = self.path(id);
+        let path = self.path((id, self.names.number(id).unwrap_or(0)));
         let bytes = stop.step(self.store.get_range(&path, at..at + length)).await?;
         if bytes.len() as u64 != length {
             return Err(short(at + bytes.len() as u64, at + length));
@@ -238,10 +287,10 @@ fn pieces(span: Span) -> impl Iterator<Item = Span> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
     use std::time::Instant;
 
     use farrow_memory::shm::ShmFabric;
@@ -253,6 +302,7 @@ mod tests {
     use object_store::memory::InMemory;
     use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
+    use super::super::names::FileNames;
     use super::*;
     use crate::protocol::{SpillDone, SpillJob};
     use crate::spill::Worker;
@@ -310,11 +360,12 @@ mod tests {
             folder: None,
             uid: RegionUid(1),
             label: "label".to_owned(),
+            names: FileNames::default(),
         }
     }
 
     /// A region that is one object, whose blocks are at its origins.
-    fn object(bytes: u64) -> (Arc<Region>, SpillHead) {
+    pub(in crate::spill) fn object(bytes: u64) -> (Arc<Region>, SpillHead) {
         let data = Length(bytes);
         let geometry = Geometry { control: Length(64 << 10), data };
         let fabric = Arc::new(ShmFabric::memfd("spill-test", geometry).unwrap());
@@ -385,7 +436,7 @@ mod tests {
             runtime.block_on(async {
                 for id in &ids {
                     let file = PutPayload::from_static(b"file");
-                    files.put(&store.path(*id), file).await.unwrap();
+                    files.put(&store.path((*id, 0)), file).await.unwrap();
                 }
             });
             (Self { files, ids, runtime }, store)

@@ -1,7 +1,9 @@
 //! Storage for objects that are moved out of memory: a folder or a bucket, and the thread that
 //! writes and reads there. The event loop never waits for it.
 
+mod change;
 mod file;
+mod names;
 mod owner;
 mod sweep;
 mod worker;
@@ -14,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrow_store::{ObjectId, RegionUid};
+use farrow_store::RegionUid;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
+use names::FileNames;
 pub(crate) use owner::{Orphans, SpillOwner};
 pub(crate) use worker::Worker;
 
@@ -76,11 +79,12 @@ pub(crate) struct SpillStore {
     uid: RegionUid,
     /// Prefix of each file's name, for messages.
     label: String,
+    names: FileNames,
 }
 
 impl SpillStore {
     pub(crate) fn open(target: &SpillTarget, uid: RegionUid) -> io::Result<Self> {
-        let region = format!("{:016x}", uid.0);
+        let (region, names) = (format!("{:016x}", uid.0), FileNames::default());
         match target {
             SpillTarget::Folder(dir) => {
                 make_folder(dir)?;
@@ -90,13 +94,13 @@ impl SpillStore {
                 make_folder(&folder)?;
                 let label = folder.display().to_string();
                 let prefix = object_store::path::Path::from(region);
-                Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), uid, label })
+                Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), uid, label, names })
             }
             SpillTarget::Url(url) => {
                 let (store, path) = open_url(url).map_err(io::Error::other)?;
                 let label = format!("{}/{region}", url.as_str().trim_end_matches('/'));
                 let prefix = path.join(region);
-                Ok(Self { store, prefix, folder: None, uid, label })
+                Ok(Self { store, prefix, folder: None, uid, label, names })
             }
         }
     }
@@ -108,8 +112,8 @@ impl SpillStore {
         let prefix = object_store::path::Path::from_absolute_path(&folder);
         let prefix = prefix.map_err(io::Error::other)?;
         let label = folder.display().to_string();
-        let store = Arc::new(LocalFileSystem::new());
-        Ok(Self { store, prefix, folder: Some(folder), uid, label })
+        let (store, names) = (Arc::new(LocalFileSystem::new()), FileNames::default());
+        Ok(Self { store, prefix, folder: Some(folder), uid, label, names })
     }
 
     /// Ties these files to the node, since the memory of this region ends with it. They are removed
@@ -134,10 +138,6 @@ impl SpillStore {
     /// Prefix of each file's name, for messages.
     pub(crate) fn label(&self) -> &str {
         &self.label
-    }
-
-    fn path(&self, id: ObjectId) -> object_store::path::Path {
-        self.prefix.clone().join(id.to_string())
     }
 }
 

@@ -56,7 +56,7 @@ impl Sweep {
                 }
                 let next = async { files.next().await.transpose() };
                 let Some(file) = stop.step(next).await? else { return Ok(false) };
-                let is_old = |name: &str| !retained.contains(name);
+                let is_old = |name: &str| !store.names.is_of(name, retained);
                 *old = Some(file.location).filter(|path| path.filename().is_some_and(is_old));
                 Ok(true)
             }
@@ -69,7 +69,7 @@ impl Sweep {
                         }
                         return Ok(false);
                     };
-                    remove(&file, retained).map_err(|error| fault(error.to_string()))?;
+                    remove(&file, store, retained).map_err(|error| fault(error.to_string()))?;
                 }
                 Ok(true)
             }
@@ -77,9 +77,14 @@ impl Sweep {
     }
 }
 
-fn remove(file: &io::Result<fs::DirEntry>, retained: &BTreeSet<String>) -> io::Result<()> {
+fn remove(
+    file: &io::Result<fs::DirEntry>,
+    store: &SpillStore,
+    retained: &BTreeSet<String>,
+) -> io::Result<()> {
     let file = file.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
-    let is_retained = file.file_name().to_str().is_some_and(|name| retained.contains(name));
+    let name = file.file_name();
+    let is_retained = name.to_str().is_some_and(|name| store.names.is_of(name, retained));
     if !is_retained && file.file_type()?.is_file() {
         fs::remove_file(file.path())?;
     }

@@ -41,20 +41,29 @@ const PROBE_MAX: Duration = Duration::from_secs(20);
 const PURGE_MAX: Duration = Duration::from_secs(10);
 
 /// Stops the worker.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stop(Arc<sync::AtomicBool>);
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    flag: Arc<sync::AtomicBool>,
+    pub(super) step_max: Duration,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { flag: Arc::default(), step_max: STEP_MAX }
+    }
+}
 
 impl Stop {
     fn is_set(&self) -> bool {
-        self.0.load(sync::Ordering::Relaxed)
+        self.flag.load(sync::Ordering::Relaxed)
     }
 
-    /// Waits for one step of a job, at most [`STEP_MAX`], or until the worker should stop.
+    /// Waits for one step of a job, for a limited time, or until the worker should stop.
     pub(super) async fn step<T, E: Error + 'static>(
         &self,
         step: impl Future<Output = Result<T, E>>,
     ) -> Result<T, WriteFault> {
-        let until = Instant::now() + STEP_MAX;
+        let until = Instant::now() + self.step_max;
         let mut step = std::pin::pin!(step);
         loop {
             if self.is_set() {
@@ -70,7 +79,7 @@ impl Stop {
                 Err(_) if Instant::now() >= until => {
                     return Err(fault(format!(
                         "timed out after {} s waiting for the disk",
-                        STEP_MAX.as_secs()
+                        self.step_max.as_secs()
                     )));
                 }
                 Err(_) => {}
@@ -306,7 +315,7 @@ impl Worker {
 impl Drop for Worker {
     /// After this, the thread does not access the region.
     fn drop(&mut self) {
-        self.stop.0.store(true, sync::Ordering::Relaxed);
+        self.stop.flag.store(true, sync::Ordering::Relaxed);
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

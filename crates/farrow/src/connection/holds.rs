@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use farrow_memory::Span;
 use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
 use farrow_wire::link::{LinkError, Notification, PendingReply, confused};
-use farrow_wire::{ReplyBody, RequestBody, span};
+use farrow_wire::{BootTime, ReplyBody, RequestBody, span};
 
-use crate::clock::{deadline_after, millis, monotonic_ns, wall_clock_ns};
+use crate::clock::{deadline_after, millis, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::{Error, named};
 use crate::interrupt::pause;
@@ -184,7 +184,7 @@ impl Session {
     /// Whether an object is known to exist. Once this node's lease has expired, the original of a
     /// replica may have been deleted without this node's knowledge.
     pub(crate) fn is_current(&self, entry: &Entry) -> Result<bool, Error> {
-        Ok(!entry.is_replica || monotonic_ns() < self.reader.replicas_until()?)
+        Ok(!entry.is_replica || BootTime::now().as_nanos() < self.reader.replicas_until()?)
     }
 
     /// Whether an object may be here: an id names the region of its object.

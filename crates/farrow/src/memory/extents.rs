@@ -359,6 +359,12 @@ impl Extents {
         lock(&self.state).reconcile(connection, theirs)
     }
 
+    /// Whether the last comparison showed that the range at this offset was sealed, for a request
+    /// whose call has not ended. It was not granted again since.
+    pub(crate) fn was_sealed(&self, start: u64) -> bool {
+        lock(&self.state).was_sealed(start)
+    }
+
     /// Disposes of what ended with the comparison.
     pub(crate) fn reconciled(&self, node: &dyn Node) {
         self.change(node, |_| ());

@@ -102,10 +102,10 @@ pub(crate) fn results(
 
 /// Looks for the objects of a seal whose answer was lost, in the directory and by primary block. An
 /// object not found may have been sealed all the same: the next daemon may have deleted, evicted or
-/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found, or if
-/// the session has another connection by now: the blocks may have returned to the node then, been
-/// granted again, and be other objects of this client. The comparison of the records shows the
-/// outcome in that case.
+/// spilled it, or a remote node whose proxy ended may still seal it. `None` if none is found. If the
+/// session has another connection by now, blocks may have returned to the node, been granted again,
+/// and be other objects of this client. Then an object counts only if the comparison of the records
+/// has shown that its block was sealed, while this request waited.
 fn find_sealed(
     session: &Session,
     blocks: &[u64],
@@ -126,7 +126,10 @@ fn find_sealed(
         }
     }
     // Only after the list: no block is granted again before the number changes.
-    if found.is_empty() || session.connection_number() != sent_on {
+    if session.connection_number() != sent_on {
+        found.retain(|block, _| session.extents.was_sealed(*block));
+    }
+    if found.is_empty() {
         return None;
     }
     let disconnected = || Error::Disconnected {

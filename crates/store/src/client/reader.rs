@@ -12,7 +12,9 @@ use crate::events::EventCursor;
 use crate::format::client_entry::{is_open, life_of};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::hash::NameHash;
-use crate::format::header::{INDEX_TURN, REPLICAS_UNTIL, RegionHeader, WATCHED, watched_bit};
+use crate::format::header::{
+    INDEX_TURN, REPLICAS_UNTIL, REPLICAS_UNTIL_AWAKE, RegionHeader, WATCHED, watched_bit,
+};
 use crate::format::ids::{NamespaceId, ObjectId, RegionUid, Slot, Target};
 use crate::format::layout::{INDEX_BYTES, Layout};
 use crate::format::options::NAME_BYTES_MAX;
@@ -247,12 +249,13 @@ impl Reader {
     }
 
     /// Until when replicas may be used without asking the home, in nanoseconds of the machine's
-    /// monotonic clock. One load.
+    /// boot clock. A daemon of an earlier build publishes a time of the monotonic clock, which is
+    /// never ahead of the boot clock: that end is early.
     ///
     /// # Errors
     /// Memory that cannot be read.
     pub fn replicas_until(&self) -> Result<u64, StoreError> {
-        self.word(REPLICAS_UNTIL)
+        Ok(self.word(REPLICAS_UNTIL)?.max(self.word(REPLICAS_UNTIL_AWAKE)?))
     }
 
     /// Whether a client watches all objects of the namespace: then the home has to seal them, which
@@ -371,7 +374,7 @@ impl Reader {
     }
 
     #[inline]
-    fn word(&self, at: Offset) -> Result<u64, StoreError> {
+    pub(crate) fn word(&self, at: Offset) -> Result<u64, StoreError> {
         let span = Span::new(at, Length(8));
         self.region.refresh_if_remote(span)?;
         let words = self.region.words(span)?;

@@ -34,8 +34,12 @@ pub(crate) const EVENTS_HEAD: Offset = Offset(896);
 /// The watched namespaces: bit `id % 64` of each.
 pub(crate) const WATCHED: Offset = Offset(1024);
 
-/// The time until which replicas may be read without asking the home, by the monotonic clock in ns.
-pub(crate) const REPLICAS_UNTIL: Offset = Offset(1152);
+/// The time until which clients of earlier builds read replicas without asking the home, by the
+/// monotonic clock in ns.
+pub(crate) const REPLICAS_UNTIL_AWAKE: Offset = Offset(1152);
+
+/// The time until which replicas may be read without asking the home, by the boot clock in ns.
+pub(crate) const REPLICAS_UNTIL: Offset = Offset(1280);
 
 /// The bit of a namespace in the word of watched namespaces. Several namespaces share a bit.
 #[must_use]
@@ -189,7 +193,8 @@ impl RegionHeader {
         let (magic, rest) = words.split_at(1);
         control.store_record(Offset(8), rest)?;
         crate::failpoint!("create.header");
-        let zeros = [INDEX_TURN, SLOTS_USED, EVENTS_HEAD, WATCHED, REPLICAS_UNTIL];
+        let zeros = [INDEX_TURN, SLOTS_USED, EVENTS_HEAD, WATCHED];
+        let zeros = zeros.into_iter().chain([REPLICAS_UNTIL_AWAKE, REPLICAS_UNTIL]);
         for (offset, value) in [(LIFE, 1)].into_iter().chain(zeros.map(|offset| (offset, 0))) {
             control.store(offset, value)?;
         }

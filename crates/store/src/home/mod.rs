@@ -108,7 +108,7 @@ use state::{ClientAccounts, Locals, Restoring, Spilled};
 /// ```
 #[derive(Debug)]
 pub struct Home {
-    control: Control,
+    pub(crate) control: Control,
     header: RegionHeader,
     life: u64,
     clients: ClientTable,

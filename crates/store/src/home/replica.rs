@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::format::entry::{Entry, encode_extra, encode_origin};
 use crate::format::full_name::own_name;
-use crate::format::header::REPLICAS_UNTIL;
+use crate::format::header::{REPLICAS_UNTIL, REPLICAS_UNTIL_AWAKE};
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
 use crate::tables::clients::ClientSlot;
@@ -173,12 +173,13 @@ impl Home {
     }
 
     /// Set the time until which clients may read replicas without asking: nanoseconds of the
-    /// machine's monotonic clock. The homes of the originals wait no longer than that for this node
-    /// to drop them.
+    /// machine's boot clock, and of its monotonic clock for clients of earlier builds. The homes of
+    /// the originals wait no longer than that for this node to drop them.
     ///
     /// # Errors
     /// Memory that cannot be written.
-    pub fn set_replicas_until(&mut self, until_ns: u64) -> Result<(), StoreError> {
+    pub fn set_replicas_until(&mut self, until_ns: u64, awake_ns: u64) -> Result<(), StoreError> {
+        self.control.store(REPLICAS_UNTIL_AWAKE, awake_ns)?;
         self.control.store(REPLICAS_UNTIL, until_ns)
     }
 

@@ -11,6 +11,7 @@ mod evict_order;
 mod evict_races;
 mod golden;
 mod kills;
+mod lease;
 mod lives;
 mod local;
 mod local_races;

@@ -117,8 +117,8 @@ impl NodeState {
     }
 
     /// Sets the time until which clients may use replicas without asking.
-    pub(crate) fn set_replicas_until(&mut self, until_ns: u64) {
-        if let Err(error) = self.home.set_replicas_until(until_ns) {
+    pub(crate) fn set_replicas_until(&mut self, until_ns: u64, awake_ns: u64) {
+        if let Err(error) = self.home.set_replicas_until(until_ns, awake_ns) {
             tracing::error!(%error, "replicas");
         }
     }

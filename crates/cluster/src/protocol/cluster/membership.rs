@@ -74,6 +74,7 @@ impl NodeState {
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
             notifications: PeerNotifications::default(),
+            unconfirmed: Vec::new(),
             is_restarted: self.home.life() > 1,
             has_news: true,
             has_left: false,

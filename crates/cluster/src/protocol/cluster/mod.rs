@@ -39,6 +39,7 @@ mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod unconfirmed;
 mod waiting;
 mod waits;
 mod watched;

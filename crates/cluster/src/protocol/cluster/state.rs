@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrow_membership::naming::Naming;
-use farrow_store::ClientSlot;
+use farrow_store::{ClientSlot, ObjectId};
 
 use super::agreement::Agreement;
 use super::awaited::Awaited;
@@ -46,6 +46,9 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
     /// PeerNotifications that other nodes have not received.
     pub(in crate::protocol) notifications: PeerNotifications,
+    /// Notifications that other nodes have not received.
+    /// Objects that were given names since replies were last sent.
+    pub(super) unconfirmed: Vec<UnconfirmedSeal>,
     /// An earlier daemon read from members and noted names for them, and they were not notified that it
     /// has ended.
     pub(super) is_restarted: bool,
@@ -53,6 +56,14 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) has_news: bool,
     /// Whether the others know that this node leaves.
     pub(in crate::protocol) has_left: bool,
+}
+
+/// An object whose name depends on the lease.
+#[derive(Debug)]
+pub(super) struct UnconfirmedSeal {
+    pub(super) id: ObjectId,
+    pub(super) slot: ClientSlot,
+    pub(super) incarnation: u64,
 }
 
 impl Cluster {

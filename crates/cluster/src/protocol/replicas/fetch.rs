@@ -89,7 +89,9 @@ impl NodeState {
             later: Vec::new(),
             is_on_its_way: false,
             is_brought: false,
+            brought_ms: 0,
             is_invalidated: false,
+            is_recalled: false,
             lost_ms,
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
             import,
@@ -314,13 +316,19 @@ impl NodeState {
     /// still have it, or another node may have one of its name.
     pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
-        let Fetching { node, hold, mut waiters, later, import, .. } = loading;
+        let Fetching { node, hold, mut waiters, later, import, is_recalled, .. } = loading;
         self.cluster.find_by_net_again(&node, now_ms);
         out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
         if import.is_some() {
-            // Its client takes it back, or its node has restarted.
-            let reason = "the object was deleted before it was brought".to_owned();
-            answer_all(waiters, &Err(WireError::NodeLost { node, reason }), out);
+            let what = Target::Id(origin).to_string();
+            let error = if is_recalled {
+                let what = format!("{what}, which was deleted before all of its bytes arrived");
+                WireError::NotFound { what }
+            } else {
+                let reason = format!("it ended before all bytes of object {what} arrived");
+                WireError::NodeLost { node, reason }
+            };
+            answer_all(waiters, &Err(error), out);
             return self.fetch_again(later, now_ms, out);
         }
         waiters.extend(later);

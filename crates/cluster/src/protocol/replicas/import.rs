@@ -11,7 +11,9 @@ use farrow_store::{
 };
 use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
 
-use super::transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, ImportTarget, Opening};
+use super::transfers::{
+    FetchKey, FetchWaiter, Fetching, ImportAsk, ImportSeal, ImportTarget, Opening, STEP_MS_MAX,
+};
 use crate::net::query::NetQuery;
 use crate::protocol::convert::store_error;
 use crate::protocol::drain::failpoint;
@@ -129,7 +131,7 @@ impl NodeState {
     pub(super) fn finish_import(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         let Some(import) = loading.import.clone() else { return };
-        loading.is_brought = true;
+        (loading.is_brought, loading.brought_ms) = (true, now_ms);
         if import.seal.is_none() {
             let waiters = std::mem::take(&mut loading.waiters);
             return super::search::answer_all(waiters, &Ok(ReplyBody::Done), out);
@@ -177,6 +179,19 @@ impl NodeState {
                 self.abort_replica(origin);
             }
             self.end_load(origin, Err(WireError::Closing), now_ms, out);
+        }
+    }
+
+    /// Ends imports whose clients take no next step, so that clients that wait for the objects can
+    /// fetch them. Such an import begins again with its next step.
+    pub(super) fn end_stalled_imports(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_late = |one: &Fetching| one.step_until_ms().is_some_and(|until| until <= now_ms);
+        let stalled = self.replicas.loading.iter().filter(|(_, one)| is_late(one));
+        for origin in stalled.map(|(origin, _)| *origin).collect::<Vec<_>>() {
+            tracing::warn!(%origin, "an import ends: its client is silent, and readers wait");
+            self.abort_replica(origin);
+            let text = format!("no next step of the import of object {origin} for {STEP_MS_MAX} ms");
+            self.end_load(origin, Err(WireError::NotMoved(text)), now_ms, out);
         }
     }
 

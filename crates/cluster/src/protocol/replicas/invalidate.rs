@@ -46,6 +46,9 @@ impl NodeState {
             for opening in self.replicas.openings.values_mut() {
                 opening.invalidated.insert(origin);
             }
+            if let Some(loading) = self.replicas.loading.get_mut(&origin) {
+                loading.is_recalled = true;
+            }
             match self.replicas.loading.get_mut(&origin) {
                 Some(loading) if loading.is_on_its_way => loading.is_invalidated = true,
                 Some(_) => self.open_again(origin, now_ms, out),

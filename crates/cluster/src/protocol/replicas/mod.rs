@@ -111,6 +111,7 @@ impl NodeState {
             unrestored.into_iter().for_each(|(id, why)| port.interests.not_restored(id, why));
         }
         self.end_imports(now_ms, out);
+        self.end_stalled_imports(now_ms, out);
         self.release_idle_lazy(now_ms, out);
         self.recall_replicas(now_ms, out);
         self.serve_deletes_in_debt(now_ms, out);

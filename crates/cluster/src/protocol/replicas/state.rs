@@ -230,6 +230,7 @@ impl Replicas {
             openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
+        let loading = loading.chain(self.loading.values().filter_map(Fetching::step_until_ms));
         let senders = self.loading.values().filter_map(|one| one.sender.ask_again_at_ms());
         let leaving = self.leaving.values().flat_map(BTreeMap::values);
         let leaving = leaving.filter_map(|last| last.again_at_ms);

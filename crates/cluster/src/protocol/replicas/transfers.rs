@@ -165,6 +165,10 @@ pub(in crate::protocol) enum SenderQuestion {
     Complete { hold: u64 },
 }
 
+/// Time that the client of an import has for its next step, while other clients wait for the object.
+/// It takes some milliseconds, unless the client is stopped.
+pub(super) const STEP_MS_MAX: u64 = 10_000;
+
 /// An object that is being fetched.
 #[derive(Debug)]
 pub(in crate::protocol) struct Fetching {
@@ -191,11 +195,23 @@ pub(in crate::protocol) struct Fetching {
     pub(in crate::protocol) is_on_its_way: bool,
     /// Whether the bytes of an import are in memory, and only its client's next step is missing.
     pub(in crate::protocol) is_brought: bool,
-    /// Whether the object was recalled meanwhile.
+    /// When they were.
+    pub(in crate::protocol) brought_ms: u64,
+    /// Whether the object was recalled meanwhile, or its home or the client of the import ended.
     pub(in crate::protocol) is_invalidated: bool,
+    /// Whether its home did that.
+    pub(in crate::protocol) is_recalled: bool,
     pub(in crate::protocol) lost_ms: u64,
     pub(in crate::protocol) deadline_ms: u64,
     pub(in crate::protocol) import: Option<ImportTarget>,
+}
+
+impl Fetching {
+    /// When an import ends whose client takes no next step. `None`: no other client waits for it.
+    pub(in crate::protocol) fn step_until_ms(&self) -> Option<u64> {
+        let is_awaited = self.is_brought && !self.later.is_empty();
+        is_awaited.then(|| self.brought_ms.saturating_add(STEP_MS_MAX))
+    }
 }
 
 pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {

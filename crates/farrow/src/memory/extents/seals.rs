@@ -237,6 +237,12 @@ impl ExtentsState {
         }
     }
 
+    pub(super) fn was_sealed(&self, start: u64) -> bool {
+        self.pending_seals.get(&start).is_some_and(|seal| {
+            matches!(seal.outcome, SealOutcome::Requested) && seal.was_granted == Some(false)
+        })
+    }
+
     fn seal_mut(&mut self, ticket: SealTicket) -> Option<&mut PendingSeal> {
         let seal = self.pending_seals.get_mut(&ticket.span.offset.0);
         seal.filter(|seal| seal.number == ticket.number)

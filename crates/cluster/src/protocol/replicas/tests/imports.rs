@@ -1,6 +1,7 @@
 //! Objects of node b that its clients have brought to node a.
 
 use super::*;
+use crate::protocol::replicas::transfers::STEP_MS_MAX;
 use crate::protocol::moved_in::TakeRequest;
 
 /// The client of node b, with its connection to node a.
@@ -222,4 +223,59 @@ fn a_taken_object_is_not_remembered_for_its_client() {
     assert_eq!(named.id, ObjectId { hi, lo });
     assert!(imports.node().replicas.imported.is_empty());
     assert_eq!(imports.node().take_object(&ask, now_ms, &mut Vec::new()), Ok((hi, lo)));
+}
+
+/// It failed as if its node were closing, or lost: neither was the cause.
+#[test]
+fn an_import_of_an_object_that_is_deleted_meanwhile_does_not_find_it() {
+    for is_on_its_way in [false, true] {
+        let mut imports = Imports::begun(seal());
+        let (origin, now_ms) = (imports.origin, imports.pair.now_ms);
+        let mut out = Vec::new();
+        if is_on_its_way {
+            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+            out.extend(imports.loaded(Ok(())));
+        } else {
+            // It waits for room.
+            imports.node().abort_replica(origin);
+            imports.node().replicas.loading.get_mut(&origin).unwrap().is_on_its_way = false;
+            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+        }
+        let answer = answer_of(&out, WRITER);
+        assert!(matches!(answer, Some(Err(WireError::NotFound { .. }))), "{answer:?}");
+        assert_eq!(releases(&out), [HOLD]);
+        imports.check_nothing_is_left();
+    }
+}
+
+/// Its client was stopped before the next step, and the reader waited without a limit.
+#[test]
+fn a_reader_gets_an_object_whose_import_has_stalled() {
+    let mut imports = Imports::begun(ImportStep::Bring);
+    imports.loaded(Ok(()));
+    let out = imports.read();
+    imports.opened(opened_at("b", &out).unwrap(), HOLD_OF_READER);
+    let begun_ms = imports.pair.now_ms;
+    let deadline_ms = imports.node().next_deadline_ms().unwrap();
+    assert!(deadline_ms <= begun_ms + STEP_MS_MAX, "{deadline_ms}");
+    // The nodes stay in touch.
+    let token = loop {
+        let out = imports.pair.round();
+        if let Some(token) = opened_at("b", &out) {
+            assert_eq!(releases(&out), [HOLD]);
+            break token;
+        }
+        assert!(imports.pair.now_ms <= begun_ms + 2 * STEP_MS_MAX, "the reader still waits");
+    };
+    assert!(imports.pair.now_ms >= begun_ms + STEP_MS_MAX);
+    imports.opened(token, HOLD_OF_READER + 1);
+    let read = answer_of(&imports.loaded(Ok(())), READER);
+    assert!(matches!(read, Some(Ok(ReplyBody::Fetched(Some(_))))), "{read:?}");
+
+    // The client continues: its import begins again.
+    let out = imports.import(seal());
+    imports.opened(opened_at("b", &out).unwrap(), HOLD + 10);
+    let sealed = answer_of(&imports.loaded(Ok(())), WRITER);
+    assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
+    assert!(imports.node().home().has_name("t").unwrap());
 }
