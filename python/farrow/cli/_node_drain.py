@@ -118,7 +118,7 @@ def _is_empty(left: Remaining, *, drop_unnamed: bool) -> bool:
     """Whether the node can end, and nothing that can be found is lost."""
     unnamed = left.unnamed and not drop_unnamed
     named = left.stuck or left.tables or left.writing or left.undone
-    return not (named or left.retiring or left.untold or unnamed)
+    return not (named or left.retiring or left.untold or left.cancelled or unnamed)
 
 
 class _Line:
@@ -162,7 +162,9 @@ def _print(node: str, moved: tuple[int, int], left: Remaining) -> None:
         out.print(text, markup=False, soft_wrap=True)
 
     say(f"{moved[0]:,} objects, {human_bytes(moved[1])} moved away from node {visible(node)}")
-    for member, why in left.untold:
+    if left.cancelled:
+        say("the drain was cancelled by another command: the node takes new objects")
+    for member, why in left.untold if not left.cancelled else []:
         say(f"node {visible(member)} does not know of the drain, so nothing moves: {visible(why)}")
     if left.stuck:
         say(f"{len(left.stuck):,} objects, {human_bytes(left.stuck_bytes)} have not moved:")
