@@ -24,7 +24,6 @@ from farrow.exceptions import (
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
-    Timeout,
     TooLarge,
 )
 
@@ -184,6 +183,7 @@ class Drain:
         Raises:
             InvalidArgument: a target is not a live member, or is the node itself.
             PermissionDenied: the node belongs to another user.
+            Disconnected: the node ended, and did not start again within the client's timeout.
         """
         self._check_targets()
         self._client._drain(True)
@@ -251,6 +251,8 @@ class Drain:
                 for layout in _HUGE_LAYOUTS:
                     roots = client.list("", where={_HUGE_TABLE: layout}, all_nodes=True)
                     names.update(name for name in roots["name"].to_pylist() if name)
+            except Disconnected:
+                raise
             except FarrowError as error:
                 named.append((namespace, "*", 0, 0, f"the tables cannot be listed: {error}"))
             for name in sorted(names):
@@ -259,6 +261,8 @@ class Drain:
                 except (NotFound, InvalidArgument):
                     # Dropped meanwhile, or another object with the label.
                     continue
+                except Disconnected:
+                    raise
                 except FarrowError as error:
                     named.append((namespace, name, 0, 0, str(error)))
         return named
@@ -323,7 +327,10 @@ class Drain:
                     why = f"the root of its table is at node {error.node}, which drains as well"
                 tried.append(f"{node}: {why}")
                 continue
-            except (Disconnected, Timeout, FarrowError) as error:
+            except Disconnected:
+                # Of this node: the errors of a target are above.
+                raise
+            except FarrowError as error:
                 return str(error)
             if not one.is_record:
                 self._progress.moved += 1

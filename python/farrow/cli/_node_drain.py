@@ -104,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
     drain = Drain(connect_in, targets=options.to, deadline=deadline, on_progress=line.show)
     try:
         remaining = drain.run()
+    except farrow.Disconnected as error:
+        raise CommandError(_of_ended(own, line.last, error)) from error
     finally:
         line.end()
     moved = (line.last.moved, line.last.moved_bytes)
@@ -112,6 +114,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(own, moved, remaining)
     return 0 if _is_empty(remaining, drop_unnamed=options.drop_unnamed) else 1
+
+
+def _of_ended(node: str, last: Progress, error: Exception) -> str:
+    """What an operator does if the node ended before its drain."""
+    name = visible(node)
+    return (
+        f"node {name} ended before its drain ({error}). {last.moved:,} objects,"
+        f" {human_bytes(last.moved_bytes)} are at other nodes; the rest is in its memory: do not"
+        f" remove that. Start the node again with its options: it still drains. Then give the"
+        f" command again. If it cannot start: farrow nodes forget {name}, and the rest is lost"
+    )
 
 
 def _is_empty(left: Remaining, *, drop_unnamed: bool) -> bool:
