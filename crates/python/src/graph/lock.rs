@@ -4,11 +4,11 @@
 //! half changed.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use farrow_graph::GraphFeatures;
+use farrow_memory::sync::{AtomicU32, Ordering};
 use pyo3::PyResult;
 use pyo3::exceptions::PyRuntimeError;
 
