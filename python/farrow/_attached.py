@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NewestRows", "folded", "newest_rows", "register_each", "table_names"]
 
+# A table that is replaced more often, each time while it is opened, is an error.
+_REPLACED_MAX = 3
 # Names of the chunks of a huge table: the table, the id of its root, and a number.
 _CHUNK = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/[0-9]{10}", re.DOTALL)
 
@@ -151,6 +153,15 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         raise TypeError("a dataset over shared memory cannot be pickled; attach it there")
 
     def scanner(self, *arguments: Any, **options: Any) -> ds.Scanner:
+        from farrow import NotFound
+
+        for _ in range(_REPLACED_MAX):
+            opened = self._open()
+            try:
+                return opened.scanner(*arguments, **options)
+            except NotFound:
+                # Replaced before its rows were fetched: another object has the newest ones.
+                continue
         return self._open().scanner(*arguments, **options)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:

@@ -24,7 +24,6 @@ from farrow.exceptions import (
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
-    Timeout,
     TooLarge,
 )
 
@@ -100,6 +99,7 @@ class Remaining:
         untold: members that do not know of the drain, each with the reason.
         undone: nodes that were lost while an object moved to them.  Each removes its copy when it
             is back, if this node is still there.
+        cancelled: whether another command cancelled the drain: the node takes new objects.
     """
 
     stuck: list[tuple[str, str, int, str]] = field(default_factory=list)
@@ -112,6 +112,7 @@ class Remaining:
     readers: list[tuple[int, int]] = field(default_factory=list)
     untold: list[tuple[str, str]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
+    cancelled: bool = False
 
 
 class _Object(NamedTuple):
@@ -173,7 +174,8 @@ class Drain:
         self._progress = Progress()
 
     def run(self) -> Remaining:
-        """Begin the drain, or go on with it, until nothing can move any more or the deadline.
+        """Begin the drain, or go on with it, until nothing can move any more, the deadline, or a
+        cancellation by another command.
 
         Returns:
             What is still at the node.
@@ -181,6 +183,7 @@ class Drain:
         Raises:
             InvalidArgument: a target is not a live member, or is the node itself.
             PermissionDenied: the node belongs to another user.
+            Disconnected: the node ended, and did not start again within the client's timeout.
         """
         self._check_targets()
         self._client._drain(True)
@@ -197,7 +200,8 @@ class Drain:
             found = self._look()
             named = [] if found.movable else self._leave_tables()
             waits = found.movable or named or report["reserved"] or report["undone"]
-            if not (waits or self._progress.retiring) or time.monotonic() >= self._deadline:
+            is_over = not (waits or self._progress.retiring) or not report["is_draining"]
+            if is_over or time.monotonic() >= self._deadline:
                 return self._remaining(found, reasons, [], named)
             if not moved_any:
                 time.sleep(_PAUSE_SECONDS)
@@ -211,9 +215,10 @@ class Drain:
                 raise InvalidArgument(f"--to {name}: the live other nodes are {live}")
 
     def _notify_all(self) -> list[tuple[str, str]]:
-        """Wait until all members know of the drain; those that do not at the deadline."""
-        while untold := self._client._drain()["untold"]:
-            if time.monotonic() >= self._deadline:
+        """Wait until all members know of the drain; those that do not at the deadline, or when the
+        drain is cancelled."""
+        while untold := (report := self._client._drain())["untold"]:
+            if time.monotonic() >= self._deadline or not report["is_draining"]:
                 return [(node, why) for node, why in untold]
             time.sleep(0.05)
         return []
@@ -246,6 +251,8 @@ class Drain:
                 for layout in _HUGE_LAYOUTS:
                     roots = client.list("", where={_HUGE_TABLE: layout}, all_nodes=True)
                     names.update(name for name in roots["name"].to_pylist() if name)
+            except Disconnected:
+                raise
             except FarrowError as error:
                 named.append((namespace, "*", 0, 0, f"the tables cannot be listed: {error}"))
             for name in sorted(names):
@@ -254,6 +261,8 @@ class Drain:
                 except (NotFound, InvalidArgument):
                     # Dropped meanwhile, or another object with the label.
                     continue
+                except Disconnected:
+                    raise
                 except FarrowError as error:
                     named.append((namespace, name, 0, 0, str(error)))
         return named
@@ -276,8 +285,9 @@ class Drain:
     def _at(self, namespace: str) -> Client:
         if namespace not in self._clients:
             client = self._connect(namespace)
-            # The node takes objects of clients that drain it, to be brought to other nodes.
-            client._drain(True)
+            # The node takes objects of clients that ask for the state of its drain, to be brought
+            # to other nodes. A drain that was cancelled does not begin again.
+            client._drain()
             self._clients[namespace] = client
         return self._clients[namespace]
 
@@ -288,10 +298,10 @@ class Drain:
             if time.monotonic() >= self._deadline:
                 break
             why = self._move(self._at(one.namespace), one)
-            self._progress.left -= 1
-            self._progress.left_bytes -= one.nbytes
             if why is None:
                 moved_any = True
+                self._progress.left -= 1
+                self._progress.left_bytes -= one.nbytes
                 reasons.pop(one.id, None)
             elif len(reasons) < _REASONS_MAX:
                 reasons[one.id] = why
@@ -317,7 +327,10 @@ class Drain:
                     why = f"the root of its table is at node {error.node}, which drains as well"
                 tried.append(f"{node}: {why}")
                 continue
-            except (Disconnected, Timeout, FarrowError) as error:
+            except Disconnected:
+                # Of this node: the errors of a target are above.
+                raise
+            except FarrowError as error:
                 return str(error)
             if not one.is_record:
                 self._progress.moved += 1
@@ -376,4 +389,5 @@ class Drain:
             readers=[(one["pid"], one["holds"]) for one in overview["clients"] if one["holds"]],
             untold=untold,
             undone=report["undone"],
+            cancelled=not report["is_draining"],
         )

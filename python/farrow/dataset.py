@@ -26,13 +26,14 @@ only the columns of the query travel, of the chunks that remain::
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
 from farrow import _views
+from farrow._far_object import FarObject, far_object
 from farrow._pruning import Index, columns_of
 from farrow._ranges import cut
 from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
@@ -95,6 +96,11 @@ def dataset(
 
     if isinstance(source, str):
         source = _named(source, connect() if client is None else client)
+    if isinstance(source, FarObject):
+        if version is None:
+            chunk = _Chunk(None, source.num_rows, [], source)
+            return FarrowDataset(source.schema, [chunk])
+        source = source.fetch([], slice(None))
     if isinstance(source, HugeTable):
         version = source.version if version is None else version
         return FarrowDataset(source.schema, _chunks_of(source, version))
@@ -111,7 +117,7 @@ def dataset(
 def _named(name: str, client: Client) -> Any:
     if _HUGE_TABLE_KEY in client.metadata(name):
         return client.huge_table(name)
-    return client.get(name)
+    return far_object(name, client) or client.get(name)
 
 
 def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatistics]:
@@ -140,6 +146,17 @@ def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatis
     return [chunk for chunk, _ in chunk_statistics(table, version)]
 
 
+class _HugeRows(NamedTuple):
+    """A version of a huge table, of which rows are fetched."""
+
+    table: HugeTable
+    version: int
+
+    def fetch(self, columns: list[str] | None, rows: slice) -> pa.Table:
+        """These columns of some rows; None: all columns."""
+        return self.table.table(self.version, columns=columns, rows=rows)
+
+
 class _Chunk:
     """The batches of a chunk, and its statistics, if it has some."""
 
@@ -150,22 +167,24 @@ class _Chunk:
         statistics: ChunkStatistics | None,
         rows: int,
         batches: list[pa.RecordBatch],
-        source: tuple[HugeTable, int] | None = None,
+        source: _HugeRows | FarObject | None = None,
     ) -> None:
         self.statistics = statistics
         self.rows = rows
         self.batches = batches
-        # Where its rows are fetched from, by version; None: ``batches`` are all of them.
+        # Where its rows are fetched from; None: ``batches`` are all of them.
         self.source = source
+
+    @property
+    def position(self) -> int:
+        """Its first row in the table; an object is one chunk."""
+        return 0 if self.statistics is None else self.statistics.partition.position
 
     def follows(self, other: _Chunk) -> bool:
         """Whether the rows of both are fetched, and are contiguous."""
         if self.source is None or other.source is None:
             return False
-        assert self.statistics is not None
-        assert other.statistics is not None
-        end = other.statistics.partition.position + other.rows
-        return self.statistics.partition.position == end
+        return self.position == other.position + other.rows
 
     def ordered(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """Which of these columns are sorted, and how."""
@@ -184,7 +203,8 @@ def _chunks_of(table: HugeTable, version: int) -> list[_Chunk]:
         if is_mapped:
             chunks += _in_place(table, version, run)
         else:
-            chunks += [_Chunk(one, one.partition.rows, [], (table, version)) for one in run]
+            source = _HugeRows(table, version)
+            chunks += [_Chunk(one, one.partition.rows, [], source) for one in run]
     return chunks
 
 
@@ -207,12 +227,11 @@ def _fetched(
     run: list[_Chunk], columns: list[str] | None
 ) -> Iterator[tuple[_Chunk, list[pa.RecordBatch]]]:
     """Contiguous chunks that are not mapped, with these columns of their rows."""
-    if not run or run[0].source is None or run[0].statistics is None:
+    if not run or run[0].source is None:
         return
-    table, version = run[0].source
-    first = run[0].statistics.partition.position
+    first = run[0].position
     rows = slice(first, first + sum(chunk.rows for chunk in run))
-    found: pa.Table = table.table(version, columns=columns, rows=rows)
+    found = run[0].source.fetch(columns, rows)
     start = 0
     for chunk in run:
         yield chunk, found.slice(start, chunk.rows).to_batches()
@@ -233,6 +252,23 @@ def _with_batches(
         else:
             run.append(chunk)
     yield from _fetched(run, columns)
+
+
+def _first(chunks: Iterable[_Chunk], rows: int) -> list[_Chunk]:
+    """The chunks, or parts of them, that have the first rows."""
+    found = []
+    for chunk in chunks:
+        if rows <= 0:
+            break
+        count = min(rows, chunk.rows)
+        batches = (
+            pa.Table.from_batches(chunk.batches).slice(0, count).to_batches()
+            if (chunk.batches)
+            else []
+        )
+        found.append(_Chunk(chunk.statistics, count, batches, chunk.source))
+        rows -= count
+    return found
 
 
 class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
@@ -340,6 +376,19 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
                 yield from rows.to_batches()
 
         return matching()
+
+    def head(
+        self,
+        num_rows: int,
+        columns: Any = None,
+        filter: pc.Expression | None = None,
+        **options: Any,
+    ) -> pa.Table:
+        """The first rows, or the first matching rows; without a filter only these are fetched."""
+        if self._is_far and num_rows >= 0 and self._with_filter(filter) is None:
+            rows = FarrowDataset(self.schema, _first(self._chunks, num_rows))
+            return rows.scanner(columns, **options).head(num_rows)
+        return super().head(num_rows, columns=columns, filter=filter, **options)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Number of rows, or of matching rows; without a filter nothing is read."""
@@ -471,7 +520,7 @@ class FarFragment:
 
     def head(self, num_rows: int, **options: Any) -> pa.Table:
         """The first rows."""
-        return self.scanner(**options).head(num_rows)
+        return self._rows.head(num_rows, **options)
 
     def take(self, indices: Any, **options: Any) -> pa.Table:
         """Rows by their numbers."""

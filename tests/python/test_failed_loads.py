@@ -170,6 +170,37 @@ def test_what_another_node_has_stays_until_the_file_is_read(
     assert a.list(all_nodes=True).num_rows == 1
 
 
+def test_bytes_without_room_for_both_are_read_before_the_old_ones_go(
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The old object was deleted first: a file that could not be read left neither."""
+    client = farrow.connect(node.socket)
+    client.delete(client.list()["name"].to_pylist())
+    client.put(bytes([1]) * 40 * MB, "object")
+    client.pin("object")
+    path = tmp_path / "object"
+    path.write_bytes(bytes([2]) * 41 * MB)
+    words = ["put", str(path), "--bytes", "--replace", "--socket", node.socket]
+
+    @contextlib.contextmanager
+    def truncating(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+        os.truncate(path, 3 * MB)
+        yield lambda done, total: None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_put, "progress_bar", truncating)
+        assert main(words) == 1
+    assert f"shrank to {3 * MB} of {41 * MB} bytes" in capsys.readouterr().err
+    assert client.get("object").to_pybytes() == bytes([1]) * 40 * MB
+    path.write_bytes(bytes([2]) * 41 * MB)
+    assert main(words) == 0
+    assert client.get("object").to_pybytes() == bytes([2]) * 41 * MB
+    assert client.list("object").num_rows == 1
+
+
 def test_estimates(tmp_path: Path) -> None:
     table = pa.table({"n": np.arange(200_000), "f": np.arange(200_000) % 7 == 0})
     for ending in [".parquet", ".arrow", ".arrows"]:

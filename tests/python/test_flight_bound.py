@@ -113,3 +113,45 @@ def test_what_duckdb_cannot_read_is_refused(raw: RawClient) -> None:
         with pytest.raises(flight.FlightServerError, match="Unsupported"):
             executed(raw, "select ? as x", pa.table({"1": value}))
     assert executed(raw, "select ? as x", pa.table({"1": [1]})).num_rows == 1
+
+
+@pytest.mark.parametrize("is_first_null", [True, False])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_null_has_the_type_of_its_column(raw: RawClient, name: str, is_first_null: bool) -> None:
+    """Its row had the type "NULL", and the text of that where a result depended on it."""
+    values = VALUES[name]
+    kind = values.type
+    rows = pa.concat_arrays([values, pa.nulls(1, kind)])
+    if isinstance(rows, pa.DictionaryArray):
+        rows = pa.array(["x", None]).dictionary_encode()
+    order = [1, 0] if is_first_null else [0, 1]
+    bound = (
+        pa.table({"a": rows}).take(pa.array(order))
+        if kind != pa.string_view()
+        else (pa.table({"a": pa.array([rows[one].as_py() for one in order], kind)}))
+    )
+    found = executed(raw, "select typeof(?) as t, typeof([$1]) as l, $1 is null as n", bound)
+    assert found["n"].to_pylist() == [is_first_null, not is_first_null]
+    assert len(set(found["t"].to_pylist())) == len(set(found["l"].to_pylist())) == 1
+    assert "NULL" not in found["t"][0].as_py()
+
+
+def test_nulls_of_all_places_have_types(raw: RawClient) -> None:
+    bound = pa.table({"b": pa.array([None, 2], pa.int64()), "a": pa.array(["x", None])})
+    named = "select 'ä?$a' as q, typeof($a) || typeof($b) as t, $b + 1 as s, -- ? $a\n $a as a"
+    found = executed(raw, named, bound)
+    assert found.to_pydict() == {
+        "q": ["ä?$a"] * 2,
+        "t": ["VARCHARINTEGER"] * 2,
+        "s": [None, 3],
+        "a": ["x", None],
+    }
+    found = executed(raw, "explain select typeof(?) || ?", bound)
+    assert found.num_rows >= 2
+    # Where such a null cannot be, it is one without a type, as before.
+    bound = pa.table({"a": pa.array([None], pa.string())})
+    assert executed(raw, "select date '2020-01-01' = ? as d", bound)["d"].to_pylist() == [None]
+    assert executed(raw, "select 1 as d limit ?", bound)["d"].to_pylist() == [1]
+    # A column of nulls of Arrow's type null has no other type.
+    bound = pa.table({"a": pa.nulls(1)})
+    assert executed(raw, "select typeof(?) as t", bound)["t"].to_pylist() == ['"NULL"']

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import farrow
@@ -245,4 +246,51 @@ def test_rows_that_neither_graph_nor_log_can_take_change_nothing(nodes: Cluster)
         with pytest.raises(ValueError, match="row 7"):
             call(bad)
     assert np.array_equal(features.transform(matrix[100:200]), whole.transform(matrix[100:200]))
+    features.close()
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_offline_rows_without_room_in_the_log_leave_a_graph_that_goes_on(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, is_table: bool
+) -> None:
+    """Parts before the one that failed waited for their features: other calls were refused, and the
+    next iteration returned the features of those rows."""
+    monkeypatch.setattr(_engine, "_ROWS_MAX", 100)
+    logged: list[int] = []
+
+    def full(*arguments: Any) -> Any:
+        logged.append(1)
+        if len(logged) == 3:
+            raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
+        return _objects.log(*arguments)
+
+    monkeypatch.setattr(_engine, "log", full)
+    matrix = stream(600)
+    if is_table:
+        # Without ids: these are the numbers of the rows.
+        matrix[:, 0] = np.arange(len(matrix))
+
+    def rows(begin: int, end: int) -> Any:
+        part = matrix[begin:end]
+        names = ["source", "target", "timestamp", "amount"]
+        columns = [*part[:, 1:4].astype(np.int64).T, part[:, 4]]
+        return pa.table(dict(zip(names, columns, strict=True))) if is_table else part
+
+    def counts(found: Any) -> Any:
+        return np.asarray(found)[:, -20:] if not is_table else found.to_pandas().to_numpy()[:, -20:]
+
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    features.partial_fit(rows(0, 50))
+    logged.clear()
+    with pytest.raises(farrow.OutOfMemory):
+        features.offline(rows(50, 400))
+    assert features.stats()["rows"] == 250
+    whole.partial_fit(rows(0, 250))
+    assert np.array_equal(
+        counts(features.transform(rows(250, 300))), counts(whole.transform(rows(250, 300)))
+    )
+    found = [counts(part) for part in features.offline(rows(300, 600), batch=50)]
+    want = [counts(whole.transform(rows(start, start + 50))) for start in range(300, 600, 50)]
+    assert len(found) == 6
+    assert all(np.allclose(one, other) for one, other in zip(found, want, strict=True))
     features.close()

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import farrow
+import farrow.dataset
 import farrow.duckdb
 from conftest import Cluster, Node, wait_until
 from sql_cases import FABRICS, Workers, nameless
@@ -162,6 +164,108 @@ def test_tables_are_found_without_their_rows(make_cluster: Callable[..., Cluster
     # All of it is fetched where it is asked for.
     assert farrow.sql("select sum(n) as s from trades", a)["s"].to_pylist() == [n.sum()]
     assert fetched(cluster) - before >= n.nbytes
+
+
+def flight_rows(client: farrow.Client, query: str) -> list[tuple[object, ...]]:
+    """The rows of a query of ``farrow flight``."""
+    engine = _engine.Engine(TableSource(lambda: client), memory=256 << 20, threads=1)
+    try:
+        with engine.connection() as connection:
+            statement = engine.parse(connection, query)
+            engine.attach(connection, statement, is_snapshot=True)
+            return engine.relation(connection, statement, None).fetchall()
+    finally:
+        engine.close()
+
+
+def duckdb_rows(client: farrow.Client, query: str) -> list[tuple[object, ...]]:
+    """The rows of a query over ``farrow.duckdb``."""
+    with duckdb.connect() as connection:
+        farrow.duckdb.attach(connection, client=client)
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("rows_of", [flight_rows, duckdb_rows])
+@pytest.mark.parametrize("kind", ["table", "batch"])
+def test_queries_fetch_the_columns_of_a_put_table_that_they_read(
+    make_cluster: Callable[..., Cluster],
+    rows_of: Callable[[farrow.Client, str], list[tuple[object, ...]]],
+    kind: str,
+) -> None:
+    """They fetched the object whole."""
+    cluster = make_cluster(2, *FABRICS["net"], "--metrics")
+    a, b = cluster.clients()
+    n = np.arange(CHUNKS * ROWS)
+    rows = pa.table({"n": n, "half": n / 2, "word": [f"word {one:020}" for one in n]})
+    b.put(rows if kind == "table" else rows.combine_chunks().to_batches()[0], "trades")
+    for query, columns in (
+        ("select sum(n) from trades", 1),
+        # DuckDB reads the first column.
+        ("select count(*) from trades", 1),
+        ("select max(half) from trades where n < 1000", 2),
+        ("select count(*), min(n) from trades where half >= 99999.5", 2),
+    ):
+        before = fetched(cluster)
+        # Equal to those at the node that has the rows.
+        assert rows_of(a, query) == rows_of(b, query)
+        came = fetched(cluster) - before
+        # Columns that an earlier query fetched may be there still.
+        assert came <= columns * n.nbytes + 20_000, query
+        if "sum(n)" in query:
+            assert came >= n.nbytes
+    query = "select * from trades where n % 50000 = 7 order by n"
+    assert rows_of(a, query) == rows_of(b, query)
+
+
+def test_a_dataset_of_a_put_table_fetches_what_is_read(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(2, *FABRICS["net"], "--metrics")
+    a, b = cluster.clients()
+    n = np.arange(CHUNKS * ROWS)
+    rows = pa.table({"n": n, "word": [f"word {one:020}" for one in n]})
+    b.put(rows, "trades")
+    before = fetched(cluster)
+    opened = farrow.dataset.dataset("trades", a)
+    assert opened.schema == rows.schema
+    assert opened.count_rows() == len(n)
+    assert fetched(cluster) - before < 10_000
+    assert opened.head(5).equals(rows.slice(0, 5))
+    assert opened.head(5, columns=["word"])["word"].to_pylist() == rows["word"][:5].to_pylist()
+    assert opened.head(0).num_rows == 0
+    assert fetched(cluster) - before < 200_000
+    few = opened.to_table(columns=["n"], filter=pc.field("n") < 3)
+    assert few.to_pydict() == {"n": [0, 1, 2]}
+    assert fetched(cluster) - before < 200_000 + n.nbytes
+    [fragment] = opened.get_fragments()
+    assert fragment.head(2, columns=["n"]).to_pydict() == {"n": [0, 1]}
+    assert opened.to_table().equals(rows)
+    assert opened.head(len(n) + 1).equals(rows)
+    with pytest.raises(farrow.InvalidArgument, match="version 1 of an object"):
+        farrow.dataset.dataset("trades", a, version=1)
+
+
+def test_a_put_table_moves_or_is_replaced_while_it_is_read(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """A moved object has another id; one that replaces it has other rows."""
+    cluster = make_cluster(3, *FABRICS["net"])
+    a, b, c = cluster.clients()
+    rows = pa.table({"n": [1, 2, 3], "word": ["x", "y", "z"]})
+    b.put(rows, "trades")
+    opened = farrow.dataset.dataset("trades", a)
+    b._drain(True)
+    wait_until(lambda: not b._drain()["untold"], "all members to know of the drain")
+    b._move_object(b.list("trades")["id"][0].as_py(), "c", 30.0)
+    assert opened.to_table().equals(rows)
+    c.put(pa.table({"n": [4], "word": ["w"]}), "trades", replace=True)
+    with pytest.raises(farrow.NotFound, match="'trades' was deleted or replaced"):
+        opened.to_table(columns=["word"])
+    with duckdb.connect() as connection:
+        farrow.duckdb.attach(connection, client=a)
+        assert connection.execute("select n from trades").fetchall() == [(4,)]
+        c.put(pa.table({"n": [5], "word": ["v"]}), "trades", replace=True)
+        assert connection.execute("select n from trades").fetchall() == [(5,)]
 
 
 def test_a_table_that_cannot_be_read_hides_no_other(

@@ -234,7 +234,12 @@ def _parser() -> argparse.ArgumentParser:
         "(besides /dev/shm, $FARROW_MEMORY_DIR and your folder of sockets)",
     )
 
-    doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
+    doctor = commands.add_parser(
+        "doctor", help="what this machine offers, what to mend, and how far a drain is"
+    )
+    doctor.add_argument(
+        "--socket", metavar="PATH", help="socket of the node (else $FARROW_SOCKET, else yours)"
+    )
     doctor.add_argument("--json", action="store_true")
     return parser
 

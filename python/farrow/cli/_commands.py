@@ -124,7 +124,7 @@ def _clean(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from farrow.cli._doctor import run
 
-    return run(as_json=options.json)
+    return run(options)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -1,7 +1,8 @@
 """``farrow doctor``: capabilities of this machine, and commands that fix deficiencies.
 
 The extension (``farrow._native.survey()``) surveys the machine like the daemon does.  This module
-gives the advice: one ``Finding`` for each deficiency, with its consequence.
+gives the advice: one ``Finding`` for each deficiency, with its consequence.  If a node answers and
+is being drained, the state of the drain is the first line.
 """
 
 from __future__ import annotations
@@ -9,13 +10,22 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import farrow
 from farrow import _native
-from farrow.cli._output import console, grid, human_bytes, human_ns, print_json
+from farrow.cli import _client
+from farrow.cli._doctor_drain import DrainStatus, drain_status
+from farrow.cli._finding import Finding
+from farrow.cli._output import CommandError, console, grid, human_bytes, human_ns, print_json
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["Finding", "findings", "run"]
 
+# A node that takes longer to answer is surveyed without its drain.
+_ANSWER_SECONDS = 5.0
 # One descriptor for each client and region, and a reserve.
 _FILES_WANTED = 4096
 # One mapping for each writable extent in use, and for each library of the process.
@@ -26,29 +36,43 @@ _SHM_SHARE_WANTED = 0.25
 _BYTE_WORDS = ("bytes", "size", "free", "memory", "memlock", "address_space", "total", "available")
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A deficiency, its consequence, and its fix."""
-
-    level: str  # "error": a node cannot work; "advice": it works, but slower or smaller
-    what: str
-    consequence: str
-    command: str
-
-
-def run(*, as_json: bool) -> int:
+def run(options: argparse.Namespace) -> int:
     """Print the survey and the findings; 1 if a node could not work here, else 0."""
     survey = _native.survey()
     if isinstance(survey.get("tmpfs"), list):
         survey["tmpfs"] = _tmpfs(survey)
-    found = [*findings(survey), *_leftover_findings()]
+    drain = _drain_of(options)
+    obstacles = [] if drain is None else drain.obstacles
+    found = [*findings(survey), *_leftover_findings(), *obstacles]
     profile = _native.lab_profile()
-    if as_json:
+    if options.json:
         rows = [dataclasses.asdict(one) for one in found]
-        print_json({"survey": survey, "profile": profile, "findings": rows})
+        document = {"survey": survey, "profile": profile, "findings": rows}
+        if drain is not None:
+            facts = dataclasses.asdict(drain)
+            # They are among the findings.
+            del facts["obstacles"]
+            document["drain"] = facts
+        print_json(document)
     else:
-        _print(survey, profile, found)
+        if drain is not None and (verdict := drain.verdict()):
+            console().print(verdict, style="bold", markup=False, soft_wrap=True)
+            _print_findings(obstacles)
+        _print(survey, profile, [one for one in found if one.level != "drain"])
     return int(any(one.level == "error" for one in found))
+
+
+def _drain_of(options: argparse.Namespace) -> DrainStatus | None:
+    """The drain of the running node; None if no node answers."""
+    options.timeout, options.namespace = _ANSWER_SECONDS, ""
+    try:
+        with _client.connect(options) as client:
+            return drain_status(client)
+    except (farrow.FarrowError, CommandError):
+        if options.socket is not None:
+            raise
+        # The machine is surveyed without a node too.
+        return None
 
 
 def findings(survey: dict[str, Any]) -> list[Finding]:
@@ -221,11 +245,7 @@ def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]
     """The verdict and the findings, then single values and groups, one line each, then lists."""
     out = console()
     out.print(_verdict(found), style="bold", markup=False)
-    for one in found:
-        mark = "[bold red]error[/]" if one.level == "error" else "[yellow]advice[/]"
-        out.print(mark, end=" ")
-        out.print(f"{one.what}: {one.consequence}.", markup=False)
-        out.print(f"       {one.command}\n", style="bold", markup=False)
+    _print_findings(found)
     rows = []
     for key, value in survey.items():
         if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()):
@@ -243,6 +263,15 @@ def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]
     devices = _devices()
     if devices:
         out.print(grid(("devices a node can lend (--device PATH)",), [(one,) for one in devices]))
+
+
+def _print_findings(found: list[Finding]) -> None:
+    out = console()
+    for one in found:
+        mark = "[bold red]error[/]" if one.level == "error" else f"[yellow]{one.level}[/]"
+        out.print(mark, end=" ")
+        out.print(f"{one.what}: {one.consequence}.", markup=False)
+        out.print(f"       {one.command}\n", style="bold", markup=False)
 
 
 def _verdict(found: list[Finding]) -> str:

@@ -104,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
     drain = Drain(connect_in, targets=options.to, deadline=deadline, on_progress=line.show)
     try:
         remaining = drain.run()
+    except farrow.Disconnected as error:
+        raise CommandError(_of_ended(own, line.last, error)) from error
     finally:
         line.end()
     moved = (line.last.moved, line.last.moved_bytes)
@@ -114,11 +116,22 @@ def run(options: argparse.Namespace) -> int:
     return 0 if _is_empty(remaining, drop_unnamed=options.drop_unnamed) else 1
 
 
+def _of_ended(node: str, last: Progress, error: Exception) -> str:
+    """What an operator does if the node ended before its drain."""
+    name = visible(node)
+    return (
+        f"node {name} ended before its drain ({error}). {last.moved:,} objects,"
+        f" {human_bytes(last.moved_bytes)} are at other nodes; the rest is in its memory: do not"
+        f" remove that. Start the node again with its options: it still drains. Then give the"
+        f" command again. If it cannot start: farrow nodes forget {name}, and the rest is lost"
+    )
+
+
 def _is_empty(left: Remaining, *, drop_unnamed: bool) -> bool:
     """Whether the node can end, and nothing that can be found is lost."""
     unnamed = left.unnamed and not drop_unnamed
     named = left.stuck or left.tables or left.writing or left.undone
-    return not (named or left.retiring or left.untold or unnamed)
+    return not (named or left.retiring or left.untold or left.cancelled or unnamed)
 
 
 class _Line:
@@ -162,7 +175,9 @@ def _print(node: str, moved: tuple[int, int], left: Remaining) -> None:
         out.print(text, markup=False, soft_wrap=True)
 
     say(f"{moved[0]:,} objects, {human_bytes(moved[1])} moved away from node {visible(node)}")
-    for member, why in left.untold:
+    if left.cancelled:
+        say("the drain was cancelled by another command: the node takes new objects")
+    for member, why in left.untold if not left.cancelled else []:
         say(f"node {visible(member)} does not know of the drain, so nothing moves: {visible(why)}")
     if left.stuck:
         say(f"{len(left.stuck):,} objects, {human_bytes(left.stuck_bytes)} have not moved:")

@@ -30,7 +30,8 @@ from farrow.cli._read import read_table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from io import FileIO
 
 __all__ = ["object_name", "put"]
 
@@ -188,19 +189,6 @@ def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> A
     return client.put(table, name)
 
 
-def _create(client: Any, size: int, name: str, *, replace: bool) -> Any:
-    """Allocate an object. Where there is no room for both, the old object goes first."""
-    try:
-        return client.create(size, name, replace=replace)
-    except farrow.OutOfMemory:
-        # An object of another node gives no room here.
-        if not replace or _is_elsewhere(client, name):
-            raise
-    check_room(client, size, besides=_bytes_of(client, name))
-    _delete_if_there(client, name)
-    return client.create(size, name)
-
-
 def _outside(table: pa.Table) -> pa.Table:
     """The same table in private memory."""
     sink = pa.BufferOutputStream()
@@ -246,21 +234,26 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
         size = os.fstat(file.fileno()).st_size
         check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
         report = stack.enter_context(progress_bar(path.name, quiet=options.quiet))
-        writer = stack.enter_context(_create(client, size, name, replace=options.replace))
-        view = memoryview(writer.buffer).cast("B")
-        done = 0
-        while done < size:
-            got = file.readinto(view[done : done + _PIECE_BYTES])
-            if not got:
-                raise CommandError(f"{path.name} shrank to {done} of {size} bytes while read")
-            done += got
-            report(done, size)
-        if file.read(1):
-            raise CommandError(f"{path.name} grew beyond {size} bytes while read")
-        view.release()
-        if options.replace and _is_elsewhere(client, name):
-            # Only now that the file is read: until here it could fail.
+        try:
+            writer = client.create(size, name, replace=options.replace)
+        except farrow.OutOfMemory:
+            # An object of another node gives no room here.
+            if not options.replace or _is_elsewhere(client, name):
+                raise
+            check_room(client, size, besides=_bytes_of(client, name))
+            # The old object has to go first. Until the file is read, it could be the only one.
+            data = memoryview(bytearray(size))
+            _read_all(file, data, path.name, report)
             _delete_if_there(client, name)
+            writer = stack.enter_context(client.create(size, name))
+            memoryview(writer.buffer).cast("B")[:] = data
+        else:
+            stack.enter_context(writer)
+            with memoryview(writer.buffer).cast("B") as view:
+                _read_all(file, view, path.name, report)
+            if options.replace and _is_elsewhere(client, name):
+                # Only now that the file is read: until here it could fail.
+                _delete_if_there(client, name)
         ref = writer.seal()
     seconds = time.perf_counter() - began
     if options.json:
@@ -270,3 +263,22 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
             f"{visible(name)}  {human_bytes(size)}, loaded in {human_seconds(seconds)}",
             markup=False,
         )
+
+
+def _read_all(
+    file: FileIO, view: memoryview, name: str, report: Callable[[int, int], None]
+) -> None:
+    """Read a whole file into memory of its size.
+
+    Raises:
+        CommandError: the file has another size now.
+    """
+    done, size = 0, len(view)
+    while done < size:
+        got = file.readinto(view[done : done + _PIECE_BYTES])
+        if not got:
+            raise CommandError(f"{name} shrank to {done} of {size} bytes while read")
+        done += got
+        report(done, size)
+    if file.read(1):
+        raise CommandError(f"{name} grew beyond {size} bytes while read")

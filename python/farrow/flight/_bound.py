@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import duckdb
 
-__all__ = ["bound_rows", "typical"]
+__all__ = ["EXPLAIN", "TypedNull", "bound_rows", "typical", "with_typed_nulls"]
 
 Row = dict[str, Any]
+
+# What is before the query of an EXPLAIN statement.
+EXPLAIN = re.compile(r"^\s*explain\s+(analyze\s+|\([^()]*\)\s*)?", re.IGNORECASE)
+
+
+class TypedNull(NamedTuple):
+    """A null of a column that has a type. A null value of DuckDB has none."""
+
+    #: As DuckDB writes it.
+    kind: str
+
 
 _INTEGERS = {f"{sign}{size}int" for sign in ("", "u") for size in ("tiny", "small", "big")} | {
     "integer",
@@ -67,7 +80,7 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
                     f"parameter {name!r}, row {number}: DuckDB cannot keep this {kind}"
                 )
         typed = [
-            None if value is None else duckdb.Value(value, kind)
+            _null(kind) if value is None else duckdb.Value(value, kind)
             for value, kind in zip(values[::2], kinds, strict=True)
         ]
         return dict(zip(keys, typed, strict=True))
@@ -98,13 +111,64 @@ def _items(column: str, kind: Any) -> tuple[str, str]:
     return text, f"{text}::{kind} IS NOT DISTINCT FROM {column}"
 
 
+def _null(kind: Any) -> TypedNull | None:
+    return None if kind.id == "sqlnull" else TypedNull(str(kind))
+
+
+def with_typed_nulls(
+    connection: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
+) -> str:
+    """A query in which each parameter that is a typed null is cast to its type.
+
+    Args:
+        connection: a connection.
+        sql: the query.
+        values: the values of its parameters, by their names.
+
+    Returns:
+        The query with casts; as it is if no value is a typed null, or if DuckDB does not say where
+        the parameters are.
+    """
+    kinds = {name: value.kind for name, value in values.items() if isinstance(value, TypedNull)}
+    if not kinds:
+        return sql
+    query = EXPLAIN.sub("", sql, count=1)
+    before = sql[: len(sql) - len(query)]
+    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    try:
+        pending: list[Any] = [json.loads(text)]
+    except RecursionError:
+        return sql
+    places = set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if node.get("class") == "PARAMETER" and node.get("identifier") in kinds:
+                begin, size = node.get("query_location"), node.get("query_location_length")
+                if not isinstance(begin, int) or not isinstance(size, int):
+                    return sql
+                places.add((begin, begin + size, node["identifier"]))
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    # Places are numbers of bytes.
+    encoded = query.encode()
+    for begin, end, name in sorted(places, reverse=True):
+        parameter = encoded[begin:end]
+        if parameter[:1] not in (b"?", b"$"):
+            return sql
+        cast = b"(CAST(%b AS %b))" % (parameter, kinds[name].encode())
+        encoded = encoded[:begin] + cast + encoded[end:]
+    return before + encoded.decode()
+
+
 def typical(rows: Sequence[Row | None]) -> Row | None:
-    """A row of which no value is null that is not in all rows: a null has no type."""
+    """A row of which no value is null that is not in all rows: a null may have no type."""
     if not rows or rows[0] is None:
         return None
     found = dict(rows[0])
     for row in rows[1:]:
         for name, value in (row or {}).items():
-            if found[name] is None:
+            if found[name] is None or isinstance(found[name], TypedNull):
                 found[name] = value
     return found

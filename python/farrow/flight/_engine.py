@@ -20,7 +20,7 @@ from farrow._attached import NewestRows, folded, table_names
 from farrow._duckdb_source import register
 from farrow.dataset import dataset
 from farrow.exceptions import Disconnected, FarrowError, InvalidArgument
-from farrow.flight._bound import bound_rows
+from farrow.flight._bound import EXPLAIN, TypedNull, bound_rows, with_typed_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,6 @@ _READING = {"SELECT", "EXPLAIN"}
 _OF_CATALOG = re.compile(
     r"\b(information_schema|pg_catalog|duckdb_\w+|pragma_\w+|show|query_table)\b", re.IGNORECASE
 )
-_EXPLAIN = re.compile(r"^\s*explain\s+(analyze\s+|\([^()]*\)\s*)?", re.IGNORECASE)
 # In this order: the last one makes the others final.
 _SETTINGS = (
     "SET python_enable_replacements = false",
@@ -152,8 +151,8 @@ class Statement:
         """Whether its parameters are numbers."""
         return all(name.isdecimal() for name in self.parameters)
 
-    def values(self, row: dict[str, Any] | None) -> list[Any] | dict[str, Any] | None:
-        """Its parameters as DuckDB takes them.
+    def by_name(self, row: dict[str, Any] | None) -> dict[str, Any]:
+        """The value of each parameter.
 
         Args:
             row: the bound values by the names of their columns, in order; None: all null.
@@ -162,18 +161,25 @@ class Statement:
             ArrowInvalid: there are fewer or more values than parameters.
         """
         if not self.parameters:
-            return None
+            return {}
         row = dict.fromkeys(self.parameters) if row is None else row
         if len(row) != len(self.parameters):
             raise pa.ArrowInvalid(
                 f"the query has {len(self.parameters)} parameters, {len(row)} are bound"
             )
-        if self.has_positions:
-            return list(row.values())
-        if set(row) != set(self.parameters):
-            # A driver that knows positions only.
-            return dict(zip(self.parameters, row.values(), strict=True))
-        return row
+        if not self.has_positions and set(row) == set(self.parameters):
+            return row
+        # By position, also of a driver that knows only these.
+        return dict(zip(self.parameters, row.values(), strict=True))
+
+    def values(self, named: dict[str, Any]) -> list[Any] | dict[str, Any] | None:
+        """The values of its parameters as DuckDB takes them."""
+        if not named:
+            return None
+        plain = {
+            name: None if isinstance(value, TypedNull) else value for name, value in named.items()
+        }
+        return list(plain.values()) if self.has_positions else plain
 
 
 class Engine:
@@ -295,7 +301,19 @@ class Engine:
 
     def relation(self, connection: Any, statement: Statement, row: dict[str, Any] | None) -> Any:
         """A statement with its parameters, which reads nothing yet."""
-        return connection.sql(statement.sql, params=statement.values(row))
+        import duckdb
+
+        named = statement.by_name(row)
+        values = statement.values(named)
+        typed = with_typed_nulls(connection, statement.sql, named)
+        if typed != statement.sql:
+            with contextlib.suppress(
+                duckdb.BinderException, duckdb.ConversionException, duckdb.ParserException
+            ):
+                self.parse(connection, typed)
+                return connection.sql(typed, params=values)
+        # Also where a null of that type cannot be, as that of a driver without types.
+        return connection.sql(statement.sql, params=values)
 
     def schema(self, relation: Any) -> pa.Schema:
         """The columns of the result; no row is read."""
@@ -321,7 +339,7 @@ def _named_tables(connection: Any, sql: str) -> tuple[set[str] | None, set[str]]
 
     DuckDB's own list of names lacks those of queries with parameters, and of some joins.
     """
-    query = _EXPLAIN.sub("", sql, count=1)
+    query = EXPLAIN.sub("", sql, count=1)
     [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     try:
         tree = json.loads(text)

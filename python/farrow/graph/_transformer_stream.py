@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,8 @@ class TransformerStream(Form):
             self.engine.learn(matrix)
             return len(matrix)
         columns = self._columns(table[0])
-        self.engine.learn_columns(columns.ends, columns.measured)
+        with self._numbered():
+            self.engine.learn_columns(columns.ends, columns.measured)
         self._count(table[0])
         return len(table[0])
 
@@ -182,7 +184,8 @@ class TransformerStream(Form):
 
         else:
             columns = self._columns(table[0])
-            self.engine.learn_ahead(columns.ends, columns.measured)
+            with self._numbered():
+                self.engine.learn_ahead(columns.ends, columns.measured)
             self.ahead = len(table[0])
             self._count(table[0])
 
@@ -228,6 +231,17 @@ class TransformerStream(Form):
             # Names of accounts that have left may be forgotten from here on.
             self._count(table[0])
         return result, evidence
+
+    @contextlib.contextmanager
+    def _numbered(self) -> Iterator[None]:
+        """Count the rows of a call that fails after the graph of a cluster has some of them: later
+        rows without ids are numbered from there on."""
+        try:
+            yield
+        except BaseException:
+            if self.cluster is not None:
+                self.rows = max(self.rows, self.engine.rows)  # type: ignore[union-attr]
+            raise
 
     def _count(self, table: pa.Table) -> None:
         self.rows += table.num_rows

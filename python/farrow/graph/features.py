@@ -320,7 +320,11 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             ValueError: the mode is "batch", in which a row's features depend on its call; an
-                earlier iteration has not ended; or as ``transform``.  No row was added then.
+                earlier iteration has not ended; or as ``transform``.  No row was added then, or,
+                in a cluster, as below.
+            OutOfMemory: with ``cluster``, the log has no room.  Rows are added in parts of 65,536:
+                those of earlier parts stay in the graph, without features.
+                ``stats()["rows"]`` counts them, so a repetition begins with the next row.
 
         Examples:
             >>> from farrow.graph import GraphFeatures

@@ -2,6 +2,7 @@
 //!
 //! `python/farrow/graph` checks types and names; this module does the checks of every row.
 
+mod lock;
 mod segments;
 
 pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
@@ -14,7 +15,8 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArra
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use lock::{EngineGuard, EngineLock};
 
 /// The largest number up to which float64 represents every integer exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -22,7 +24,7 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 #[doc = doc!("GraphEngine")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphEngine {
-    engine: Mutex<GraphFeatures>,
+    engine: EngineLock,
     /// Number of columns that a row gets.
     width: usize,
     /// Columns of a matrix with statistics, except the timestamps.
@@ -154,19 +156,22 @@ impl GraphEngine {
         PyArray1::from_vec(py, cells).reshape([view.nrows(), view.ncols() + width])
     }
 
-    /// The engine, for calls without the GIL.
-    fn lock(&self) -> MutexGuard<'_, GraphFeatures> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs a call of the engine without the GIL.
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut GraphFeatures) -> R + Send,
+    ) -> PyResult<R> {
+        py.detach(|| self.engine.lock().map(|mut engine| call(&mut engine)))
     }
 
     /// The engine, for short calls. A call of another thread may last: other threads run meanwhile.
-    fn acquire(&self, py: Python<'_>) -> MutexGuard<'_, GraphFeatures> {
+    fn acquire(&self, py: Python<'_>) -> PyResult<EngineGuard<'_>> {
         loop {
-            match self.engine.try_lock() {
-                Ok(engine) => return engine,
-                Err(TryLockError::Poisoned(engine)) => return engine.into_inner(),
-                Err(TryLockError::WouldBlock) => py.detach(|| drop(self.lock())),
+            if let Some(engine) = self.engine.try_lock() {
+                return Ok(engine);
             }
+            py.detach(|| self.engine.lock().map(drop))?;
         }
     }
 }
@@ -226,7 +231,7 @@ impl GraphEngine {
         let columns_min = measured.iter().map(|&column| column + 1).max().unwrap_or(0).max(4);
         let engine = GraphFeatures::new(settings).map_err(raise)?;
         let width = engine.settings().width();
-        Ok(GraphEngine { engine: Mutex::new(engine), width, measured, columns_min })
+        Ok(GraphEngine { engine: EngineLock::new(engine), width, measured, columns_min })
     }
 
     #[doc = doc!("GraphEngine.width")]
@@ -237,13 +242,13 @@ impl GraphEngine {
     #[doc = doc!("GraphEngine.start")]
     fn start(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
         let rows = Rows::new(&matrix, self)?;
-        py.detach(|| rows.with(|edges| self.lock().start(edges))).map_err(raise)
+        self.run(py, |engine| rows.with(|edges| engine.start(edges)))?.map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.learn")]
     fn learn(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
         let rows = Rows::new(&matrix, self)?;
-        py.detach(|| rows.with(|edges| self.lock().learn(edges))).map_err(raise)
+        self.run(py, |engine| rows.with(|edges| engine.learn(edges)))?.map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.transform")]
@@ -267,8 +272,10 @@ impl GraphEngine {
                 *cell = *value;
             }
         }
-        let run = || rows.with(|edges| self.lock().transform_into(edges, &mut cells, stride, own));
-        py.detach(run).map_err(raise)?;
+        let run = |engine: &mut GraphFeatures| {
+            rows.with(|edges| engine.transform_into(edges, &mut cells, stride, own))
+        };
+        self.run(py, run)?.map_err(raise)?;
         let array = PyArray1::from_vec(py, cells);
         array.reshape([count, stride])
     }
@@ -281,8 +288,8 @@ impl GraphEngine {
         most: usize,
     ) -> PyResult<(Matrix<'py>, Named)> {
         let rows = Rows::new(&matrix, self)?;
-        let run = || rows.with(|edges| self.lock().patterns(edges, most));
-        let (features, evidence) = py.detach(run).map_err(raise)?;
+        let run = |engine: &mut GraphFeatures| rows.with(|edges| engine.patterns(edges, most));
+        let (features, evidence) = self.run(py, run)?.map_err(raise)?;
         Ok((self.joined(py, &matrix, &features)?, named(evidence)))
     }
 
@@ -294,8 +301,8 @@ impl GraphEngine {
         most: Option<usize>,
     ) -> PyResult<(Matrix<'py>, Named)> {
         let rows = Rows::new(&matrix, self)?;
-        let run = || rows.with(|edges| self.lock().preview(edges, most));
-        let (features, evidence) = py.detach(run).map_err(raise)?;
+        let run = |engine: &mut GraphFeatures| rows.with(|edges| engine.preview(edges, most));
+        let (features, evidence) = self.run(py, run)?.map_err(raise)?;
         Ok((self.joined(py, &matrix, &features)?, named(evidence)))
     }
 
@@ -310,7 +317,7 @@ impl GraphEngine {
         let width = self.width();
         let count = ends[0].as_slice()?.len();
         let (cells, evidence) = with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().preview(edges, most)).map_err(raise)
+            self.run(py, |engine| engine.preview(edges, most))?.map_err(raise)
         })?;
         let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
         Ok((features, named(evidence)))
@@ -326,7 +333,7 @@ impl GraphEngine {
         let width = self.width();
         let count = ends[0].as_slice()?.len();
         let cells = with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().transform(edges)).map_err(raise)
+            self.run(py, |engine| engine.transform(edges))?.map_err(raise)
         })?;
         PyArray1::from_vec(py, cells).reshape([count, width])
     }
@@ -339,7 +346,7 @@ impl GraphEngine {
         measured: Vec<PyReadonlyArray1<'_, f64>>,
     ) -> PyResult<()> {
         with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().learn(edges)).map_err(raise)
+            self.run(py, |engine| engine.learn(edges))?.map_err(raise)
         })
     }
 
@@ -351,26 +358,25 @@ impl GraphEngine {
         measured: Vec<PyReadonlyArray1<'_, f64>>,
     ) -> PyResult<()> {
         with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().learn_pending(edges)).map_err(raise)
+            self.run(py, |engine| engine.learn_pending(edges))?.map_err(raise)
         })
     }
 
     #[doc = doc!("GraphEngine.transform_ahead")]
     fn transform_ahead<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Matrix<'py>> {
-        let (cells, count, width) = py
-            .detach(|| {
-                let mut engine = self.lock();
+        let (cells, count, width) = self
+            .run(py, |engine| {
                 let count = rows.min(engine.pending());
                 let width = engine.settings().width();
                 engine.transform_pending(rows).map(|cells| (cells, count, width))
-            })
+            })?
             .map_err(raise)?;
         PyArray1::from_vec(py, cells).reshape([count, width])
     }
 
     #[doc = doc!("GraphEngine.drop_ahead")]
-    fn drop_ahead(&self, py: Python<'_>) {
-        py.detach(|| self.lock().drop_pending());
+    fn drop_ahead(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, GraphFeatures::drop_pending)
     }
 
     #[doc = doc!("GraphEngine.patterns_columns")]
@@ -384,7 +390,7 @@ impl GraphEngine {
         let width = self.width();
         let count = ends[0].as_slice()?.len();
         let (cells, evidence) = with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().patterns(edges, most)).map_err(raise)
+            self.run(py, |engine| engine.patterns(edges, most))?.map_err(raise)
         })?;
         let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
         Ok((features, named(evidence)))
@@ -396,13 +402,13 @@ impl GraphEngine {
         py: Python<'py>,
         accounts: PyReadonlyArray1<'py, i64>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        Ok(PyArray1::from_vec(py, self.acquire(py).knows(accounts.as_slice()?)))
+        Ok(PyArray1::from_vec(py, self.acquire(py)?.knows(accounts.as_slice()?)))
     }
 
     #[doc = doc!("GraphEngine.state")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let GraphState { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
-            self.acquire(py).state();
+            self.acquire(py)?.state();
         let all = PyDict::new(py);
         all.set_item("ids", ids.map(|ids| PyArray1::from_vec(py, ids)))?;
         all.set_item("sources", PyArray1::from_vec(py, sources))?;
@@ -442,14 +448,14 @@ impl GraphEngine {
             order: whole("order")?,
             rows: get("rows")?.extract()?,
         };
-        let mut engine = self.acquire(py);
+        let mut engine = self.acquire(py)?;
         *engine = GraphFeatures::restore(engine.settings().clone(), &state).map_err(raise)?;
         Ok(())
     }
 
     #[doc = doc!("GraphEngine.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.acquire(py).stats();
+        let stats = self.acquire(py)?.stats();
         let all = PyDict::new(py);
         all.set_item("edges", stats.edges)?;
         all.set_item("accounts", stats.accounts)?;

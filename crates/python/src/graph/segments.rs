@@ -5,8 +5,8 @@ use super::{GraphEngine, Rows, raise, with_columns};
 use crate::incoming::pinned_buffer;
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use farrow_graph::{
-    FrozenSpan, LateEdges, ListKind, Segment, SegmentBuffers, SegmentBuffersMut, SegmentInfo,
-    SegmentPlan, SegmentSizes, WorkShare,
+    FrozenSpan, GraphFeatures, LateEdges, ListKind, Segment, SegmentBuffers, SegmentBuffersMut,
+    SegmentInfo, SegmentPlan, SegmentSizes, WorkShare,
 };
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -187,14 +187,15 @@ impl GraphSegment {
 #[pymethods]
 impl GraphEngine {
     #[doc = doc!("GraphEngine.freeze")]
-    fn freeze(&self, py: Python<'_>) -> Option<GraphFrozen> {
-        py.detach(|| self.lock().freeze()).map(|frozen| GraphFrozen(Mutex::new(Some(frozen))))
+    fn freeze(&self, py: Python<'_>) -> PyResult<Option<GraphFrozen>> {
+        let frozen = self.run(py, |engine| engine.freeze())?;
+        Ok(frozen.map(|frozen| GraphFrozen(Mutex::new(Some(frozen)))))
     }
 
     #[doc = doc!("GraphEngine.attach")]
     fn attach(&self, py: Python<'_>, segment: &GraphSegment) -> PyResult<()> {
         let segment = Arc::clone(&segment.0);
-        py.detach(|| self.lock().attach(segment)).map_err(raise)
+        self.run(py, |engine| engine.attach(segment))?.map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.adopt")]
@@ -227,7 +228,7 @@ impl GraphEngine {
         };
         let segments: Vec<_> = segments.iter().map(|one| Arc::clone(&one.0)).collect();
         let accounts = accounts.as_slice()?;
-        py.detach(|| self.lock().adopt(accounts, segments, &late, next)).map_err(raise)
+        self.run(py, |engine| engine.adopt(accounts, segments, &late, next))?.map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.split")]
@@ -243,8 +244,8 @@ impl GraphEngine {
 
     #[doc = doc!("GraphEngine.accounts")]
     #[pyo3(signature = (from, /))]
-    fn accounts<'py>(&self, py: Python<'py>, from: usize) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_vec(py, self.acquire(py).accounts(from))
+    fn accounts<'py>(&self, py: Python<'py>, from: usize) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        Ok(PyArray1::from_vec(py, self.acquire(py)?.accounts(from)))
     }
 
     #[doc = doc!("GraphEngine.edges_of")]
@@ -259,7 +260,7 @@ impl GraphEngine {
     ) -> PyResult<[Bound<'py, PyArray1<i64>>; 2]> {
         let list = ListKind::ALL.get(list).copied();
         let list = list.ok_or_else(|| PyValueError::new_err("list is 0, 1 or 2"))?;
-        let edges = py.detach(|| self.lock().edges_of(account, list, from, to));
+        let edges = self.run(py, |engine| engine.edges_of(account, list, from, to))?;
         let (others, times): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
         Ok([PyArray1::from_vec(py, others), PyArray1::from_vec(py, times)])
     }
@@ -267,7 +268,7 @@ impl GraphEngine {
     #[doc = doc!("GraphEngine.stragglers")]
     fn stragglers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let LateEdges { numbers, fronts, ids, sources, targets, times, columns } =
-            self.acquire(py).late_edges();
+            self.acquire(py)?.late_edges();
         let all = PyDict::new(py);
         let numbers = numbers.into_iter().map(u64::cast_signed).collect();
         let whole = [
@@ -288,27 +289,27 @@ impl GraphEngine {
 
     #[doc = doc!("GraphEngine.begin")]
     fn begin(&self, py: Python<'_>) -> PyResult<()> {
-        self.acquire(py).begin().map_err(raise)
+        self.acquire(py)?.begin().map_err(raise)
     }
 
     #[doc = doc!("GraphEngine.keep")]
-    fn keep(&self, py: Python<'_>) {
-        py.detach(|| self.lock().keep());
+    fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, GraphFeatures::keep)
     }
 
     #[doc = doc!("GraphEngine.undo")]
-    fn undo(&self, py: Python<'_>) {
-        py.detach(|| self.lock().undo());
+    fn undo(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, GraphFeatures::undo)
     }
 
     #[doc = doc!("GraphEngine.next_number")]
-    fn next_number(&self, py: Python<'_>) -> u64 {
-        self.acquire(py).next_number()
+    fn next_number(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.acquire(py)?.next_number())
     }
 
     #[doc = doc!("GraphEngine.expired")]
     fn expired<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let expired = self.acquire(py).expired();
+        let expired = self.acquire(py)?.expired();
         expired.iter().map(|one| about_dict(py, one)).collect()
     }
 
@@ -325,8 +326,10 @@ impl GraphEngine {
         let rows = ends[0].as_slice()?.len();
         let mut cells = vec![0.0; rows * width];
         with_columns(&ends, &measured, |edges| {
-            let run = || self.lock().transform_share(edges, &mut cells, width, 0, share);
-            py.detach(run).map_err(raise)
+            let run = |engine: &mut GraphFeatures| {
+                engine.transform_share(edges, &mut cells, width, 0, share)
+            };
+            self.run(py, run)?.map_err(raise)
         })?;
         PyArray1::from_vec(py, cells).reshape([rows, width])
     }

@@ -224,7 +224,13 @@ class ClusterEngine:
         for start in range(0, len(ends[0]), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)
             batch = Batch([one[part] for one in ends], [one[part] for one in measured])
-            self._learn_ahead(batch)
+            try:
+                self._learn_ahead(batch)
+            except BaseException:
+                # Segments may have rows of earlier parts already: these stay, without features, so
+                # that other calls go on.
+                self._engine.drop_ahead()
+                raise
 
     def _learn_ahead(self, batch: Batch) -> None:
         self._logged(batch, lambda: self._engine.learn_ahead(batch.ends, batch.measured))

@@ -1,0 +1,102 @@
+"""A put table or record batch in memory that is not mapped: each scan fetches what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from farrow import Client
+
+__all__ = ["FarObject", "far_object"]
+
+# Fabrics by which a client reads the memory of a node in place.
+_MAPPED = ("shm", "device")
+
+
+@dataclass
+class FarObject:
+    """One object, also after it moved to another node.
+
+    Attributes:
+        client: the client that fetches.
+        name: its name.
+        id: its id at its present node.
+        seal: its time of creation and its bytes, which stay as it moves.
+        schema: its columns.
+        num_rows: number of its rows.
+    """
+
+    client: Client
+    name: str
+    id: bytes
+    seal: tuple[Any, int]
+    schema: pa.Schema
+    num_rows: int
+
+    def fetch(self, columns: list[str] | None, rows: slice) -> pa.Table:
+        """These columns of some rows; None: all columns.
+
+        Raises:
+            NotFound: the object was deleted, or another one has its name.
+            NodeLost: its node was lost.
+        """
+        from farrow import NotFound
+
+        try:
+            return _part(self.client, self.id, columns, rows)
+        except NotFound:
+            row = _listed(self.client, self.name)
+            if row is None or row["id"] == self.id or _seal(row) != self.seal:
+                text = f"table {self.name!r} was deleted or replaced while it was read by network"
+                raise NotFound(text) from None
+        self.id = row["id"]
+        return _part(self.client, self.id, columns, rows)
+
+
+def far_object(name: str, client: Client) -> FarObject | None:
+    """The table or record batch of this name, of which no row is fetched.
+
+    Args:
+        name: its name.
+        client: the client that looks for it.
+
+    Returns:
+        None if a ``get`` moves no rows, since its memory is mapped; also if there is no such table,
+        or its node cannot list it: a ``get`` raises the error.
+    """
+    from farrow import FarrowError
+
+    far = {one.name for one in client.nodes() if not one.is_own and one.fabric not in _MAPPED}
+    if not far:
+        return None
+    try:
+        row = _listed(client, name)
+        if row is None or row["node"] not in far or row["kind"] not in ("table", "record batch"):
+            return None
+        schema = client.get(row["id"], rows=slice(0, 0)).schema
+        rows = client.get(row["id"], columns=[]).num_rows
+    except FarrowError:
+        return None
+    return FarObject(client, name, row["id"], _seal(row), schema, rows)
+
+
+def _listed(client: Client, name: str) -> dict[str, Any] | None:
+    """The row of an object of this name in the lists of all nodes."""
+    listed = client.list(name, all_nodes=True)
+    for number, found in enumerate(listed["name"].to_pylist()):
+        if found == name:
+            row: dict[str, Any] = listed.slice(number, 1).to_pylist()[0]
+            return row
+    return None
+
+
+def _seal(row: dict[str, Any]) -> tuple[Any, int]:
+    return row["sealed_at"], row["bytes"]
+
+
+def _part(client: Client, id: bytes, columns: list[str] | None, rows: slice) -> pa.Table:
+    part = client.get(id, columns=columns, rows=rows)
+    return pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
