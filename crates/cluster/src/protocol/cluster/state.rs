@@ -44,7 +44,7 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) watched: BTreeMap<ClientSlot, Watched>,
     /// Ended remote clients whose nodes have not cleaned their caches.
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
-    /// PeerNotifications that other nodes have not received.
+    /// Notifications that other nodes have not received.
     pub(in crate::protocol) notifications: PeerNotifications,
     /// Notifications that other nodes have not received.
     /// Objects that were given names since replies were last sent.
