@@ -190,7 +190,8 @@ impl NodeState {
         for origin in stalled.map(|(origin, _)| *origin).collect::<Vec<_>>() {
             tracing::warn!(%origin, "an import ends: its client is silent, and readers wait");
             self.abort_replica(origin);
-            let text = format!("no next step of the import of object {origin} for {STEP_MS_MAX} ms");
+            let text =
+                format!("no next step of the import of object {origin} for {STEP_MS_MAX} ms");
             self.end_load(origin, Err(WireError::NotMoved(text)), now_ms, out);
         }
     }

@@ -1,8 +1,8 @@
 //! Objects of node b that its clients have brought to node a.
 
 use super::*;
-use crate::protocol::replicas::transfers::STEP_MS_MAX;
 use crate::protocol::moved_in::TakeRequest;
+use crate::protocol::replicas::transfers::STEP_MS_MAX;
 
 /// The client of node b, with its connection to node a.
 const WRITER: u64 = 10;
