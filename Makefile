@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 export PYO3_PYTHON := $(BIN)/python
 export VIRTUAL_ENV := $(VENV)
 export PATH := $(BIN):$(PATH)
-# A line every ten seconds while a command prints none: BEAT LABEL COMMAND.
+# A line every ten seconds: BEAT LABEL COMMAND.
 BEAT := $(CURDIR)/packaging/heartbeat.sh
 # A node that somebody uses here must not be found by the tests.
 unexport FARROW_SOCKET

@@ -131,8 +131,10 @@ def measure_pipe(run: Run, table: pa.Table, rounds: int) -> None:
     for path in PATHS:
         use(path)
         ends[path], there = context.Pipe()
-        processes[path] = context.Process(target=answer, args=(there,))
+        processes[path] = context.Process(target=answer, args=(there,), daemon=True)
         processes[path].start()
+        # So that its end ends a wait for its answer.
+        there.close()
         assert send(path) == wanted
         ends[path].send("release")
         before[path] = memory_of(processes[path].pid or 0).own

@@ -303,6 +303,9 @@ class Drain:
                 self._progress.left -= 1
                 self._progress.left_bytes -= one.nbytes
                 reasons.pop(one.id, None)
+            elif not self._client._drain()["is_draining"]:
+                # Cancelled: further moves would bring bytes for nothing.
+                break
             elif len(reasons) < _REASONS_MAX:
                 reasons[one.id] = why
             self._on_progress(self._progress)

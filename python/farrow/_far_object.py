@@ -48,7 +48,7 @@ class FarObject:
         try:
             return _part(self.client, self.id, columns, rows)
         except NotFound:
-            row = _listed(self.client, self.name)
+            row = _listed(self.client.list(self.name, all_nodes=True), self.name)
             if row is None or row["id"] == self.id or _seal(row) != self.seal:
                 text = f"table {self.name!r} was deleted or replaced while it was read by network"
                 raise NotFound(text) from None
@@ -73,7 +73,9 @@ def far_object(name: str, client: Client) -> FarObject | None:
     if not far:
         return None
     try:
-        row = _listed(client, name)
+        if _listed(client.list(name), name) is not None:
+            return None
+        row = _listed(client.list(name, all_nodes=True), name)
         if row is None or row["node"] not in far or row["kind"] not in ("table", "record batch"):
             return None
         schema = client.get(row["id"], rows=slice(0, 0)).schema
@@ -83,9 +85,8 @@ def far_object(name: str, client: Client) -> FarObject | None:
     return FarObject(client, name, row["id"], _seal(row), schema, rows)
 
 
-def _listed(client: Client, name: str) -> dict[str, Any] | None:
-    """The row of an object of this name in the lists of all nodes."""
-    listed = client.list(name, all_nodes=True)
+def _listed(listed: pa.Table, name: str) -> dict[str, Any] | None:
+    """The row of the object of this name."""
     for number, found in enumerate(listed["name"].to_pylist()):
         if found == name:
             row: dict[str, Any] = listed.slice(number, 1).to_pylist()[0]

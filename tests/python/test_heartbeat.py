@@ -58,15 +58,16 @@ def test_lines_end_with_an_interrupted_step(number: signal.Signals) -> None:
     assert process.returncode == -number
 
 
-def test_lines_end_if_this_alone_is_killed() -> None:
-    process = start("sh", "-c", "exec sleep 600 >&- 2>&-")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_one_process_ends_the_command(number: signal.Signals) -> None:
+    """``make`` sends SIGTERM to its child alone."""
+    process = start("sleep", "600")
     assert process.stderr is not None
     assert process.stderr.readline().startswith("the step: ")
-    process.kill()
-    try:
-        process.communicate(timeout=LIMIT_SECONDS)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
+    process.send_signal(number)
+    # The command holds standard output open.
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == -number
 
 
 def test_what_a_command_leaves_running_does_not_hold_it() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +69,15 @@ def _drain_of(options: argparse.Namespace) -> DrainStatus | None:
     try:
         with _client.connect(options) as client:
             return drain_status(client)
-    except (farrow.FarrowError, CommandError):
+    except CommandError:
+        # The machine is surveyed without a node too.
         if options.socket is not None:
             raise
-        # The machine is surveyed without a node too.
-        return None
+    except farrow.FarrowError as error:
+        if options.socket is not None:
+            raise
+        print(f"farrow: the state of a drain is not known: {error}", file=sys.stderr)
+    return None
 
 
 def findings(survey: dict[str, Any]) -> list[Finding]:

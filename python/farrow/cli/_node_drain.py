@@ -122,8 +122,9 @@ def _of_ended(node: str, last: Progress, error: Exception) -> str:
     return (
         f"node {name} ended before its drain ({error}). {last.moved:,} objects,"
         f" {human_bytes(last.moved_bytes)} are at other nodes; the rest is in its memory: do not"
-        f" remove that. Start the node again with its options: it still drains. Then give the"
-        f" command again. If it cannot start: farrow nodes forget {name}, and the rest is lost"
+        f" remove that. Start the node again with its options: it still drains if it was killed."
+        f" Then give the command again. If it cannot start: farrow nodes forget {name}, and the"
+        f" rest is lost"
     )
 
 
@@ -176,7 +177,10 @@ def _print(node: str, moved: tuple[int, int], left: Remaining) -> None:
 
     say(f"{moved[0]:,} objects, {human_bytes(moved[1])} moved away from node {visible(node)}")
     if left.cancelled:
-        say("the drain was cancelled by another command: the node takes new objects")
+        say(
+            "the drain was cancelled by another command, or by the end of the node: it takes new"
+            " objects"
+        )
     for member, why in left.untold if not left.cancelled else []:
         say(f"node {visible(member)} does not know of the drain, so nothing moves: {visible(why)}")
     if left.stuck:

@@ -307,12 +307,10 @@ class Engine:
         values = statement.values(named)
         typed = with_typed_nulls(connection, statement.sql, named)
         if typed != statement.sql:
-            with contextlib.suppress(
-                duckdb.BinderException, duckdb.ConversionException, duckdb.ParserException
-            ):
+            with contextlib.suppress(duckdb.BinderException, duckdb.ParserException):
                 self.parse(connection, typed)
                 return connection.sql(typed, params=values)
-        # Also where a null of that type cannot be, as that of a driver without types.
+        # Also where a null of that type cannot be bound, as that of a driver without types.
         return connection.sql(statement.sql, params=values)
 
     def schema(self, relation: Any) -> pa.Schema:
