@@ -143,7 +143,12 @@ mod tests {
                     let store = store.clone();
                     async move {
                         let (files, deleted) = (Arc::clone(&store.files), path.clone());
-                        store.go_on(async move { files.delete(&path).await }).await?;
+                        // As a folder, and unlike memory and buckets, it reports a missing file.
+                        let delete = async move {
+                            files.head(&path).await?;
+                            files.delete(&path).await
+                        };
+                        store.go_on(delete).await?;
                         Ok(deleted)
                     }
                 })
@@ -275,6 +280,13 @@ mod tests {
             let mut sweep = Sweep::new(&store).unwrap();
             while sweep.step(&store, &retained, &stop).await.unwrap() {}
             assert_eq!(files.names().await, [head.id.to_string(), format!("{}.3", head.id)]);
+            store.forget(head.id, &stop).await.unwrap();
+            assert_eq!(files.names().await, [""; 0]);
+            // Its only file has a number.
+            let bytes = PutPayload::from_static(b"file");
+            store.store.put(&store.path((head.id, 3)), bytes).await.unwrap();
+            let mut sweep = Sweep::new(&store).unwrap();
+            while sweep.step(&store, &retained, &stop).await.unwrap() {}
             store.forget(head.id, &stop).await.unwrap();
             assert_eq!(files.names().await, [""; 0]);
         });

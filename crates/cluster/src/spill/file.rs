@@ -220,12 +220,20 @@ impl SpillStore {
     }
 
     pub(super) async fn forget(&self, id: ObjectId, stop: &Stop) -> Result<()> {
+        let mut forgotten = Ok(());
         for file in self.names.take(id) {
             let (store, path) = (Arc::clone(&self.store), self.path(file));
-            let step = async move { store.delete(&path).await };
-            self.change(file, FileChange::Delete, stop, step).await?;
+            let step = async move {
+                match store.delete(&path).await {
+                    // Not each number has a file. A bucket does not report that.
+                    Err(object_store::Error::NotFound { .. }) => Ok(()),
+                    deleted => deleted,
+                }
+            };
+            // A file that cannot be removed leaves no other one.
+            forgotten = forgotten.and(self.change(file, FileChange::Delete, stop, step).await);
         }
-        Ok(())
+        forgotten
     }
 
     async fn read(&self, id: ObjectId, at: u64, length: u64, stop: &Stop) -> Result<Vec<u8>> {

@@ -270,6 +270,10 @@ impl Worker {
                     None => break,
                     Some(NextStep::Job(job)) => job,
                     Some(NextStep::Forget(ids)) => {
+                        // Files of theirs that were not found yet are old.
+                        for id in &ids {
+                            old.retained.remove(&id.to_string());
+                        }
                         runtime.block_on(forget_all(&store, &ids, &is_stopped));
                         continue;
                     }

@@ -45,9 +45,10 @@ struct PeerNotificationQueue {
     again_at_ms: Option<u64>,
 }
 
-/// Whether a notification has state that nothing else restores.
-fn has_state(notification: &PeerNotification) -> bool {
-    matches!(notification.question, Question::Sync(SyncQuestion::Retained { .. }))
+/// Whether nothing restores what a notification has. The barriers and flags of a node, and its lives,
+/// limit their number.
+fn has_state(question: &Question) -> bool {
+    matches!(question, Question::Sync(SyncQuestion::Retained { .. }) | Question::Restarted { .. })
 }
 
 impl PeerNotificationQueue {
@@ -57,14 +58,17 @@ impl PeerNotificationQueue {
     }
 
     fn add(&mut self, question: Question) {
-        if self.waiting.len() + self.rejected.len() >= WAITING_MAX {
-            self.waiting.retain(has_state);
-            self.rejected.retain(|(_, notification)| has_state(notification));
-            self.waiting.truncate(WAITING_MAX / 2);
-            self.rejected.truncate(WAITING_MAX / 4);
+        if self.waiting.len() + self.rejected.len() >= WAITING_MAX && !has_state(&question) {
+            self.waiting.retain(|notification| has_state(&notification.question));
+            self.rejected.retain(|(_, notification)| has_state(&notification.question));
             self.waiting.push_back(Question::Missed.into());
         }
         self.waiting.push_back(question.into());
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Question> {
+        let rejected = self.rejected.iter().map(|(_, notification)| notification);
+        self.waiting.iter().chain(rejected).map(|notification| &notification.question)
     }
 
     fn next_deadline_ms(&self) -> Option<u64> {
@@ -162,9 +166,11 @@ impl PeerNotifications {
     }
 
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Question> {
-        let waiting = self.0.values().flat_map(|queue| &queue.waiting);
-        let rejected = self.0.values().flat_map(|queue| &queue.rejected);
-        waiting.chain(rejected.map(|(_, one)| one)).map(|one| &one.question)
+        self.0.values().flat_map(PeerNotificationQueue::all)
+    }
+
+    pub(super) fn waiting_for(&self, node: &str) -> impl Iterator<Item = &Question> {
+        self.0.get(node).into_iter().flat_map(PeerNotificationQueue::all)
     }
 }
 

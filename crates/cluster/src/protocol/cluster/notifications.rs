@@ -26,6 +26,27 @@ impl OptionalCluster {
         self.send_notifications(node, out);
     }
 
+    /// Whether a member may have requests of clients that have withdrawn them, or ended.
+    pub(in crate::protocol) fn has_withdrawals(&self, node: &str) -> bool {
+        let Some(cluster) = &self.0 else { return false };
+        let under_way = cluster.questions.values().filter_map(|about| match about {
+            PendingQuestion::Notification { node: to, notification, .. } if to == node => {
+                Some(&notification.question)
+            }
+            _ => None,
+        });
+        under_way.chain(cluster.notifications.waiting_for(node)).any(|question| {
+            matches!(
+                question,
+                Question::Sync(
+                    SyncQuestion::Withdrawn { .. }
+                        | SyncQuestion::GivenUp { .. }
+                        | SyncQuestion::Left { .. }
+                )
+            )
+        })
+    }
+
     fn send_notifications(&mut self, node: &str, out: &mut Vec<Action>) {
         while let Some(cluster) = &mut self.0
             && let Some((incarnation, notification)) = cluster.notifications.next(node)

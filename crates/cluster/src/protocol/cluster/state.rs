@@ -46,7 +46,6 @@ pub(in crate::protocol) struct Cluster {
     pub(in crate::protocol) dirty: BTreeMap<ClientSlot, Dirty>,
     /// Notifications that other nodes have not received.
     pub(in crate::protocol) notifications: PeerNotifications,
-    /// Notifications that other nodes have not received.
     /// Objects that were given names since replies were last sent.
     pub(super) unconfirmed: Vec<UnconfirmedSeal>,
     /// An earlier daemon read from members and noted names for them, and they were not notified that it

@@ -80,6 +80,9 @@ impl Barriers {
         self.moves.clear();
         self.ended_elsewhere.clear();
         self.first_numbers.clear();
+        // In its next life it follows no daemon.
+        self.is_successor = false;
+        self.announcements.clear();
         let why = format!("the other members excluded node {own}");
         self.break_for(|party| party.node != own, &why, context);
     }
@@ -96,14 +99,17 @@ impl Barriers {
             self.waits.iter().filter(|(_, wait)| wait.owner == from && wait.refusal.is_none());
         let its: Vec<u64> = its.map(|(number, _)| *number).collect();
         for number in its {
-            let question = Question::Sync(SyncQuestion::Withdrawn { number });
-            context.notify(from, question);
             match self.waits.remove(&number) {
                 Some(wait @ SyncWait { ask: SyncAsk::WaitFlags { .. }, .. }) => {
+                    let question = Question::Sync(SyncQuestion::Withdrawn { number });
+                    context.notify(from, question);
                     let number = self.add(wait);
                     self.ask_owner(number, context);
                 }
                 Some(wait) => {
+                    // Other parties of its barrier do not wait for it.
+                    let question = Question::Sync(SyncQuestion::GivenUp { number });
+                    context.notify(from, question);
                     let reason = "too many messages of it did not arrive here, perhaps the outcome";
                     let (node, reason) = (from.to_owned(), reason.to_owned());
                     let error = WireError::NodeLost { node, reason };

@@ -151,6 +151,8 @@ impl Barriers {
             return;
         }
         self.first_numbers.insert(from.to_owned(), first_number);
+        // Some of its clients have the numbers again that the earlier daemon reported.
+        self.ended_elsewhere.retain(|(node, _)| node != from);
         self.table.undo(|waiter| waiter.node == from && waiter.number < first_number);
         let lost_flags = |ask: &SyncAsk| matches!(ask, SyncAsk::WaitFlags { .. }) && !has_flags;
         let mut failed = Vec::new();

@@ -58,3 +58,28 @@ fn too_many_notifications_that_are_not_delivered_end_waits_or_have_them_repeated
         assert_eq!((is_broken(own), is_broken(theirs)), (is_at_a, is_at_a), "f{word}: {replies:?}");
     }
 }
+
+/// Regression test: the notification that an arrival was cancelled waited for a link, and the next
+/// arrival of the client overtook it. The client counted twice.
+#[test]
+fn an_arrival_does_not_overtake_the_end_of_an_earlier_one() {
+    let mut world = World::new(3, None);
+    let arrived = world.arrive_everywhere(1, 3);
+    world.go_on(LEASE_MS / 2);
+    world.cut = Some(0);
+    for seq in arrived {
+        world.request(1, RequestBody::Cancel { seq });
+    }
+    world.go_on(2 * ROUND_MS);
+    world.cut = None;
+    let again = world.arrive_everywhere(1, 3);
+    world.go_on(2 * ROUND_MS);
+    let second = world.arrive_everywhere(2, 3);
+    world.go_on(LEASE_MS);
+    let is_waiting = |seq: &u64| world.reply(*seq).is_none();
+    assert!(again.iter().chain(&second).all(is_waiting), "two of three have arrived");
+    let last = world.arrive_everywhere(0, 3);
+    world.go_on(LEASE_MS);
+    let replies = again.iter().chain(&second).chain(&last).map(|seq| world.reply(*seq));
+    assert!(replies.into_iter().all(|reply| reply == Some(Ok(ReplyBody::Done))));
+}
