@@ -107,6 +107,8 @@ def test_doctor_knows_how_far_a_drain_is(
         unnamed = team.put(bytes(100 * KIB))
     with client_process(_WRITE, node, "slow"):
         assert drain(node, "--timeout", "0.5") == 1
+        # The free memory of other nodes is known after their next answers.
+        wait_until(lambda: len(doctor(node)[1]) == 4, "all findings")
         verdict, found = doctor(node)
     assert verdict == (
         "Node a is being drained: 1 objects, 4 B have moved, 1 objects, 50.0 MiB are left; 4 are"

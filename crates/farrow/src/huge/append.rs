@@ -250,7 +250,8 @@ impl HugeTable {
         }
     }
 
-    /// Writes the next record of a member, unless another client writes one of this number.
+    /// Writes the next record of a member, unless another client writes one of this number, or the root
+    /// has moved meanwhile: the caller looks again.
     pub(super) fn record(
         &self,
         home: &Place<'_>,
@@ -258,7 +259,9 @@ impl HugeTable {
         (member, is_removed): (&ChunkNode, bool),
         deadline: Instant,
     ) -> Result<(), Error> {
-        self.wait_for_sole_root(home, deadline)?;
+        if !self.is_sole_root(home, deadline)? {
+            return pause(ROOM_PAUSE);
+        }
         let name = labels::member_name(&self.name, self.id, number);
         let metadata = labels::member_metadata(member, is_removed)?;
         let wait = deadline.saturating_duration_since(Instant::now());
@@ -304,21 +307,26 @@ impl HugeTable {
         Ok(())
     }
 
-    /// Waits until no other node has a root of the table. A root that moves is at two nodes until its
-    /// old node has removed it, and a client that reads the old one sees no later record.
-    fn wait_for_sole_root(&self, home: &Place<'_>, deadline: Instant) -> Result<(), Error> {
+    /// Waits until no other node has a root of the table; false if this one has none any more. A root
+    /// that moves is at two nodes until its old node has removed it, and a client that reads the old
+    /// one sees no later record.
+    fn is_sole_root(&self, home: &Place<'_>, deadline: Instant) -> Result<bool, Error> {
         loop {
             let mut places = Place::all(&self.client)?.into_iter();
             let other = places.find_map(|place| {
                 let is_other = place.region() != home.region() && self.may_have_root(&place);
                 is_other.then(|| place.region())
             });
-            let Some(region) = other else { return Ok(()) };
+            let Some(region) = other else { return Ok(true) };
             if Instant::now() >= deadline {
                 let node = self.client.nodes().name_of(region)?;
                 let what =
                     format!("node {node:?} to remove the root of {:?}, which moved", self.name);
                 return Err(Error::Timeout { what, waited_ms: 0 });
+            }
+            // It moved since it was found here.
+            if matches!(self.has_root(home), Ok(false)) {
+                return Ok(false);
             }
             pause(ROOM_PAUSE)?;
         }
