@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A private node that no client has joined ends after this time.
-const UNJOINED: Duration = Duration::from_secs(30);
+const UNJOINED: Duration = Duration::from_secs(15);
 
 /// The end of a private node: with its last client, or, while objects have names by which the
 /// next program may look for them, some time later.
