@@ -261,11 +261,9 @@ def _first(chunks: Iterable[_Chunk], rows: int) -> list[_Chunk]:
         if rows <= 0:
             break
         count = min(rows, chunk.rows)
-        batches = (
-            pa.Table.from_batches(chunk.batches).slice(0, count).to_batches()
-            if (chunk.batches)
-            else []
-        )
+        batches = chunk.batches
+        if batches:
+            batches = pa.Table.from_batches(batches).slice(0, count).to_batches()
         found.append(_Chunk(chunk.statistics, count, batches, chunk.source))
         rows -= count
     return found

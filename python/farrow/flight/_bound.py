@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
 
-__all__ = ["EXPLAIN", "TypedNull", "bound_rows", "typical", "with_typed_nulls"]
+__all__ = [
+    "EXPLAIN",
+    "TypedNull",
+    "bound_rows",
+    "nodes_of",
+    "syntax_tree",
+    "typical",
+    "with_typed_nulls",
+]
 
 Row = dict[str, Any]
 
@@ -115,6 +123,29 @@ def _null(kind: Any) -> TypedNull | None:
     return None if kind.id == "sqlnull" else TypedNull(str(kind))
 
 
+def syntax_tree(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
+    """How DuckDB parses a query; its "error" is true if it cannot, or cannot show it.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    tree: dict[str, Any] = json.loads(text)
+    return tree
+
+
+def nodes_of(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree."""
+    pending: list[Any] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+
+
 def with_typed_nulls(
     connection: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
 ) -> str:
@@ -134,23 +165,17 @@ def with_typed_nulls(
         return sql
     query = EXPLAIN.sub("", sql, count=1)
     before = sql[: len(sql) - len(query)]
-    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     try:
-        pending: list[Any] = [json.loads(text)]
+        tree = syntax_tree(connection, query)
     except RecursionError:
         return sql
     places = set()
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if node.get("class") == "PARAMETER" and node.get("identifier") in kinds:
-                begin, size = node.get("query_location"), node.get("query_location_length")
-                if not isinstance(begin, int) or not isinstance(size, int):
-                    return sql
-                places.add((begin, begin + size, node["identifier"]))
-            pending += node.values()
-        elif isinstance(node, list):
-            pending += node
+    for node in nodes_of(tree):
+        if node.get("class") == "PARAMETER" and node.get("identifier") in kinds:
+            begin, size = node.get("query_location"), node.get("query_location_length")
+            if not isinstance(begin, int) or not isinstance(size, int):
+                return sql
+            places.add((begin, begin + size, node["identifier"]))
     # Places are numbers of bytes.
     encoded = query.encode()
     for begin, end, name in sorted(places, reverse=True):

@@ -8,7 +8,6 @@ can only read.  The connection sees the tables that the query names, as they are
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,14 @@ from farrow._attached import NewestRows, folded, table_names
 from farrow._duckdb_source import register
 from farrow.dataset import dataset
 from farrow.exceptions import Disconnected, FarrowError, InvalidArgument
-from farrow.flight._bound import EXPLAIN, TypedNull, bound_rows, with_typed_nulls
+from farrow.flight._bound import (
+    EXPLAIN,
+    TypedNull,
+    bound_rows,
+    nodes_of,
+    syntax_tree,
+    with_typed_nulls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -337,27 +343,19 @@ def _named_tables(connection: Any, sql: str) -> tuple[set[str] | None, set[str]]
 
     DuckDB's own list of names lacks those of queries with parameters, and of some joins.
     """
-    query = EXPLAIN.sub("", sql, count=1)
-    [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     try:
-        tree = json.loads(text)
+        tree = syntax_tree(connection, EXPLAIN.sub("", sql, count=1))
     except RecursionError:
         raise pa.ArrowInvalid("the query is nested too deeply") from None
     if tree.get("error"):
         return None, set()
     tables: set[str] = set()
     expressions: set[str] = set()
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE":
-                tables.add(str(node["table_name"]))
-            for one in (node.get("cte_map") or {}).get("map") or ():
-                expressions.add(str(one["key"]))
-            pending += node.values()
-        elif isinstance(node, list):
-            pending += node
+    for node in nodes_of(tree):
+        if node.get("type") == "BASE_TABLE":
+            tables.add(str(node["table_name"]))
+        for one in (node.get("cte_map") or {}).get("map") or ():
+            expressions.add(str(one["key"]))
     return tables, expressions
 
 
