@@ -30,7 +30,7 @@ import pyarrow.csv as pacsv  # noqa: E402
 import pyarrow.dataset as pads  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
-from harness.node import running_node  # noqa: E402
+from harness.node import running_node, wait_for_pages  # noqa: E402
 from harness.process import Lines, end_on_signal  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
@@ -44,7 +44,6 @@ QUICK_PROCESSES, QUICK_LOADS = 3, 4
 ROW_GROUPS = 8
 SAMPLE_ROWS = 20_000
 MEMORY = 2 << 30
-PREPARED_SECONDS_MAX = 120.0
 POOLS = ("private", "farrow")
 PRIVATE, FARROW = POOLS
 # Beside the time of a load.
@@ -86,7 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="farrow-bench-", dir="/dev/shm") as folder:
         files = _files(Path(folder), CSV_BYTES // (QUICK_PART if options.quick else 1))
         with running_node(Path(folder), MEMORY, "--evict", "none") as socket:
-            _wait_for_pages(farrow.connect(socket))
+            wait_for_pages(farrow.connect(socket))
             for kind, path in files.items():
                 _measure(run, kind, path, socket, options.quick)
     document = document_of(HERE.parent, run.samples(), [], options.quick)
@@ -130,17 +129,6 @@ def _trades(rows: int) -> pa.Table:
             "quantity": rng.integers(1, 10_000, rows, dtype=np.int32),
         }
     )
-
-
-def _wait_for_pages(client: farrow.Client) -> None:
-    """Pages that the node touches ahead would disturb the measurement."""
-    until = time.monotonic() + PREPARED_SECONDS_MAX
-    while time.monotonic() < until:
-        stats = client.stats()
-        # All but the last piece, which may be cut.
-        if stats["prepared"] + (16 << 20) > stats["capacity"]:
-            return
-        time.sleep(0.2)
 
 
 def _measure(run: Run, kind: str, path: Path, socket: str, quick: bool) -> None:

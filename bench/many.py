@@ -38,7 +38,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
-from harness.node import running_node  # noqa: E402
+from harness.node import running_node, wait_for_pages  # noqa: E402
 from harness.process import Lines, end_on_signal  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
@@ -56,8 +56,6 @@ HELD = 100_000
 FULL_BYTES = 4096
 FULL_CALLS = 100_000
 BUSY_SECONDS = 10.0
-# Pages that the node touches ahead would disturb the measurement.
-PREPARED_SECONDS_MAX = 120.0
 # The clients that disturb: one object in so many is deleted by its creator, the rest is evicted.
 DELETED = 4
 DISTURBING_SIZES = (1_000, 100_000)
@@ -263,7 +261,7 @@ def _busy_cores(run: Run, socket: str) -> None:
 def _full(run: Run, socket: str) -> None:
     """Puts in a node whose directory or memory is full: each makes another object leave."""
     client = farrow.connect(socket)
-    _wait_for_pages(client)
+    wait_for_pages(client)
     payload = os.urandom(FULL_BYTES)
     while client.stats()["evicted_total"] == 0:
         client.put_many([payload] * 1000)
@@ -275,7 +273,7 @@ def _full(run: Run, socket: str) -> None:
 def _large_state(run: Run, socket: str) -> None:
     """Latencies of a client that pins one object again and again, beside one thing each."""
     client = farrow.connect(socket)
-    _wait_for_pages(client)
+    wait_for_pages(client)
     objects, held = OBJECTS // run.part, HELD // run.part
 
     def beside(what: str, thing: Callable[[], Any]) -> None:
@@ -310,16 +308,6 @@ def _large_state(run: Run, socket: str) -> None:
 def _delete_others(client: farrow.Client) -> None:
     for _ in range(100):
         client.delete(client.put(SMALL, "other"))
-
-
-def _wait_for_pages(client: farrow.Client) -> None:
-    until = time.monotonic() + PREPARED_SECONDS_MAX
-    while time.monotonic() < until:
-        stats = client.stats()
-        # All but the last piece, which may be cut.
-        if stats["prepared"] + (16 << 20) > stats["capacity"]:
-            return
-        time.sleep(0.2)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import farrow
 
 # A loaded machine starts a node within seconds.
 START_SECONDS_MAX = 60.0
+PREPARED_SECONDS_MAX = 120.0
 
 
 @contextlib.contextmanager
@@ -41,3 +42,14 @@ def _wait(process: subprocess.Popen[bytes], socket: str) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def wait_for_pages(client: farrow.Client) -> None:
+    """Wait while the node touches pages ahead, which would disturb a measurement."""
+    until = time.monotonic() + PREPARED_SECONDS_MAX
+    while time.monotonic() < until:
+        stats = client.stats()
+        # All but the last piece, which may be cut.
+        if stats["prepared"] + (16 << 20) > stats["capacity"]:
+            return
+        time.sleep(0.2)
