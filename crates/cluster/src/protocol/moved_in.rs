@@ -218,7 +218,7 @@ impl NodeState {
             let _ = self.home.unreserve(import.slot, ask.name);
         }
         self.end_load(origin, sealed.clone(), now_ms, out);
-        self.replicas.imported.remove(&(import.session, origin));
+        self.replicas.imported.remove(origin);
         sealed
     }
 

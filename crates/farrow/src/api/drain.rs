@@ -91,7 +91,10 @@ impl Client {
             let (origin, step) = ((id.hi, id.lo), ImportStep::Bring);
             match link.call(RequestBody::Import { origin, step, wait_ms }) {
                 Ok(ReplyBody::Done) => return Ok(()),
-                Ok(ReplyBody::Fetching) => busy = Some("its bytes are on their way".to_owned()),
+                Ok(ReplyBody::Fetching) => {
+                    busy = Some("its bytes are on their way".to_owned());
+                    interrupt::pause(ROOM_PAUSE)?;
+                }
                 Ok(ReplyBody::Fetched(None)) => {
                     return Err(Error::no_object(id));
                 }

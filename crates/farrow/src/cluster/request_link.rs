@@ -35,6 +35,9 @@ const ATTEMPTS_MAX: u32 = 4;
 /// that arrived: the shortest lease is shorter, and a round trip a second costs nothing.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Time that a node has to free the names that an ended connection reserved.
+const FREED_MAX: Duration = Duration::from_secs(2);
+
 /// Requests to a node whose memory is not mapped. A connection that has ended is replaced.
 #[derive(Debug)]
 pub(crate) struct RequestLink {
@@ -61,13 +64,17 @@ struct RequestConnection {
 enum RequestFailure {
     /// The node has not received it, or will undo it: it may be sent over another connection.
     Unsent(Box<RequestBody>, Error),
+    /// The node may have served it.
+    Unknown(Box<RequestBody>, Error),
     Other(Error),
 }
 
 impl From<RequestFailure> for Error {
     fn from(failure: RequestFailure) -> Self {
         match failure {
-            RequestFailure::Unsent(_, error) | RequestFailure::Other(error) => error,
+            RequestFailure::Unsent(_, error)
+            | RequestFailure::Unknown(_, error)
+            | RequestFailure::Other(error) => error,
         }
     }
 }
@@ -99,18 +106,13 @@ impl RequestLink {
     /// Sends a request and waits for its reply. If the connection has ended, sends it over the next
     /// one, unless the node may have served it.
     pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
-        Ok(self.call_numbered(body)?.0)
-    }
-
-    /// As [`Self::call`]. Also returns the number of the connection.
-    fn call_numbered(&self, body: RequestBody) -> Result<(ReplyBody, u64), Error> {
         let deadline = deadline_after(self.own.timeout);
         let mut body = body;
         let mut attempt = 1;
         loop {
             body = match self.attempt(None, body, deadline) {
                 Err(RequestFailure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
-                result => return Ok(result?),
+                result => return Ok(result?.0),
             };
             attempt += 1;
         }
@@ -130,7 +132,7 @@ impl RequestLink {
             let error = self.disconnected("its last connection has ended");
             return Err(RequestFailure::Unsent(Box::new(body), error));
         }
-        let again = may_repeat(&body).then(|| Box::new(body.clone()));
+        let (again, is_repeatable) = (Box::new(body.clone()), may_repeat(&body));
         let error = match link.call_unless(interrupt::current().as_ref(), body, deadline) {
             Ok(reply) => {
                 self.note_use(number);
@@ -140,21 +142,21 @@ impl RequestLink {
         };
         // Its reply may still come, and bring what has to be given back.
         self.own.late.attend(&link);
-        Err(match (error, again) {
-            (LinkError::Unsent { body, reason, .. }, _) => {
+        Err(match error {
+            LinkError::Unsent { body, reason, .. } => {
                 RequestFailure::Unsent(body, self.disconnected(&reason))
             }
-            (LinkError::Closed { reason, .. }, Some(body)) => {
-                RequestFailure::Unsent(body, self.disconnected(&reason))
+            LinkError::Closed { reason, .. } if is_repeatable => {
+                RequestFailure::Unsent(again, self.disconnected(&reason))
             }
-            (LinkError::Closed { reason, .. }, None) => {
-                RequestFailure::Other(self.disconnected(&reason))
+            LinkError::Closed { reason, .. } => {
+                RequestFailure::Unknown(again, self.disconnected(&reason))
             }
-            (LinkError::Timeout { waited_ms, .. }, _) => RequestFailure::Other(Error::Timeout {
+            LinkError::Timeout { waited_ms, .. } => RequestFailure::Other(Error::Timeout {
                 what: format!("an answer of node {:?}", self.node),
                 waited_ms,
             }),
-            (error, _) => RequestFailure::Other(error.into()),
+            error => RequestFailure::Other(error.into()),
         })
     }
 
@@ -191,6 +193,47 @@ impl RequestLink {
             self.call(RequestBody::Reserve { names: Vec::new() })?;
         }
         Ok(())
+    }
+
+    /// Reserves names, all or none, and returns the number of the connection. If the connection ends
+    /// before the answer, reserves them again. The node frees what the ended connection reserved,
+    /// which takes a round trip between nodes if it still asks for the names.
+    fn reserve(&self, names: &[String]) -> Result<u64, Error> {
+        let deadline = deadline_after(self.own.timeout);
+        let (mut attempt, mut freed_by) = (1, None);
+        loop {
+            let body = RequestBody::Reserve { names: names.to_vec() };
+            match self.attempt(None, body, deadline) {
+                Ok((_, number)) => return Ok(number),
+                Err(RequestFailure::Unsent(..)) if attempt < ATTEMPTS_MAX => attempt += 1,
+                Err(RequestFailure::Unknown(..)) if attempt < ATTEMPTS_MAX => {
+                    attempt += 1;
+                    freed_by = Some(Instant::now() + FREED_MAX);
+                }
+                Err(RequestFailure::Other(Error::AlreadyExists { .. }))
+                    if freed_by.is_some_and(|by| Instant::now() < by) =>
+                {
+                    interrupt::pause(ROOM_PAUSE)?;
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Whether an import whose answer was lost was served: the answer, or `None` if the object has
+    /// yet to be sealed.
+    fn imported(&self, origin: (u64, u64), wait_ms: u64) -> Result<Option<ReplyBody>, Error> {
+        loop {
+            match self.call(RequestBody::Import { origin, step: ImportStep::Bring, wait_ms }) {
+                Ok(reply @ ReplyBody::Fetched(Some(_))) => return Ok(Some(reply)),
+                Ok(ReplyBody::Done) => return Ok(None),
+                Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
+                Ok(ReplyBody::Fetched(None)) => return Err(self.not_found()),
+                Ok(other) => return Err(confused(&other).into()),
+                Err(error) if room::is_short(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Sends a request whose reply is not needed, without waiting.
@@ -247,8 +290,7 @@ fn connect_again(
 }
 
 /// Whether a request may be sent again after the end of its connection. The node undoes imports
-/// without a seal when a connection ends, and sets a pin only once. A reservation may still wait for
-/// the authority of the name, and then a second one finds the name taken.
+/// without a seal when a connection ends, and sets a pin only once.
 fn may_repeat(body: &RequestBody) -> bool {
     match body {
         RequestBody::Reserve { names } => names.is_empty(),
@@ -280,8 +322,8 @@ impl FarDestination {
         link.check_idle()?;
         // If a later part fails, the earlier ones give their names back.
         for some in named.chunks_mut(BATCH_ITEMS_MAX) {
-            let names = some.iter().map(|(_, name)| (*name).to_owned()).collect();
-            let (_, number) = link.call_numbered(RequestBody::Reserve { names })?;
+            let names: Vec<String> = some.iter().map(|(_, name)| (*name).to_owned()).collect();
+            let number = link.reserve(&names)?;
             for (one, name) in some {
                 (one.name, one.reserved_on) = (Some((*name).to_owned()), number);
             }
@@ -294,26 +336,43 @@ impl FarDestination {
         self.name = None;
     }
 
-    /// Sends an import under the reserved name. If the connection that reserved it has ended,
-    /// reserves it again first.
+    /// Sends a step of an import, of an object that is sealed under the reserved name. If the
+    /// connection that reserved it has ended, reserves it again first. If the connection ends before
+    /// the answer, asks over the next one whether the object was sealed.
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyExists`] if another client has taken the name meanwhile.
-    pub(crate) fn call(&mut self, import: RequestBody) -> Result<ReplyBody, Error> {
+    /// [`Error::AlreadyExists`] if another client has taken the name meanwhile. [`Error::NodeLost`]
+    /// if the node may have sealed the object and does not know it any more.
+    pub(crate) fn call(
+        &mut self,
+        origin: (u64, u64),
+        step: ImportStep,
+        wait_ms: u64,
+    ) -> Result<ReplyBody, Error> {
         let deadline = deadline_after(self.link.own.timeout);
-        let mut body = import;
-        let mut attempt = 1;
+        let mut body = RequestBody::Import { origin, step, wait_ms };
+        let (mut attempt, mut lost) = (1, None);
         loop {
             let on = self.name.as_ref().map(|_| self.reserved_on);
             body = match self.link.attempt(on, body, deadline) {
                 Err(RequestFailure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
+                Err(RequestFailure::Unknown(sent, error)) if attempt < ATTEMPTS_MAX => {
+                    if let Some(reply) = self.link.imported(origin, wait_ms)? {
+                        return Ok(reply);
+                    }
+                    lost = Some(error);
+                    *sent
+                }
                 result => return Ok(result?.0),
             };
             attempt += 1;
             if let Some(name) = &self.name {
-                let names = vec![name.clone()];
-                self.reserved_on = self.link.call_numbered(RequestBody::Reserve { names })?.1;
+                let reserved = self.link.reserve(std::slice::from_ref(name));
+                self.reserved_on = reserved.map_err(|error| match (error, lost.take()) {
+                    (Error::AlreadyExists { .. }, Some(lost)) => lost,
+                    (error, _) => error,
+                })?;
             }
         }
     }
@@ -324,10 +383,9 @@ impl FarDestination {
         let own = Arc::clone(&self.link.own);
         let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let imported = loop {
-            let origin = (staged.hi, staged.lo);
             let (name, metadata) = (self.name.clone(), None);
             let step = ImportStep::Seal { name, metadata, is_pinned: false };
-            match self.call(RequestBody::Import { origin, step, wait_ms }) {
+            match self.call((staged.hi, staged.lo), step, wait_ms) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
                 Ok(ReplyBody::Fetching) => {}
                 Ok(ReplyBody::Fetched(None)) => break Err(self.link.not_found()),

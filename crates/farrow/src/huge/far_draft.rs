@@ -39,9 +39,9 @@ impl FarDraft {
         let staged = Draft::staged(client.nodes().own(), value, options)?.stage()?;
         let draft = Self { link, staged, is_sealed: false };
         loop {
-            match draft.link.call(draft.import(ImportStep::Bring)) {
+            match draft.bring() {
                 Ok(ReplyBody::Done) => return Ok(draft),
-                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
                 Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
                 Ok(other) => return Err(confused(&other).into()),
                 Err(error) if room::is_short(&error) && Instant::now() < deadline => {
@@ -68,7 +68,8 @@ impl FarDraft {
         let (name, metadata) = (Some(name.to_owned()), Some(metadata.encode()));
         let step = ImportStep::Seal { name, metadata, is_pinned: true };
         loop {
-            match reserved.call(self.import(step.clone())) {
+            let id = self.staged.id();
+            match reserved.call((id.hi, id.lo), step.clone(), self.wait_ms()) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => {
                     self.is_sealed = true;
                     reserved.is_used();
@@ -88,10 +89,14 @@ impl FarDraft {
         self.staged.bytes()
     }
 
-    fn import(&self, step: ImportStep) -> RequestBody {
-        let id = self.staged.id();
-        let wait_ms = u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
-        RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms }
+    fn bring(&self) -> Result<ReplyBody, Error> {
+        let (id, wait_ms) = (self.staged.id(), self.wait_ms());
+        let (origin, step) = ((id.hi, id.lo), ImportStep::Bring);
+        self.link.call(RequestBody::Import { origin, step, wait_ms })
+    }
+
+    fn wait_ms(&self) -> u64 {
+        u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX)
     }
 }
 

@@ -381,9 +381,8 @@ impl NodeState {
         if sender != FetchSender::Done {
             out.push(Action::Net(NetAction::Release { node, hold }));
         }
-        if let (Some(import), Ok(id), true) = (import, &result, waiters.is_empty()) {
-            // Its client asks again.
-            self.replicas.imported.insert((import.session, origin), *id);
+        if let (Some(_), Ok(id)) = (import, &result) {
+            self.replicas.imported.insert(origin, *id);
         }
         let local =
             |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };

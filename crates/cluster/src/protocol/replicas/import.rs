@@ -82,6 +82,10 @@ impl NodeState {
                 }
                 return Ok(None);
             }
+            // The import of an earlier connection of the client ends with its transfer.
+            Some(loading) if loading.import.is_some() && loading.is_invalidated => {
+                return Ok(Some(ReplyBody::Fetching));
+            }
             Some(_) => {
                 return Err(WireError::Invalid(format!(
                     "object {origin} is being brought already"
@@ -89,7 +93,7 @@ impl NodeState {
             }
             None => {}
         }
-        if let Some(id) = self.replicas.imported.remove(&(session, origin)) {
+        if let Some(id) = self.replicas.imported.get(origin) {
             return Ok(Some(ReplyBody::Fetched(Some((id.hi, id.lo)))));
         }
         self.check_seal(&import)?;
@@ -153,7 +157,7 @@ impl NodeState {
         };
         let wish = NetQuery::Id(origin.hi, origin.lo);
         self.replicas.openings.retain(|_, one| !is_its(&one.import) || one.key.wish != wish);
-        self.replicas.imported.remove(&(session, origin));
+        self.replicas.imported.remove(origin);
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         if !is_its(&loading.import) {
             return;

@@ -17,6 +17,7 @@
 mod delete;
 mod fetch;
 mod import;
+mod imported;
 mod invalidate;
 pub(super) mod invalidation_notice;
 mod lazy;

@@ -8,6 +8,7 @@ use farrow_memory::Length;
 use farrow_store::{Home, NamespaceId, ObjectId};
 use farrow_wire::WireTarget;
 
+use super::imported::ImportedObjects;
 use super::lazy_objects::LazyObjects;
 use super::replica_table::ReplicaTable;
 use super::transfers::{FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, SenderQuestion};
@@ -42,8 +43,7 @@ pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) loading: BTreeMap<ObjectId, Fetching>,
     /// Questions about senders of large objects.
     pub(in crate::protocol) senders: BTreeMap<u64, SenderQuestion>,
-    /// Objects that were imported between two requests of their clients.
-    pub(in crate::protocol) imported: BTreeMap<(SessionId, ObjectId), ObjectId>,
+    pub(in crate::protocol) imported: ImportedObjects,
     /// Replicas of objects and of parts of objects. Those that were evicted for other objects stay
     /// until a sweep.
     pub(in crate::protocol) made: ReplicaTable,
@@ -162,7 +162,6 @@ impl Replicas {
         self.waiters().for_each(|all| all.retain(|one| one.session != session));
         self.forwarded.retain(|_, one| one.waiter.session != session);
         self.listings.retain(|_, one| one.session != session);
-        self.imported.retain(|(of, _), _| *of != session);
         // The home's answer finds no opening, and its hold is released.
         self.openings.retain(|_, one| !is_its(&one.import));
         for loading in self.loading.values_mut() {

@@ -499,9 +499,13 @@ fn a_cancelled_call_ends_no_import_of_another_thread() {
     let answer = answer_to(8, &out);
     assert!(matches!(answer, Some(Ok(ReplyBody::Fetched(Some(_))))), "{answer:?}");
 
-    // The cancelled request itself ends its import.
+    // The cancelled request itself ends its import, here of another object.
     assert_eq!(pair.reserve(10, "u"), Ok(ReplyBody::Done));
-    let request = Request { seq: 9, body: import("u", 60_000) };
+    let mut body = import("u", 60_000);
+    if let RequestBody::Import { origin, .. } = &mut body {
+        origin.1 += 1 << 32;
+    }
+    let request = Request { seq: 9, body };
     let mut out = Vec::new();
     pair.nodes[0].handle(SessionId(10), request, now_ms, 1, &mut out);
     assert!(opened_at("b", &out).is_some(), "{out:?}");

@@ -6,6 +6,7 @@ use crate::protocol::replicas::transfers::STEP_MS_MAX;
 
 /// The client of node b, with its connection to node a.
 const WRITER: u64 = 10;
+const WRITER_AGAIN: u64 = 11;
 /// A client of node a.
 const READER: u64 = 99;
 const HOLD: u64 = 9;
@@ -36,12 +37,21 @@ impl Imports {
 
     /// A step of the import; the actions that follow from it.
     fn import(&mut self, step: ImportStep) -> Vec<Action> {
+        self.import_over(WRITER, step)
+    }
+
+    /// The same over the next connection.
+    fn import_again(&mut self, step: ImportStep) -> Vec<Action> {
+        self.import_over(WRITER_AGAIN, step)
+    }
+
+    fn import_over(&mut self, session: u64, step: ImportStep) -> Vec<Action> {
         self.next += 1;
         let origin = (self.origin.hi, self.origin.lo);
         let body = RequestBody::Import { origin, step, wait_ms: 60_000 };
         let (request, now_ms) = (Request { seq: self.next, body }, self.pair.now_ms);
         let mut out = Vec::new();
-        self.node().handle(SessionId(WRITER), request, now_ms, 1, &mut out);
+        self.node().handle(SessionId(session), request, now_ms, 1, &mut out);
         out
     }
 
@@ -77,6 +87,13 @@ impl Imports {
     fn end_client(&mut self) {
         let now_ms = self.pair.now_ms;
         self.node().closed(SessionId(WRITER), false, now_ms);
+    }
+
+    /// The connection of the client ended, and it made another one.
+    fn reconnect(&mut self) {
+        let now_ms = self.pair.now_ms;
+        self.node().closed(SessionId(WRITER), true, now_ms);
+        self.pair.connect(WRITER_AGAIN, 42, None);
     }
 
     fn check_nothing_is_left(&mut self) {
@@ -278,4 +295,37 @@ fn a_reader_gets_an_object_whose_import_has_stalled() {
     let sealed = answer_of(&imports.loaded(Ok(())), WRITER);
     assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
     assert!(imports.node().home().has_name("t").unwrap());
+}
+
+/// Regression test: a client whose connection ended before the answer, as when certificates are
+/// replaced, could not know whether its object was sealed, and its put failed.
+#[test]
+fn a_client_asks_over_its_next_connection_whether_its_import_was_sealed() {
+    let mut imports = Imports::begun(seal());
+    let sealed = answer_of(&imports.loaded(Ok(())), WRITER).unwrap();
+    assert!(matches!(sealed, Ok(ReplyBody::Fetched(Some(_)))), "{sealed:?}");
+    imports.reconnect();
+    for _ in 0..2 {
+        let out = imports.import_again(ImportStep::Bring);
+        assert_eq!(answer_of(&out, WRITER_AGAIN), Some(sealed.clone()));
+    }
+}
+
+#[test]
+fn an_import_begins_again_over_the_next_connection_when_the_transfer_for_the_last_one_has_ended() {
+    let mut imports = Imports::begun(seal());
+    imports.reconnect();
+    let out = imports.import_again(ImportStep::Bring);
+    assert_eq!(answer_of(&out, WRITER_AGAIN), Some(Ok(ReplyBody::Fetching)));
+    let out = imports.loaded(Ok(()));
+    assert_eq!(releases(&out), [HOLD]);
+    imports.check_nothing_is_left();
+
+    let out = imports.import_again(ImportStep::Bring);
+    imports.opened(opened_at("b", &out).unwrap(), HOLD + 1);
+    let out = imports.loaded(Ok(()));
+    assert_eq!(answer_of(&out, WRITER_AGAIN), Some(Ok(ReplyBody::Done)));
+    assert_eq!(imports.pair.reserve(WRITER_AGAIN, "t"), Ok(ReplyBody::Done));
+    let sealed = answer_of(&imports.import_again(seal()), WRITER_AGAIN);
+    assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
 }
