@@ -206,23 +206,62 @@ int Classify(PyObject* object) {
   return FB_NONE;
 }
 
-int ExportStream(PyObject* object, int cls, ArrowArrayStream* out) {
-  return Guarded(1, [&] {
-    if (cls == FB_CHUNKED) {
-      return Done(arrow::ExportChunkedArray(capi.unwrap_chunked(object), out));
+// The C data interface ends names with NUL: two columns could get one name.
+arrow::Status CheckNames(const arrow::FieldVector& fields);
+
+arrow::Status CheckNamesOf(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::EXTENSION:
+      return CheckNamesOf(*static_cast<const arrow::ExtensionType&>(type).storage_type());
+    case arrow::Type::DICTIONARY:
+      return CheckNamesOf(*static_cast<const arrow::DictionaryType&>(type).value_type());
+    default:
+      return CheckNames(type.fields());
+  }
+}
+
+arrow::Status CheckNames(const arrow::FieldVector& fields) {
+  for (const auto& field : fields) {
+    const auto end = field->name().find('\0');
+    if (end != std::string::npos) {
+      return arrow::Status::Invalid("the name of column \"", field->name().substr(0, end),
+                                    "\" goes on after a NUL, where the Arrow C data interface ends "
+                                    "it: rename the column");
     }
-    auto reader = std::make_shared<arrow::TableBatchReader>(capi.unwrap_table(object));
-    return Done(arrow::ExportRecordBatchReader(std::move(reader), out));
-  });
+    ARROW_RETURN_NOT_OK(CheckNamesOf(*field->type()));
+  }
+  return arrow::Status::OK();
+}
+
+arrow::Status ExportStreamOf(PyObject* object, int cls, ArrowArrayStream* out) {
+  if (cls == FB_CHUNKED) {
+    auto chunked = capi.unwrap_chunked(object);
+    ARROW_RETURN_NOT_OK(CheckNamesOf(*chunked->type()));
+    return arrow::ExportChunkedArray(std::move(chunked), out);
+  }
+  auto table = capi.unwrap_table(object);
+  ARROW_RETURN_NOT_OK(CheckNames(table->schema()->fields()));
+  auto reader = std::make_shared<arrow::TableBatchReader>(std::move(table));
+  return arrow::ExportRecordBatchReader(std::move(reader), out);
+}
+
+arrow::Status ExportOneOf(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema) {
+  if (cls == FB_BATCH) {
+    auto batch = capi.unwrap_batch(object);
+    ARROW_RETURN_NOT_OK(CheckNames(batch->schema()->fields()));
+    return arrow::ExportRecordBatch(*batch, array, schema);
+  }
+  auto one = capi.unwrap_array(object);
+  ARROW_RETURN_NOT_OK(CheckNamesOf(*one->type()));
+  return arrow::ExportArray(*one, array, schema);
+}
+
+int ExportStream(PyObject* object, int cls, ArrowArrayStream* out) {
+  return Guarded(1, [&] { return Done(ExportStreamOf(object, cls, out)); });
 }
 
 int ExportOne(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema) {
-  return Guarded(1, [&] {
-    if (cls == FB_BATCH) {
-      return Done(arrow::ExportRecordBatch(*capi.unwrap_batch(object), array, schema));
-    }
-    return Done(arrow::ExportArray(*capi.unwrap_array(object), array, schema));
-  });
+  return Guarded(1, [&] { return Done(ExportOneOf(object, cls, array, schema)); });
 }
 
 int BufferView(PyObject* object, const uint8_t** data, int64_t* size) {

@@ -1,8 +1,9 @@
 //! The parts of a node, each started from its options.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -230,24 +231,37 @@ pub(super) fn purge_spill(target: &SpillTarget, uid: RegionUid) {
     }
 }
 
-/// Binds the socket. The node admits users by their kernel credentials, so with other users
-/// allowed, any user may connect.
+/// Binds the socket, which appears when it listens, in place of one of an earlier daemon. The node
+/// admits users by their kernel credentials, so with other users allowed, any user may connect.
 pub(super) fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeError> {
-    match fs::remove_file(socket) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(format!("remove {}", socket.display()))(error)),
-    }
-    let listener =
-        UnixListener::bind(socket).map_err(failed(format!("bind {}", socket.display())))?;
-    let mode = if users.is_empty() { 0o600 } else { 0o666 };
-    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
-        .map_err(failed(format!("chmod {}", socket.display())))?;
+    let listener = listen_beside(socket, users)
+        .map_err(failed(format!("listen at {}", socket.display())))?;
     if !users.is_empty() {
         paths::open_runtime_dir(socket)
             .map_err(failed(format!("open the folder of {}", socket.display())))?;
     }
     Ok(listener)
+}
+
+/// A socket has a name before it listens, so it begins with another one.
+fn listen_beside(socket: &Path, users: &[u32]) -> io::Result<UnixListener> {
+    let dir = socket.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = File::open(dir.unwrap_or(Path::new(".")))?;
+    // Through the folder's descriptor: a path of a socket has at most 107 bytes.
+    let made = format!("/proc/self/fd/{}/.farrowd-{}", dir.as_raw_fd(), std::process::id());
+    let made = Path::new(&made);
+    match fs::remove_file(made) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(made)?;
+    let mode = if users.is_empty() { 0o600 } else { 0o666 };
+    let placed = fs::set_permissions(made, fs::Permissions::from_mode(mode))
+        .and_then(|()| fs::rename(made, socket));
+    if placed.is_err() {
+        let _ = fs::remove_file(made);
+    }
+    placed.map(|()| listener)
 }
 
 /// The address at which all processes should map the region with this uid.
@@ -260,7 +274,45 @@ pub(super) fn base_of(uid: RegionUid, length: Length) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use farrow_memory::sync::{AtomicBool, Ordering};
+
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
     use super::*;
+
+    /// Regression test: a socket had its name before it listened, and a script that waited for the
+    /// file was refused.
+    #[test]
+    fn a_socket_listens_and_has_its_mode_when_it_appears() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("n".repeat(100 - dir.path().as_os_str().len()));
+        let address = SocketAddrUnix::new(&socket).unwrap();
+        let connect = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            match rustix::net::connect(&stream, &address) {
+                Ok(()) | Err(Errno::AGAIN) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        let is_over = AtomicBool::new(false);
+        let mut listeners = vec![bind(&socket, &[]).unwrap()];
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    connect().unwrap();
+                }
+            });
+            for _ in 0..200 {
+                listeners.push(bind(&socket, &[]).unwrap());
+                assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+            }
+            is_over.store(true, Ordering::Release);
+            client.join().unwrap();
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn a_host_gets_a_port_and_an_ipv6_host_brackets() {

@@ -1,5 +1,7 @@
 //! Objects that move to this node from a draining one: see [`super::drain`] for the other side.
 
+use std::collections::BTreeSet;
+
 use farrow_store::{ObjectId, Target};
 use farrow_wire::{Rights, WireError, WireTarget};
 
@@ -193,6 +195,19 @@ impl NodeState {
 
     fn forget_incoming(&mut self, origin: ObjectId) {
         self.drain.record.incoming.retain(|one| one.origin != (origin.hi, origin.lo));
+    }
+
+    /// Forgets the moves of objects that were deleted before their old homes were answered.
+    pub(super) fn forget_taken(&mut self, ids: &BTreeSet<(u64, u64)>) {
+        let is_deleted = |one: &IncomingMove| one.id.is_some_and(|id| ids.contains(&id));
+        let incoming = &mut self.drain.record.incoming;
+        let before = incoming.len();
+        for one in incoming.extract_if(.., |one| is_deleted(one)) {
+            self.drain.refused.insert(one.from, one.number);
+        }
+        if incoming.len() != before {
+            self.keep_drain();
+        }
     }
 
     fn seal_taken(

@@ -1,4 +1,4 @@
-//! Names of objects that were just sealed. The daemon may be stopped between the check of a name and
+//! Names of objects that were just sealed, imported or moved here. The daemon may be stopped between the check of a name and
 //! the write of its entry, for longer than its lease: another node may have granted the name then.
 //! So the lease is checked once more behind the write, before any reply leaves.
 
@@ -8,6 +8,7 @@ use farrow_store::{ClientSlot, ObjectId, Target};
 use farrow_wire::ReplyBody;
 
 use super::state::UnconfirmedSeal;
+use super::{Answer, PeerAction};
 use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
@@ -22,7 +23,8 @@ impl NodeState {
 
     /// Deletes the objects that were given names when the lease was over, and removes the replies to
     /// their seals from `out`, which has not been performed. Their clients are disconnected instead:
-    /// a client that reconnects compares its memory with that of the node.
+    /// a client that reconnects compares its memory with that of the node. A node that moved an object
+    /// here asks again, and is refused.
     pub fn confirm_names(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
@@ -49,6 +51,8 @@ impl NodeState {
             ids.insert((id.hi, id.lo));
             sessions.extend(self.clients.sessions_of(slot).map(|(session, _)| session));
         }
+        self.replicas.imported.forget(|id| ids.contains(&(id.hi, id.lo)));
+        self.forget_taken(&ids);
         out.retain(|action| !is_seal_of(&ids, action));
         out.extend(sessions.into_iter().map(|session: SessionId| Action::Close { session }));
         self.heed_lease(now_ms, out);
@@ -56,11 +60,16 @@ impl NodeState {
 }
 
 fn is_seal_of(ids: &BTreeSet<(u64, u64)>, action: &Action) -> bool {
-    let Action::Send { reply, .. } = action else {
-        return false;
-    };
-    match &reply.body {
-        Ok(ReplyBody::Sealed(sealed)) => sealed.iter().flatten().any(|id| ids.contains(id)),
+    match action {
+        Action::Send { reply, .. } => match &reply.body {
+            Ok(ReplyBody::Sealed(sealed)) => sealed.iter().flatten().any(|id| ids.contains(id)),
+            Ok(ReplyBody::Fetched(Some(id))) => ids.contains(id),
+            _ => false,
+        },
+        Action::Peer(PeerAction::Answer { body, .. }) => matches!(
+            postcard::from_bytes(body),
+            Ok(Answer::Took(Ok(id))) if ids.contains(&id)
+        ),
         _ => false,
     }
 }

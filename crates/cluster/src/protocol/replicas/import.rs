@@ -267,6 +267,7 @@ impl NodeState {
         self.quota.reservations.note_sealed();
         self.cluster.note_reservations();
         if let Some(name) = &wanted.name {
+            self.note_named(import.slot, id);
             self.waits.sealed(name);
             self.answer_waits(out);
             self.notify_sealed(name, out);

@@ -35,6 +35,11 @@ impl ImportedObjects {
         self.ids.remove(&origin);
     }
 
+    /// Forgets the objects with these ids here.
+    pub(in crate::protocol) fn forget(&mut self, is_it: impl Fn(&ObjectId) -> bool) {
+        self.ids.retain(|_, id| !is_it(id));
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty()

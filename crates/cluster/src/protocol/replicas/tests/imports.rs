@@ -1,6 +1,7 @@
 //! Objects of node b that its clients have brought to node a.
 
 use super::*;
+use crate::protocol::action::answer_peer;
 use crate::protocol::moved_in::TakeRequest;
 use crate::protocol::replicas::transfers::STEP_MS_MAX;
 
@@ -328,4 +329,50 @@ fn an_import_begins_again_over_the_next_connection_when_the_transfer_for_the_las
     assert_eq!(imports.pair.reserve(WRITER_AGAIN, "t"), Ok(ReplyBody::Done));
     let sealed = answer_of(&imports.import_again(seal()), WRITER_AGAIN);
     assert!(matches!(sealed, Some(Ok(ReplyBody::Fetched(Some(_))))), "{sealed:?}");
+}
+
+/// Regression test: a daemon was stopped for longer than its lease between the check of a name and the
+/// write of its entry, in an import or a move. Another member may have granted the name meanwhile.
+#[test]
+fn an_import_whose_name_was_written_after_the_lease_is_undone_before_its_answer() {
+    let mut imports = Imports::begun(seal());
+    let mut out = imports.loaded(Ok(()));
+    assert!(matches!(answer_of(&out, WRITER), Some(Ok(ReplyBody::Fetched(Some(_))))), "{out:?}");
+    let late_ms = imports.pair.now_ms + 10_000;
+    imports.node().confirm_names(late_ms, &mut out);
+    assert_eq!(answer_of(&out, WRITER), None);
+    assert!(out.contains(&Action::Close { session: SessionId(WRITER) }), "{out:?}");
+    assert!(!imports.node().home().has_name("t").unwrap());
+    assert!(imports.node().replicas.imported.is_empty());
+    imports.check_nothing_is_left();
+}
+
+#[test]
+fn a_move_whose_name_was_written_after_the_lease_is_undone_before_its_answer() {
+    let mut imports = Imports::begun(ImportStep::Bring);
+    imports.loaded(Ok(()));
+    let (object, now_ms) = (imports.origin.lo, imports.pair.now_ms);
+    let ask = TakeRequest { from: "b", object, number: 1, name: "u", is_pinned: true };
+    let mut out = Vec::new();
+    let taken = imports.node().take_object(&ask, now_ms, &mut out);
+    out.push(answer_peer(7, &Answer::Took(taken)));
+    imports.node().confirm_names(now_ms + 10_000, &mut out);
+    let is_answer = |action: &Action| matches!(action, Action::Peer(PeerAction::Answer { .. }));
+    assert!(!out.iter().any(is_answer), "{out:?}");
+    assert!(!imports.node().home().has_name("u").unwrap());
+    imports.check_nothing_is_left();
+    // The old home asks again, when this node has its lease again.
+    let again = imports.node().take_object(&ask, now_ms, &mut Vec::new());
+    assert!(matches!(again, Err(WireError::NotMoved(_))), "{again:?}");
+}
+
+/// As after every turn of the server.
+#[test]
+fn names_that_were_written_with_the_lease_stay() {
+    let mut imports = Imports::begun(seal());
+    let mut out = imports.loaded(Ok(()));
+    let now_ms = imports.pair.now_ms;
+    imports.node().confirm_names(now_ms, &mut out);
+    assert!(answer_of(&out, WRITER).unwrap().is_ok());
+    assert!(imports.node().home().has_name("t").unwrap());
 }
