@@ -12,6 +12,7 @@
 #include "arrow/c/bridge.h"
 #include "arrow/chunked_array.h"
 #include "arrow/config.h"
+#include "arrow/extension_type.h"
 #include "arrow/record_batch.h"
 #include "arrow/table.h"
 #include "arrow/type.h"

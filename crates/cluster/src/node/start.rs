@@ -234,8 +234,8 @@ pub(super) fn purge_spill(target: &SpillTarget, uid: RegionUid) {
 /// Binds the socket, which appears when it listens, in place of one of an earlier daemon. The node
 /// admits users by their kernel credentials, so with other users allowed, any user may connect.
 pub(super) fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeError> {
-    let listener = listen_beside(socket, users)
-        .map_err(failed(format!("listen at {}", socket.display())))?;
+    let listener =
+        listen_beside(socket, users).map_err(failed(format!("listen at {}", socket.display())))?;
     if !users.is_empty() {
         paths::open_runtime_dir(socket)
             .map_err(failed(format!("open the folder of {}", socket.display())))?;

@@ -1,5 +1,6 @@
 //! The three calls of `node.proto`, on the calling side.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,12 @@ use crate::certs::NodeName;
 
 /// Time limit for opening a remote session. The other node answers once it has read one frame.
 const REMOTE_SESSION_TAKEN_MAX: Duration = Duration::from_secs(2);
+
+/// Attempts to send a call. A peer with other certificate files ends each connection once.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// First words of the status of a call for which the connection has no place any more.
+const NOT_READY: &str = "Service was not ready";
 
 /// Checks for the cause of an ended connection, which is known within a few steps of the thread.
 const ENDED_LOOKS: u32 = 5;
@@ -94,14 +101,23 @@ impl PeerClient {
                 AskPlace::Taken(permit) => Some(permit),
                 AskPlace::Waiting(_bytes) => Permit::wait(&link.asks).await,
             };
-            let live = link.connection(&self, Lane::Work).await?;
-            let (from, incarnation) = (self.from(), self.incarnation());
-            let question = Question { version: VERSION, from, incarnation, body };
-            let mut request = Request::new(question);
-            request.set_timeout(deadline);
-            let since = Instant::now();
-            let answer = live.client().ask(request).await?.into_inner();
-            Ok(PeerAnswer { from: live.peer, body: answer.body, elapsed: since.elapsed() })
+            let until = Instant::now() + deadline;
+            let mut attempt = 1;
+            loop {
+                let live = link.connection(&self, Lane::Work).await?;
+                let (from, incarnation) = (self.from(), self.incarnation());
+                let question = Question { version: VERSION, from, incarnation, body: body.clone() };
+                let mut request = Request::new(question);
+                let since = Instant::now();
+                request.set_timeout(until.saturating_duration_since(since));
+                match live.client().ask(request).await {
+                    Err(status) if attempt < ATTEMPTS_MAX && is_unsent(&status) => attempt += 1,
+                    answered => {
+                        let body = answered?.into_inner().body;
+                        return Ok(PeerAnswer { from: live.peer, body, elapsed: since.elapsed() });
+                    }
+                }
+            }
         };
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         let result = match tokio::time::timeout(deadline, call).await {
@@ -123,8 +139,14 @@ impl PeerClient {
         place: Permit,
     ) {
         let call = async {
-            let live = link.connection(&self, Lane::Work).await?;
-            Ok::<_, PeerError>(self.open(live, process, &outbox, &place).await?)
+            let mut attempt = 1;
+            loop {
+                let live = link.connection(&self, Lane::Work).await?;
+                match self.open(live, process, &outbox, &place).await {
+                    Err(status) if attempt < ATTEMPTS_MAX && is_unsent(&status) => attempt += 1,
+                    opened => return Ok::<_, PeerError>(opened?),
+                }
+            }
         };
         let reason = match tokio::time::timeout(REMOTE_SESSION_TAKEN_MAX, call).await {
             Ok(Ok(frames)) => {
@@ -162,6 +184,13 @@ impl PeerClient {
         };
         Ok(live.client().remote_session(frames).await?.into_inner())
     }
+}
+
+/// Whether a call failed before it was sent: the connection takes no more calls, as when the peer has
+/// other certificate files.
+fn is_unsent(status: &Status) -> bool {
+    let of_hyper = status.source().and_then(|source| source.downcast_ref::<hyper::Error>());
+    of_hyper.is_some_and(hyper::Error::is_canceled) || status.message().starts_with(NOT_READY)
 }
 
 /// Why a connection ended. Another task stores the cause, possibly later than the call fails.

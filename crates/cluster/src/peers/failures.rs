@@ -134,16 +134,28 @@ fn is_about_tls(cause: &str) -> bool {
 
 /// Why a connection ended, once that is known.
 #[derive(Debug, Default)]
-pub(super) struct LinkEnd(Mutex<Option<String>>);
+pub(super) struct LinkEnd {
+    cause: Mutex<Option<String>>,
+    is_orderly: AtomicBool,
+}
 
 impl LinkEnd {
     pub(super) fn set(&self, cause: String) {
-        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         ended.get_or_insert(cause);
     }
 
+    /// The peer takes no more calls on it, as when it has other certificate files.
+    pub(super) fn set_orderly(&self) {
+        self.is_orderly.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_orderly(&self) -> bool {
+        self.is_orderly.load(Ordering::Acquire)
+    }
+
     pub(super) fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -9,6 +9,7 @@ use farrow_wire::FRAME_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use super::retired::RetiredConnections;
 use crate::certs::NodeName;
 
 /// Version of the protocol between nodes.
@@ -32,7 +33,7 @@ pub(crate) struct PeerLimits {
     /// Connections of all nodes: a quarter of the 1024 descriptors that a process has by default.
     pub(crate) connections_max: usize,
     /// Connections of one node: two are in use, and two old pairs may not have been detected as
-    /// dead. Each may have 64 MiB of unread data.
+    /// dead. While certificates are replaced, some are retired. Each may have 64 MiB of unread data.
     pub(crate) connections_per_node_max: usize,
     /// Unidentified connections from one address: two of each of 16 nodes on one machine that start
     /// at once, twice.
@@ -68,7 +69,7 @@ impl Default for PeerLimits {
     fn default() -> Self {
         Self {
             connections_max: 256,
-            connections_per_node_max: 6,
+            connections_per_node_max: 12,
             strangers_per_address_max: 64,
             messages_max: 32,
             asks_max: 32,
@@ -176,6 +177,7 @@ pub(super) struct PeerAccount {
     pub(super) asks: Arc<Semaphore>,
     pub(super) remote_sessions: Arc<Semaphore>,
     pub(super) connections: Arc<Semaphore>,
+    pub(super) retired: RetiredConnections,
     pub(super) bytes: BytesRoom,
 }
 
@@ -191,6 +193,7 @@ impl PeerAccount {
             asks: Arc::new(Semaphore::new(limits.asks_max)),
             remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             connections: Arc::new(Semaphore::new(limits.connections_per_node_max)),
+            retired: RetiredConnections::default(),
             bytes: BytesRoom::new(bytes_of_all, limits),
         }
     }

@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use farrow_net::records::TlsConfigs;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tonic::body::Body;
 use tower_service::Service;
 
@@ -20,7 +22,9 @@ use super::error::{PeerError, shorten};
 use super::failures::{Delivery, LinkEnd, cause_of};
 use super::generated::pb::node_client::NodeClient;
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::tls::{Secured, lost};
+use super::retired::{RetiredConnections, overdue};
+use super::tls::{Secured, Standing, lost};
+use super::wire::CutWire;
 use crate::certs::NodeName;
 
 /// Concurrent calls on one connection: more than the default limits allow one node.
@@ -54,6 +58,21 @@ pub(super) struct LiveConnection {
     pub(super) peer: Option<NodeName>,
     /// Why it ended.
     pub(super) ended: Arc<LinkEnd>,
+    /// Ends it. Its task has the other end.
+    end: Weak<Notify>,
+    /// Files of this node that are used since then.
+    changes: Option<watch::Receiver<TlsConfigs>>,
+}
+
+impl LiveConnection {
+    fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// Whether this node has other certificate files by now: later calls use a new connection.
+    fn is_outdated(&self) -> bool {
+        self.changes.as_ref().is_some_and(|changes| changes.has_changed().unwrap_or(false))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +96,7 @@ pub(super) struct PeerLink {
     /// Whether messages arrive.
     pub(super) delivery: Delivery,
     lanes: [Mutex<LaneState>; 2],
+    retired: RetiredConnections,
 }
 
 impl PeerLink {
@@ -89,6 +109,7 @@ impl PeerLink {
             remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             delivery: Delivery::default(),
             lanes: Default::default(),
+            retired: RetiredConnections::default(),
         }
     }
 
@@ -118,7 +139,10 @@ impl PeerLink {
             };
             match state.known(&link) {
                 Some(known) => known,
-                None => state.note(link.connect(&client).await),
+                None => {
+                    let connected = link.connect(&client).await;
+                    state.note(connected, &link.retired)
+                }
             }
         });
         attempt.await.unwrap_or_else(|error| Err(self.unreachable(error)))
@@ -161,12 +185,8 @@ impl PeerLink {
             Some(tls) => tls.connect(stream, &self.address).await?,
             None => Secured::plain(stream),
         };
-        let peer = secured.name.clone();
-        let ended = Arc::new(LinkEnd::default());
-        let address = self.address.to_string();
-        let sender = handshake(secured, &client.times, address, Arc::clone(&ended)).await;
-        let sender = sender.map_err(|error| self.unreachable(cause_of(&error)))?;
-        Ok(LiveConnection { sender, peer, ended })
+        let live = handshake(secured, &client.times, self.address.to_string()).await;
+        live.map_err(|error| self.unreachable(cause_of(&error)))
     }
 
     pub(super) fn unreachable(&self, reason: impl fmt::Display) -> PeerError {
@@ -181,8 +201,10 @@ pub(super) async fn handshake(
     secured: Secured,
     times: &PeerTimes,
     address: String,
-    ended: Arc<LinkEnd>,
-) -> Result<SendRequest<Body>, hyper::Error> {
+) -> Result<LiveConnection, hyper::Error> {
+    let Secured { wire, name: peer, standing } = secured;
+    let changes = standing.as_ref().map(Standing::changes);
+    let (wire, mut cut) = CutWire::new(wire);
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -191,53 +213,89 @@ pub(super) async fn handshake(
         .keep_alive_interval(times.keep_alive_interval)
         .keep_alive_timeout(times.keep_alive_timeout)
         .keep_alive_while_idle(true)
-        .handshake(TokioIo::new(secured.wire))
+        .handshake(TokioIo::new(wire))
         .await?;
+    let (ended, end) = (Arc::new(LinkEnd::default()), Arc::new(Notify::new()));
+    let live = LiveConnection {
+        sender,
+        peer,
+        ended: Arc::clone(&ended),
+        end: Arc::downgrade(&end),
+        changes,
+    };
+    let (of_task, at) = (Arc::clone(&ended), address.clone());
     tokio::spawn(async move {
-        tokio::select! {
-            result = connection => if let Err(error) = result {
-                ended.set(cause_of(&error));
-                tracing::debug!(%address, %error, "a connection ended");
-            },
-            cause = lost(secured.standing) => {
-                tracing::warn!(%address, %cause, "a connection is ended");
-                ended.set(cause);
+        // Noted before the sender sees that it is closed.
+        let mut connection = pin!(connection);
+        match connection.as_mut().await {
+            Ok(()) => of_task.set_orderly(),
+            Err(error) => {
+                let cause = cause_of(&error);
+                tracing::debug!(address = at, cause, "a connection ended");
+                of_task.set(cause);
             }
         }
     });
-    Ok(sender)
+    // The connection of a remote session may outlive the task above, which is for new calls.
+    tokio::spawn(async move {
+        let cause = tokio::select! {
+            () = cut.closed() => return,
+            cause = lost(standing) => {
+                tracing::warn!(address, cause, "a connection is ended");
+                cause
+            }
+            () = overdue(&end) => {
+                tracing::debug!(address, "a connection with an earlier certificate is ended");
+                "it was made with an earlier certificate".to_owned()
+            }
+        };
+        ended.set(cause);
+        let _ = cut.send(());
+    });
+    Ok(live)
 }
 
 impl LaneState {
     /// An open connection, or the reason why no attempt is due yet.
     fn known(&self, link: &PeerLink) -> Option<Result<LiveConnection, PeerError>> {
-        if let Some(live) = self.live.as_ref().filter(|live| !live.sender.is_closed()) {
+        let open = self.live.as_ref().filter(|live| live.is_open());
+        if let Some(live) = open.filter(|live| !live.is_outdated()) {
             return Some(Ok(live.clone()));
         }
         // A node that refuses a certificate shows it only after the handshake, by closing.
-        if self.made.is_some_and(|made| made.elapsed() < REST_MIN) {
+        let is_orderly = self.live.as_ref().is_some_and(|live| live.ended.is_orderly());
+        let is_new = self.made.is_some_and(|made| made.elapsed() < REST_MIN);
+        if open.is_none() && is_new && !is_orderly {
             let why = self.live.as_ref().and_then(|live| live.ended.get());
             let why = why.unwrap_or_else(|| "the connection ended as soon as it was made".into());
             return Some(Err(link.unreachable(why)));
         }
         let (at, error) = self.failed.as_ref()?;
         let rest = REST_MIN.saturating_mul(1 << self.failures.min(10)).min(REST_MAX);
-        (at.elapsed() < rest).then(|| Err(error.clone()))
+        (at.elapsed() < rest).then(|| open.cloned().ok_or_else(|| error.clone()))
     }
 
+    /// Notes a new connection, in place of the present one, or that there is none: then an outdated
+    /// one is used further.
     fn note(
         &mut self,
         result: Result<LiveConnection, PeerError>,
+        retired: &RetiredConnections,
     ) -> Result<LiveConnection, PeerError> {
+        let open = self.live.take().filter(LiveConnection::is_open);
         match &result {
             Ok(live) => {
+                if let Some(outdated) = open {
+                    retired.add_known(outdated.end);
+                }
                 let (live, made) = (Some(live.clone()), Some(Instant::now()));
                 *self = Self { live, made, failures: 0, failed: None };
             }
             Err(error) => {
-                self.live = None;
                 self.failures = self.failures.saturating_add(1);
                 self.failed = Some((Instant::now(), error.clone()));
+                self.live.clone_from(&open);
+                return open.map_or(result, Ok);
             }
         }
         result

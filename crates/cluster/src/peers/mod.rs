@@ -18,9 +18,11 @@ mod link;
 mod options;
 mod outbox;
 mod remote_session;
+mod retired;
 mod serve;
 mod service;
 mod tls;
+mod wire;
 
 #[cfg(test)]
 mod tests;

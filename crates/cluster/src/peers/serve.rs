@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync::AtomicU64;
+use farrow_net::records::TlsConfigs;
 use hyper::body::Incoming;
+use hyper::server::conn::http2::{Builder, Connection};
 use hyper::service::Service as HyperService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service as _;
@@ -26,8 +28,10 @@ use super::limits::{
     REMOTE_SESSION_FRAME_BYTES_MAX,
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
+use super::retired::overdue;
 use super::service::Service;
-use super::tls::{Secured, Tls, lost};
+use super::tls::{Secured, Standing, Tls, changed, lost};
+use super::wire::LingeringWire;
 use crate::certs::NodeName;
 
 /// Time limit on a connection until its first call is admitted.
@@ -155,7 +159,9 @@ impl PeerServer {
         let of_peer = name.as_ref().map_or_else(|| from.ip().to_string(), NodeName::to_string);
         let caller = Arc::new(Caller::new(account, name));
         let gate = Gate { server: Arc::clone(&self), caller: Arc::clone(&caller) };
-        let mut connection = pin!(self.http().serve_connection(TokioIo::new(wire), gate));
+        let changes = standing.as_ref().map(Standing::changes);
+        let connection = self.http().serve_connection(TokioIo::new(LingeringWire::new(wire)), gate);
+        let mut connection = pin!(until_retired(connection, changes, Arc::clone(&caller)));
         let mut lost = pin!(lost(standing));
         let ended = tokio::select! {
             ended = tokio::time::timeout_at(until, connection.as_mut()) => ended,
@@ -176,7 +182,7 @@ impl PeerServer {
                 let cause = format!("it does not speak plain text, so it may use --certs: {cause}");
                 self.failures.refused(&from.ip().to_string(), &cause);
             }
-            tracing::debug!(%from, %error, "a connection ended");
+            tracing::debug!(%from, cause = cause_of(&error), "a connection ended");
         }
         drop(place);
     }
@@ -188,8 +194,8 @@ impl PeerServer {
         }
     }
 
-    fn http(&self) -> hyper::server::conn::http2::Builder<TokioExecutor> {
-        let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    fn http(&self) -> Builder<TokioExecutor> {
+        let mut http = Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -198,6 +204,26 @@ impl PeerServer {
             .keep_alive_interval(self.times.keep_alive_interval)
             .keep_alive_timeout(self.times.keep_alive_timeout);
         http
+    }
+}
+
+/// Serves a connection. When this node uses other certificate files, the peer opens another connection
+/// for its next call, which uses them, too. This one ends with its last call, or as the oldest of
+/// several.
+async fn until_retired(
+    connection: Connection<TokioIo<LingeringWire>, Gate, TokioExecutor>,
+    mut changes: Option<watch::Receiver<TlsConfigs>>,
+    caller: Arc<Caller>,
+) -> Result<(), hyper::Error> {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = changed(&mut changes) => connection.as_mut().graceful_shutdown(),
+    }
+    let oldest = caller.account.retired.add();
+    tokio::select! {
+        ended = connection => ended,
+        () = overdue(&oldest) => Ok(()),
     }
 }
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use farrow_net::records::{PeerChain, TlsConfigs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, Error};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -19,15 +18,11 @@ use super::credentials::NodeCredentials;
 use super::error::{PeerError, StartError};
 use super::failures::cause_of;
 use super::options::PeersOptions;
+use super::wire::Wire;
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2). Both sides require it.
 pub(super) const ALPN: &[u8] = b"h2";
-
-/// A connection with or without TLS.
-pub(super) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
 /// The TLS configuration of both sides, as the files of this node have it.
 #[derive(Clone)]
@@ -75,6 +70,23 @@ impl Standing {
             }
         }
     }
+}
+
+impl Standing {
+    /// Shows files of this node that are used after the handshake of the connection.
+    pub(super) fn changes(&self) -> watch::Receiver<TlsConfigs> {
+        self.current.clone()
+    }
+}
+
+/// Returns when this node uses other files, once. In plain text it never does.
+pub(super) async fn changed(changes: &mut Option<watch::Receiver<TlsConfigs>>) {
+    if let Some(mut current) = changes.take()
+        && current.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Returns when the peer of a connection is no longer accepted, with the reason. In plain text it

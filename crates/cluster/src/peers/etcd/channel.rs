@@ -24,7 +24,8 @@ use crate::peers::generated::etcd_pb::AuthenticateRequest;
 use crate::peers::generated::etcd_pb::auth_client::AuthClient;
 use crate::peers::limits::PeerTimes;
 use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
-use crate::peers::tls::{ALPN, Secured, Wire, check_key_is_private, unusable};
+use crate::peers::tls::{ALPN, Secured, check_key_is_private, unusable};
+use crate::peers::wire::Wire;
 
 /// Limit on the length of a password in a file.
 const PASSWORD_BYTES_MAX: usize = 4096;
@@ -218,12 +219,8 @@ impl EtcdChannel {
             }
             None => Box::new(stream),
         };
-        let ended = Arc::default();
         let secured = Secured { wire, name: None, standing: None };
-        let sender = handshake(secured, &self.times, to.to_string(), Arc::clone(&ended))
-            .await
-            .map_err(unreachable)?;
-        let live = LiveConnection { sender, peer: None, ended };
+        let live = handshake(secured, &self.times, to.to_string()).await.map_err(unreachable)?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let authority = PeerAddress { name: None, ..to.clone() };
         let origin: Uri = format!("{scheme}://{authority}").parse().map_err(unreachable)?;

@@ -116,6 +116,9 @@ fn a_revoked_node_is_cut_off_by_all_that_have_the_list_and_returns_with_a_new_ce
     let open = RemoteSessionId::outgoing(1);
     c.peers.open_remote_session(open, &a.address(), PROCESS).unwrap();
     let (at_a, ..) = a.opened();
+    let to_c = RemoteSessionId::outgoing(2);
+    a.peers.open_remote_session(to_c, &c.address(), PROCESS).unwrap();
+    let (at_c, ..) = c.opened();
 
     fs::copy(far.path().join("c.pem"), dir.path().join("c.pem")).unwrap();
     certs::revoke(dir.path(), "c").unwrap();
@@ -125,6 +128,8 @@ fn a_revoked_node_is_cut_off_by_all_that_have_the_list_and_returns_with_a_new_ce
     // What was open ends on both sides, and nothing is opened in either direction.
     assert_eq!(a.ended(at_a).0, None);
     assert_eq!(c.ended(open).0, None);
+    assert_eq!(a.ended(to_c).0, None);
+    assert_eq!(c.ended(at_c).0, None);
     let error = refused(&mut a, &c.address()).to_string();
     assert!(error.contains("revoked"), "{error}");
     for to in [a.address(), b.address()] {
@@ -192,4 +197,52 @@ fn one_authority_replaces_another_while_nodes_run() {
     a.ask_through(&mut b, 2);
     let mut c = Node::with(certified(new.path(), "c"));
     a.ask_through(&mut c, 3);
+
+    // Regression test: nodes still used the connections from before, which end now, with their calls.
+    let open = RemoteSessionId::outgoing(1);
+    a.peers.open_remote_session(open, &b.address(), PROCESS).unwrap();
+    let (at_b, ..) = b.opened();
+    a.peers.ask(4, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
+    b.peers.ask(5, &a.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
+    let asked = [(b.asked().0, 4), (a.asked().0, 5)];
+    for (dir, node) in dirs.iter().zip([&a, &b]) {
+        let before = node.peers.credentials().unwrap().status().reloads;
+        fs::write(dir.path().join("ca.pem"), &roots[1]).unwrap();
+        wait_for(node, |status| status.reloads > before);
+    }
+    let [at_b_token, at_a_token] = asked.map(|(token, _)| token);
+    b.peers.answer(at_b_token, Bytes::from_static(b"!")).unwrap();
+    a.peers.answer(at_a_token, Bytes::from_static(b"!")).unwrap();
+    assert_eq!(a.answered(4).unwrap().body, &b"!"[..]);
+    assert_eq!(b.answered(5).unwrap().body, &b"!"[..]);
+    b.peers.send(at_b, Bytes::from_static(b"~")).unwrap();
+    assert_eq!(a.read(open, 1), b"~");
+}
+
+/// A client outlives several renewals, and a node has few connections to another one.
+#[test]
+fn remote_sessions_outlive_a_renewal_and_not_all_of_many() {
+    let dir = authority();
+    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut sessions = Vec::new();
+    for round in 1..=6 {
+        let open = RemoteSessionId::outgoing(round);
+        a.peers.open_remote_session(open, &b.address(), PROCESS).unwrap();
+        let (at_b, ..) = b.opened();
+        for earlier in sessions.iter().rev().take(1).chain([&(open, at_b)]) {
+            b.peers.send(earlier.1, Bytes::from_static(b"~")).unwrap();
+            assert_eq!(a.read(earlier.0, 1), b"~", "round {round}");
+        }
+        sessions.push((open, at_b));
+        a.ask_through(&mut b, round);
+        let renewed = same_authority(dir.path());
+        certs::issue(renewed.path(), "a", &["127.0.0.1".into()], DAY).unwrap();
+        let before = a.peers.credentials().unwrap().status().reloads;
+        move_files(renewed.path(), dir.path(), "a");
+        wait_for(&a, |status| status.reloads > before);
+        wait_for(&b, |_| true);
+    }
+    let (first, _) = sessions[0];
+    assert_eq!(a.ended(first).0, None);
 }
