@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument, InvalidDescriptor, UnsupportedType
 
-__all__ = ["build_tensor", "check_bytes", "check_polars", "is_tensor", "take_apart_tensor"]
+__all__ = [
+    "build_tensor",
+    "check_bytes",
+    "check_names",
+    "check_pandas",
+    "check_polars",
+    "is_tensor",
+    "take_apart_tensor",
+]
 
 # Prefix of the type text of a tensor. JSON follows: numpy's text, the names of the dimensions.
 TENSOR = "pyarrow.Tensor "
@@ -93,26 +101,91 @@ def check_bytes(value: Any) -> None:
     )
 
 
-def check_polars(value: Any) -> None:
-    """Check that a frame or a series of polars has no Python objects.
+def check_names(value: Any) -> None:
+    """Check the names of the columns and fields of a pyarrow value.
 
-    polars exports them as ``fixed_size_binary[8]``: their addresses in this process.
+    Raises:
+        InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
+    """
+    schema = getattr(value, "schema", None)
+    if schema is None:
+        return _check_type(value.type)
+    for name, type_ in zip(schema.names, schema.types, strict=True):
+        _check_name(name)
+        _check_type(type_)
+    return None
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and "\0" in name:
+        begin = name[: name.index("\0")]
+        raise InvalidArgument(
+            f'the name of column "{begin}" goes on after a NUL, where the Arrow C data interface '
+            "ends it: rename the column"
+        )
+
+
+def _check_type(type_: pa.DataType) -> None:
+    if isinstance(type_, pa.BaseExtensionType):
+        _check_type(type_.storage_type)
+    elif pa.types.is_dictionary(type_):
+        _check_type(type_.value_type)
+    elif pa.types.is_map(type_):
+        _check_type(type_.key_type)
+        _check_type(type_.item_type)
+    elif pa.types.is_struct(type_) or pa.types.is_union(type_):
+        for at in range(type_.num_fields):
+            _check_name(type_.field(at).name)
+            _check_type(type_.field(at).type)
+    elif pa.types.is_nested(type_):
+        _check_type(type_.value_type)
+
+
+def check_polars(value: Any) -> None:
+    """Check what polars cannot export of a frame or a series: Python objects, and names with NUL.
+
+    It exports objects as ``fixed_size_binary[8]``, their addresses in this process. A name with NUL
+    ends the process.
 
     Raises:
         UnsupportedType: a column has objects; the message names it.
+        InvalidArgument: a name has a NUL.
     """
     import polars as pl
 
-    dtypes = (
-        {"": value.dtype} if isinstance(value, pl.Series) else dict(getattr(value, "schema", {}))
-    )
+    if isinstance(value, pl.Series):
+        _check_name(value.name)
+        dtypes = {"": value.dtype}
+    else:
+        dtypes = dict(getattr(value, "schema", {}))
     for column, dtype in dtypes.items():
+        _check_name(column)
+        _check_polars_type(dtype)
         if dtype == pl.Object:
             where = f"column {column!r} of a polars DataFrame" if column else "a polars Series"
             raise UnsupportedType(
                 f"{where} holds Python objects, which other processes cannot read: "
                 "cast it, or drop it"
             )
+
+
+def _check_polars_type(dtype: Any) -> None:
+    for field in getattr(dtype, "fields", None) or ():
+        _check_name(field.name)
+        _check_polars_type(field.dtype)
+    inner = getattr(dtype, "inner", None)
+    if inner is not None:
+        _check_polars_type(inner)
+
+
+def check_pandas(value: Any) -> None:
+    """Check the names of the columns of a frame of pandas, and of its index, which gets columns.
+
+    Raises:
+        InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
+    """
+    for name in (*getattr(value, "columns", ()), *value.index.names):
+        _check_name(name)
 
 
 def _refuse_without_buffer(value: Any, name: str) -> None:

@@ -169,7 +169,7 @@ def test_more_connections_than_places_are_closed(dashboard: Dashboard, visitor: 
 
 
 def test_the_parts_show_the_node(make_node: Callable[..., Node]) -> None:
-    node = make_node("--metrics")
+    node = make_node("--metrics", "--client-bytes", "64MiB")
     client = farrow.connect(node.socket)
     client.put(np.zeros(1 << 17), "a/zeros", metadata={"unit": "metre"})
     client.put(pa.table({"n": [1]}), EVIL)
@@ -191,6 +191,9 @@ def test_the_parts_show_the_node(make_node: Callable[..., Node]) -> None:
         [own] = [one for one in parts["clients"]["rows"] if one["holds"]]
         assert (own["pid"], own["is_connected"]) == (os.getpid(), True)
         assert own["command"] == Path("/proc/self/comm").read_text().strip()
+        limits = parts["settings"]
+        assert (limits["client_bytes"], limits["client_objects"]) == (64 << 20, None)
+        assert limits["changed"] == []
         assert [one["name"] for one in parts["namespaces"]] == ["", "team"]
         assert parts["tables"][0]["name"] == "a/huge"
         assert parts["tables"][0]["nodes"] == [["", 3, 6, 48]]

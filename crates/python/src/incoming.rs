@@ -124,9 +124,16 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
 }
 
 fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-    // polars exports a column of Python objects as their addresses in this process.
-    if object.get_type().module()?.to_str()?.starts_with("polars.") {
-        kinds(object.py())?.call_method1(intern!(object.py(), "check_polars"), (object,))?;
+    let py = object.py();
+    let module = object.get_type().module()?;
+    let library = module.to_str()?.split('.').next();
+    let check = match library {
+        Some("polars") => Some(intern!(py, "check_polars")),
+        Some("pandas") => Some(intern!(py, "check_pandas")),
+        _ => None,
+    };
+    if let Some(check) = check {
+        kinds(py)?.call_method1(check, (object,))?;
     }
     // SAFETY: as above, for `arrow_array_stream`.
     let moved = unsafe {
@@ -137,11 +144,11 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
     };
     // A stream of structs is a table, unless it is a column of structs. The class is checked,
     // because a dataframe's own attributes may be its columns.
-    let is_column = object.get_type().getattr_opt(intern!(object.py(), "dtype"))?.is_some();
+    let is_column = object.get_type().getattr_opt(intern!(py, "dtype"))?.is_some();
     let kind = if is_column { StreamKind::Chunked } else { StreamKind::ByType };
     // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
     // SAFETY: a library that implements the Arrow PyCapsule interface made the structure.
-    let imported = object.py().detach(|| unsafe { convert::import_stream(moved, kind) });
+    let imported = py.detach(|| unsafe { convert::import_stream(moved, kind) });
     Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
@@ -193,7 +200,7 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
 }
 
 /// The module that knows the kinds of foreign objects.
-fn kinds(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+pub fn kinds(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module =
         KINDS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?;

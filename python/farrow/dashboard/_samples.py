@@ -136,6 +136,7 @@ class Samples:
         # The uid of a region is more than a number of JavaScript holds.
         figures = {key: stats[key] for key in stats_units() if key != "region_uid"}
         self._set("node", {**figures, "address": client.address, "name": client.node or ""})
+        self._set("settings", {**stats["settings"], "changed": stats["settings_changed"]})
         self._set("rates", {**rates, "round_trip": took})
         parts = ("free", "granted", "used", "held")
         self._set("map", [[cell[part] for part in parts] for cell in overview["cells"]])

@@ -12,12 +12,14 @@ mod library;
 mod owner;
 
 use crate::errors::raise;
+use crate::incoming::kinds;
 use bridge::Bridge;
 use cdata::CData;
 use farrow_capi::FarrowPool;
 use farrow_capi::convert::{self, Exported, Imported, StreamKind};
 use library::PyarrowVersion;
 use pyo3::exceptions::PyImportError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -63,6 +65,11 @@ impl Pyarrow {
         value: &Bound<'_, PyAny>,
         class: ValueClass,
     ) -> PyResult<Option<Imported>> {
+        let is_arrow = !matches!(class, ValueClass::None | ValueClass::Buffer);
+        if is_arrow && self.bridge.is_err() {
+            let check = intern!(value.py(), "check_names");
+            kinds(value.py())?.call_method1(check, (value,))?;
+        }
         let imported = match (class, &self.bridge) {
             (ValueClass::None | ValueClass::Buffer, _) => return Ok(None),
             (ValueClass::Table | ValueClass::Chunked, Ok(bridge)) => {

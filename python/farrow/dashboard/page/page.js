@@ -54,9 +54,9 @@ function draw(changed) {
   if (has("node")) drawSpill();
   if (has("objects")) drawKinds();
   if (has("namespaces")) drawNamespaces();
-  if (has("clients")) drawClients();
+  if (has("clients", "settings")) drawClients();
   if (has("requests")) drawLatencies();
-  if (has("nodes", "cluster")) drawCluster();
+  if (has("nodes", "cluster", "settings")) drawCluster();
   if (has("tables")) drawTables();
   drawCurves();
   if (tab === "objects" && parts.objects && parts.objects.number !== listNumber) search();
@@ -166,12 +166,19 @@ function drawClients() {
   const { rows, all } = parts.clients;
   const more = all > rows.length ? `; the ${rows.length} with the most memory are shown` : "";
   $("clients-note").textContent = `${count(all)} clients${more}. A hold is an object in use: its memory is not reused.`;
+  const limits = parts.settings;
+  const none = (value, text) => (value === null ? "no limit" : text(value));
+  facts($("limits"), [
+    ["memory of each client", none(limits.client_bytes, bytes)], ["objects of each client", none(limits.client_objects, count)],
+    ["changed since the start", limits.changed.join(", ") || "nothing"],
+  ]);
   const columns = [
     { title: "place", right: true, wide: true }, { title: "process", right: true }, { title: "command" },
     { title: "user", right: true, wide: true }, { title: "granted", right: true }, { title: "holds", right: true }, { title: "connected" },
   ];
   const cells = rows.map((one) => [
-    count(one.slot), String(one.pid), { text: one.command || "-", long: true }, String(one.uid), bytes(one.granted), count(one.holds),
+    count(one.slot), String(one.pid), { text: one.command || "-", long: true }, String(one.uid),
+    { text: bytes(one.granted), bad: limits.client_bytes !== null && one.granted > 0.9 * limits.client_bytes }, count(one.holds),
     { text: one.is_connected ? "yes" : "no", bad: !one.is_connected },
   ]);
   fill($("clients-table"), columns, cells);
@@ -203,6 +210,7 @@ function drawCluster() {
     ["view", count(lease.view)],
     ["lease", lease.has_lease ? `${seconds(lease.lease_left_seconds)} left` : "none: no name can be made here"],
     ["brought by network", `${count(lease.fetched.objects)} objects, ${bytes(lease.fetched.bytes)}`],
+    ["memory for what is brought", parts.settings.cache === null ? "what is free" : `at most ${bytes(parts.settings.cache)}`],
   ] : []);
   const columns = [
     { title: "node" }, { title: "reach" }, { title: "memory" }, { title: "lends", right: true }, { title: "free", right: true }, { title: "latency", right: true }, { title: "bandwidth", right: true }, { title: "address", wide: true }, { title: "cause", wide: true },
