@@ -14,6 +14,7 @@ from farrow_sql._deadline import Deadline
 from farrow_sql._errors import CannotDistribute, Late
 from farrow_sql._exchange import open_output
 from farrow_sql._local import LocalQuery, Moved, check
+from farrow_sql._running import announced
 from farrow_sql._schedule import Schedule
 from farrow_sql._tables import missing, prune, sources
 from farrow_sql._workers import WorkerLost, workers
@@ -159,12 +160,13 @@ class Query:
             try:
                 schedule = Schedule(prepared.plan, prepared.workers, self._deadline, self._progress)
                 prepared.runs = schedule.runs
-                try:
-                    outputs = schedule.run()
-                finally:
-                    self._lost |= schedule.lost
                 plan = prepared.plan
-                found = self._deadline.read(lambda: self._collect(plan, outputs))
+                with announced(self._client, self._text, len(prepared.workers)):
+                    try:
+                        outputs = schedule.run()
+                    finally:
+                        self._lost |= schedule.lost
+                    found = self._deadline.read(lambda: self._collect(plan, outputs))
                 prepared.moved = self._moved(schedule.runs, outputs)
                 return found
             except CannotDistribute as error:

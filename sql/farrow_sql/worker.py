@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import datafusion
 
 import farrow
+from farrow_sql import _running
 from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
 from farrow_sql._processes import identity
@@ -47,6 +48,8 @@ QUERIES = 2
 _POLL_SECONDS = 0.1
 # A node that was started again gets the announcement within this time.
 _ANNOUNCE_SECONDS = 2.0
+# Queries of killed processes are listed no longer than this.
+_CLEAN_SECONDS = 5.0
 # A process that cannot start is tried again, not at once.
 _RESTART_SECONDS = 1.0
 _END_SECONDS = 5.0
@@ -139,7 +142,7 @@ class Supervisor:
         Raises:
             PermissionDenied, QuotaExceeded, InvalidArgument: it cannot be announced.
         """
-        announced = -_ANNOUNCE_SECONDS
+        announced = cleaned = -_ANNOUNCE_SECONDS
         try:
             with contextlib.suppress(farrow.FarrowError):
                 delete_ended(self._client)
@@ -151,6 +154,10 @@ class Supervisor:
                 if time.monotonic() - announced >= _ANNOUNCE_SECONDS:
                     self._announce()
                     announced = time.monotonic()
+                if time.monotonic() - cleaned >= _CLEAN_SECONDS:
+                    with contextlib.suppress(farrow.FarrowError):
+                        _running.delete_ended(self._client)
+                    cleaned = time.monotonic()
         finally:
             self._end()
 

@@ -214,6 +214,18 @@ def test_the_parts_show_the_node(make_node: Callable[..., Node]) -> None:
     del held
 
 
+def test_running_queries_are_shown(node: Node, visitor: Visitor) -> None:
+    """As ``farrow_sql`` announces them; whoever can write there may write anything."""
+    client = farrow.connect(node.socket)
+    labels = {"query": SCRIPT, "pid": "42", "workers": "3"}
+    client.put(b"{}", "farrow.sql/queries/42-0", metadata=labels)
+    client.put(b"x", "farrow.sql/queries/other")
+    first, second = visitor.parts()["queries"]
+    assert (first["text"], first["process"], first["workers"]) == (SCRIPT, "42", "3")
+    assert first["began"] <= second["began"]
+    assert second["text"] == ""
+
+
 def test_only_what_changed_is_sent(node: Node, visitor: Visitor) -> None:
     client = farrow.connect(node.socket)
     first = visitor.get("/changes.json?since=0").json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
 pytest_plugins = ["sql_cases"]
 
+QUERIES = "farrow.sql/queries/"
 QUERY = (
     "select a.k % 10 as x, count(*) as n from numbers a join numbers b on a.k = b.k "
     "group by 1 order by 1"
@@ -63,8 +65,25 @@ def test_a_killed_client_leaves_nothing(workers: Workers) -> None:
             continue
         assert process.poll() is None
         assert nameless(client) > 0
+        assert client.list(QUERIES)["metadata"].to_pylist()
         process.kill()
     wait_until(lambda: nameless(client) == 0, "the exchanges are deleted")
+    wait_until(lambda: len(client.list(QUERIES)) == 0, "its announcement is deleted")
+
+
+def test_a_query_is_announced_while_it_runs(workers: Workers) -> None:
+    client = workers.cluster.client("a")
+    text = "select k, count(*) from numbers group by k"
+    seen: list[list[tuple[str, str]]] = []
+
+    def look(done: int, total: int) -> None:
+        seen.extend(client.list(QUERIES)["metadata"].to_pylist())
+
+    farrow.sql(text, client, progress=look)
+    labels = dict(seen[0])
+    assert (labels["query"], labels["pid"]) == (text, str(os.getpid()))
+    assert int(labels["workers"]) == len(workers.processes)
+    assert len(client.list(QUERIES)) == 0
 
 
 def test_a_worker_killed_in_the_middle(pair: Workers) -> None:

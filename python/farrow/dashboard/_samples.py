@@ -36,6 +36,9 @@ _CLIENTS_MAX = 200
 _NODES_MAX = 128
 _NAMESPACES_MAX = 200
 _TABLES_MAX = 200
+_QUERIES_MAX = 100
+# Of farrow_sql, which this package does not need.
+_QUERIES = "farrow.sql/queries/"
 ROWS_MAX = 500
 _TEXT_MAX = 1024
 _COUNTERS = ("requests", "sealed_total", "deleted_total", "evicted_total", "spilled_total")
@@ -180,6 +183,7 @@ class Samples:
             self._list_number = self._sequence
         self._listed = listed
         self._set("tables", tables)
+        self._set("queries", _queries(listed))
         numbers = {"rows": listed.num_rows, "number": self._list_number}
         self._set("objects", {**numbers, "unlisted": unlisted, "kinds": _kinds(listed)})
         self._listed_at = now
@@ -276,6 +280,24 @@ def _tables(listed: pa.Table) -> list[dict[str, Any]]:
     return tables[:_TABLES_MAX]
 
 
+def _queries(listed: pa.Table) -> list[dict[str, Any]]:
+    """Queries that run on workers of the cluster, oldest first."""
+    found = listed.filter(pc.starts_with(listed["name"], _QUERIES)).sort_by("sealed_at")
+    columns = ["metadata", "node", "sealed_at"]
+    rows = _with_time(found.slice(0, _QUERIES_MAX).select(columns), "sealed_at").to_pylist()
+    labels = [dict(row["metadata"] or ()) for row in rows]
+    return [
+        {
+            "text": _text(own.get("query", "")),
+            "process": _text(own.get("pid", "")),
+            "workers": _text(own.get("workers", "")),
+            "node": _text(row["node"] or ""),
+            "began": row["sealed_at"],
+        }
+        for row, own in zip(rows, labels, strict=True)
+    ]
+
+
 def _select(listed: pa.Table, query: dict[str, str]) -> dict[str, Any]:
     """Rows of a list that match a search, in an order."""
     found = listed
@@ -302,12 +324,13 @@ def _select(listed: pa.Table, query: dict[str, str]) -> dict[str, Any]:
 
 
 def _with_times(rows: pa.Table) -> pa.Table:
-    """The table with times in milliseconds since 1970, which fit a number of JavaScript."""
-    for name in ("sealed_at", "last_use"):
-        index = rows.schema.get_field_index(name)
-        times = rows[name].cast(pa.int64())
-        rows = rows.set_column(index, name, pc.divide(times, 1_000_000))
-    return rows
+    return _with_time(_with_time(rows, "sealed_at"), "last_use")
+
+
+def _with_time(rows: pa.Table, name: str) -> pa.Table:
+    """A column of times in milliseconds since 1970, which fit a number of JavaScript."""
+    times = pc.divide(rows[name].cast(pa.int64()), 1_000_000)
+    return rows.set_column(rows.schema.get_field_index(name), name, times)
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import { ago, bytes, count, curves, element, facts, fill, rate, seconds, share, 
 
 const POLL_MS = 1000;
 const HISTORY_MAX = 600;
-const TABS = { memory: "Memory", objects: "Objects", clients: "Clients", requests: "Requests", cluster: "Cluster", tables: "Huge tables" };
+const TABS = { memory: "Memory", objects: "Objects", clients: "Clients", requests: "Requests", cluster: "Cluster", tables: "Huge tables", queries: "Queries" };
 // Positions in a point of the history.
 const [USED, HELD, REQUESTS, SEALED, TRIP] = [1, 2, 4, 5, 7];
 
@@ -58,6 +58,7 @@ function draw(changed) {
   if (has("requests")) drawLatencies();
   if (has("nodes", "cluster", "settings")) drawCluster();
   if (has("tables")) drawTables();
+  if (has("queries")) drawQueries();
   drawCurves();
   if (tab === "objects" && parts.objects && parts.objects.number !== listNumber) search();
 }
@@ -251,6 +252,18 @@ function drawTables() {
     });
     return element("article", {}, element("h3", {}, table.name), bar, element("span", { class: "note" }, `${count(rows)} rows, ${bytes(total)}`), legend);
   }));
+}
+
+function drawQueries() {
+  const queries = parts.queries;
+  $("queries-note").textContent = queries.length
+    ? `${count(queries.length)} queries run on workers of farrow sql.`
+    : "No query runs on workers of farrow sql.";
+  const columns = [{ title: "query" }, { title: "began" }, { title: "workers", right: true }, { title: "node", wide: true }, { title: "process", right: true, wide: true }];
+  fill($("queries-table"), columns, queries.map((one) => [
+    { text: one.text || "-", name: true }, { text: ago(one.began), title: time(one.began) }, one.workers || "-", one.node || "-", one.process || "-",
+  ]));
+  $("queries-table").hidden = !queries.length;
 }
 
 async function search() {

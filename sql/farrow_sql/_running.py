@@ -1,0 +1,53 @@
+"""Announce running queries, by objects that every process can list: the dashboard shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from farrow.exceptions import FarrowError
+from farrow_sql._processes import has_ended, identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import farrow
+
+__all__ = ["PREFIX", "announced", "delete_ended"]
+
+PREFIX = "farrow.sql/queries/"
+# Labels have 4,096 bytes in all, and a character has four.
+_TEXT_MAX = 900
+# Of an identity, which has some 150 B.
+_BYTES_MAX = 1 << 12
+
+
+@contextlib.contextmanager
+def announced(client: farrow.Client, text: str, workers: int) -> Iterator[None]:
+    """Announce a query while it runs on workers.
+
+    A client that may not write, or finds no room, runs its query all the same.
+    """
+    own = identity()
+    labels = {"query": text[:_TEXT_MAX], "pid": str(own["pid"]), "workers": str(workers)}
+    name = f"{PREFIX}{own['pid']}-{secrets.token_hex(4)}"
+    with contextlib.suppress(FarrowError):
+        client.put(json.dumps(own).encode(), name, metadata=labels)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FarrowError):
+            client.delete(name)
+
+
+def delete_ended(client: farrow.Client) -> None:
+    """Delete what processes of this machine announced at this node before they were killed."""
+    listed = client.list(PREFIX)
+    for name, size in zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True):
+        # Whoever can write there wrote it.
+        with contextlib.suppress(FarrowError, ValueError, AttributeError, RecursionError):
+            found: Any = json.loads(client.get(name).to_pybytes()) if size <= _BYTES_MAX else None
+            if isinstance(found, dict) and has_ended(found):
+                client.delete(name)
