@@ -18,8 +18,7 @@ __all__ = [
     "build_tensor",
     "check_bytes",
     "check_names",
-    "check_pandas",
-    "check_polars",
+    "check_stream",
     "is_tensor",
     "take_apart_tensor",
 ]
@@ -184,8 +183,39 @@ def check_pandas(value: Any) -> None:
     Raises:
         InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
     """
-    for name in (*getattr(value, "columns", ()), *value.index.names):
+    import pandas as pd
+
+    index = value.index
+    names = [] if isinstance(index, pd.RangeIndex) else list(index.names)
+    if isinstance(value, pd.DataFrame):
+        names += value.columns
+        dtypes = list(value.dtypes)
+    else:
+        names.append(value.name)
+        dtypes = [value.dtype]
+    for name in names:
         _check_name(name)
+    for dtype in dtypes:
+        if isinstance(dtype, pd.ArrowDtype):
+            _check_type(dtype.pyarrow_dtype)
+
+
+def check_stream(value: Any) -> None:
+    """Check an object that exports a stream, by the library that its class derives from.
+
+    Raises:
+        UnsupportedType, InvalidArgument: the library cannot export it.
+    """
+    for base in type(value).__mro__:
+        library = base.__module__.partition(".")[0]
+        if library == "narwhals":
+            return check_stream(value.to_native())
+        if library in _CHECKS:
+            return _CHECKS[library](value)
+    return None
+
+
+_CHECKS = {"pandas": check_pandas, "polars": check_polars, "pyarrow": check_names}
 
 
 def _refuse_without_buffer(value: Any, name: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import narwhals as nw
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -32,6 +33,12 @@ OTHER = {
     "polars series": pl.Series("a\0b", [1]),
     "pandas": pd.DataFrame({"a\0b": [1]}),
     "pandas index": pd.DataFrame({"a": [1]}, index=pd.Index([1], name="i\0j")),
+    "pandas struct": pd.DataFrame(
+        {"a": pd.Series([{"q\0r": 1}], dtype=pd.ArrowDtype(_NESTED.type))}
+    ),
+    "subclass": type("Frame", (pl.DataFrame,), {})({"a\0b": [1]}),
+    "narwhals": nw.from_native(pl.DataFrame({"a\0b": [1]})),
+    "reader": pa.table({"a\0b": [1]}).to_reader(),
 }
 
 
@@ -45,6 +52,11 @@ def test_a_name_with_nul_is_refused(client: farrow.Client, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", PYARROW.values(), ids=PYARROW)
+def test_a_name_without_nul_that_pandas_does_not_export_is_no_matter(client: farrow.Client) -> None:
+    frame = pd.DataFrame({"a": [1]}, index=pd.RangeIndex(1, name="i\0j"))
+    assert client.get(client.put(frame)).column_names == ["a"]
+
+
 def test_without_a_bridge(value: Any) -> None:
     with pytest.raises(farrow.InvalidArgument, match="after a NUL"):
         _kinds.check_names(value)

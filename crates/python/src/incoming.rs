@@ -125,16 +125,7 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
 
 fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     let py = object.py();
-    let module = object.get_type().module()?;
-    let library = module.to_str()?.split('.').next();
-    let check = match library {
-        Some("polars") => Some(intern!(py, "check_polars")),
-        Some("pandas") => Some(intern!(py, "check_pandas")),
-        _ => None,
-    };
-    if let Some(check) = check {
-        kinds(py)?.call_method1(check, (object,))?;
-    }
+    kinds(py)?.call_method1(intern!(py, "check_stream"), (object,))?;
     // SAFETY: as above, for `arrow_array_stream`.
     let moved = unsafe {
         FFI_ArrowArrayStream::from_raw(capsule::<FFI_ArrowArrayStream>(

@@ -1,6 +1,6 @@
 //! The parts of a node, each started from its options.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -15,6 +15,7 @@ use farrow_net::pack::PackMode;
 use farrow_net::records::Credentials;
 use farrow_store::{Lru, RegionUid};
 use farrow_wire::{NodeSettings, paths};
+use rustix::fs::{Mode, OFlags};
 
 use super::error::{NodeError, failed};
 use super::options::{ClusterConfig, EvictionKind, NetCompress, NetConfig, NetUse, NodeOptions};
@@ -246,9 +247,12 @@ pub(super) fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeErr
 /// A socket has a name before it listens, so it begins with another one.
 fn listen_beside(socket: &Path, users: &[u32]) -> io::Result<UnixListener> {
     let dir = socket.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let dir = File::open(dir.unwrap_or(Path::new(".")))?;
-    // Through the folder's descriptor: a path of a socket has at most 107 bytes.
-    let made = format!("/proc/self/fd/{}/.farrowd-{}", dir.as_raw_fd(), std::process::id());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+    // Through the folder's descriptor: a path of a socket has at most 107 bytes. The lock of the node
+    // covers the name.
+    let name = paths::region_name(socket);
+    let made = format!("/proc/self/fd/{}/.{name}", dir.as_raw_fd());
     let made = Path::new(&made);
     match fs::remove_file(made) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

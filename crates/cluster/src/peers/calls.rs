@@ -63,12 +63,17 @@ impl PeerClient {
     ) {
         let mut used = None;
         let call = async {
-            let live = link.connection(&self, Lane::Messages).await?;
-            used = Some(live.clone());
-            let (from, incarnation) = (self.from(), self.incarnation());
-            let message = Message { version: VERSION, from, incarnation, body };
-            live.client().tell(message).await?;
-            Ok::<(), PeerError>(())
+            let mut attempt = 1;
+            loop {
+                let live = link.connection(&self, Lane::Messages).await?;
+                used = Some(live.clone());
+                let (from, incarnation) = (self.from(), self.incarnation());
+                let message = Message { version: VERSION, from, incarnation, body: body.clone() };
+                match live.client().tell(message).await {
+                    Err(status) if attempt < ATTEMPTS_MAX && is_unsent(&status) => attempt += 1,
+                    result => return Ok::<(), PeerError>(result.map(drop)?),
+                }
+            }
         };
         let notify_ms = u64::try_from(self.times.message.as_millis()).unwrap_or(u64::MAX);
         let sent = tokio::time::timeout(self.times.message, call).await;
@@ -112,8 +117,8 @@ impl PeerClient {
                 request.set_timeout(until.saturating_duration_since(since));
                 match live.client().ask(request).await {
                     Err(status) if attempt < ATTEMPTS_MAX && is_unsent(&status) => attempt += 1,
-                    answered => {
-                        let body = answered?.into_inner().body;
+                    result => {
+                        let body = result?.into_inner().body;
                         return Ok(PeerAnswer { from: live.peer, body, elapsed: since.elapsed() });
                     }
                 }

@@ -41,6 +41,14 @@ pub(crate) struct CredentialStatus {
     pub(crate) refused: Option<String>,
 }
 
+/// The configurations in use.
+#[derive(Clone)]
+pub(super) struct CurrentConfigs {
+    pub(super) configs: TlsConfigs,
+    /// Grows when the certificate of this node is another one.
+    pub(super) number: u64,
+}
+
 /// The content of the files.
 struct Loaded {
     material: TlsMaterial,
@@ -62,7 +70,7 @@ struct InUse {
 
 /// What connections use, for as long as the transport runs.
 struct SharedCredentials {
-    control: watch::Sender<TlsConfigs>,
+    control: watch::Sender<CurrentConfigs>,
     in_use: Mutex<InUse>,
     status: Mutex<CredentialStatus>,
 }
@@ -102,7 +110,10 @@ impl NodeCredentials {
         let status = CredentialStatus { expires: expiry(&loaded), ..CredentialStatus::default() };
         let in_use = InUse { material: loaded.material.clone(), data: Weak::new() };
         let shared = Arc::new(SharedCredentials {
-            control: watch::Sender::new(loaded.configs.clone()),
+            control: watch::Sender::new(CurrentConfigs {
+                configs: loaded.configs.clone(),
+                number: 0,
+            }),
             in_use: Mutex::new(in_use),
             status: Mutex::new(status),
         });
@@ -125,7 +136,7 @@ impl NodeCredentials {
     }
 
     /// The configurations for control connections, now and after each change.
-    pub(super) fn control(&self) -> watch::Receiver<TlsConfigs> {
+    pub(super) fn control(&self) -> watch::Receiver<CurrentConfigs> {
         self.shared.control.subscribe()
     }
 
@@ -224,7 +235,11 @@ impl FileWatcher {
         };
         in_use.material = new.material.clone();
         drop(in_use);
-        self.shared.control.send_replace(new.configs.clone());
+        let is_renewed = new.certificate() != self.loaded.certificate();
+        self.shared.control.send_modify(|current| {
+            current.configs = new.configs.clone();
+            current.number += u64::from(is_renewed);
+        });
         let expires = expiry(&new);
         (self.loaded, self.stamps, self.refused) = (new, stamps, None);
         self.set_status(|status| {

@@ -72,7 +72,7 @@ impl FailureLog {
     }
 
     /// Logs that a peer could not be reached.
-    fn unreached(&self, peer: &str, cause: &str) {
+    pub(super) fn unreached(&self, peer: &str, cause: &str) {
         if self.is_due(peer, cause, Instant::now()) {
             tracing::warn!(peer, cause, "a node is not reached");
         }

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use farrow_net::records::TlsConfigs;
+use farrow_memory::sync::{AtomicBool, Ordering};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore};
 use tonic::body::Body;
 use tower_service::Service;
 
@@ -22,8 +22,8 @@ use super::error::{PeerError, shorten};
 use super::failures::{Delivery, LinkEnd, cause_of};
 use super::generated::pb::node_client::NodeClient;
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, REMOTE_SESSION_FRAME_BYTES_MAX};
-use super::retired::{RetiredConnections, overdue};
-use super::tls::{Secured, Standing, lost};
+use super::retired::{RetiredConnections, next_number};
+use super::tls::{OwnCertificate, Secured, Standing, lost};
 use super::wire::CutWire;
 use crate::certs::NodeName;
 
@@ -40,6 +40,9 @@ pub(super) const HEADERS_BYTES_MAX: u32 = 8 << 10;
 /// Pause before the next connection after a failure. It doubles with each further one.
 pub(super) const REST_MIN: Duration = Duration::from_millis(50);
 pub(super) const REST_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two looks whether a peer has accepted a new connection.
+const ACCEPTED_PAUSE: Duration = Duration::from_millis(5);
 
 /// The kind of traffic on a connection.
 #[derive(Debug, Clone, Copy)]
@@ -58,10 +61,9 @@ pub(super) struct LiveConnection {
     pub(super) peer: Option<NodeName>,
     /// Why it ended.
     pub(super) ended: Arc<LinkEnd>,
-    /// Ends it. Its task has the other end.
-    end: Weak<Notify>,
-    /// Files of this node that are used since then.
-    changes: Option<watch::Receiver<TlsConfigs>>,
+    /// It is used for no new call from then on.
+    retire: Arc<Notify>,
+    own: Option<OwnCertificate>,
 }
 
 impl LiveConnection {
@@ -69,15 +71,20 @@ impl LiveConnection {
         !self.sender.is_closed()
     }
 
-    /// Whether this node has other certificate files by now: later calls use a new connection.
+    /// Whether this node has another certificate by now: later calls use a new connection.
     fn is_outdated(&self) -> bool {
-        self.changes.as_ref().is_some_and(|changes| changes.has_changed().unwrap_or(false))
+        self.own.as_ref().is_some_and(OwnCertificate::is_outdated)
+    }
+
+    /// Whether the peer has accepted this node's certificate, which it shows only after the handshake.
+    fn is_accepted(&self) -> bool {
+        let of_peer = self.own.as_ref().zip(self.peer.as_ref());
+        of_peer.is_none_or(|(own, peer)| own.is_accepted(peer))
     }
 }
 
 #[derive(Debug, Default)]
 struct LaneState {
-    live: Option<LiveConnection>,
     /// When the last connection was opened.
     made: Option<Instant>,
     failures: u32,
@@ -95,8 +102,54 @@ pub(super) struct PeerLink {
     pub(super) remote_sessions: Arc<Semaphore>,
     /// Whether messages arrive.
     pub(super) delivery: Delivery,
-    lanes: [Mutex<LaneState>; 2],
-    retired: RetiredConnections,
+    lanes: [LaneLink; 2],
+    retired: Arc<RetiredConnections>,
+}
+
+/// The connection of one lane.
+#[derive(Debug, Default)]
+struct LaneLink {
+    state: Mutex<LaneState>,
+    last: std::sync::Mutex<Option<LiveConnection>>,
+    /// Whether one with another certificate of this node is being opened.
+    is_renewed: AtomicBool,
+}
+
+impl LaneLink {
+    fn last(&self) -> Option<LiveConnection> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn open(&self) -> Option<LiveConnection> {
+        self.last().filter(LiveConnection::is_open)
+    }
+
+    /// Returns the one before.
+    fn replace(&self, live: LiveConnection) -> Option<LiveConnection> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(live)
+    }
+
+    /// The open connection, or the reason why no attempt is due yet.
+    fn known(
+        &self,
+        state: &LaneState,
+        link: &PeerLink,
+    ) -> Option<Result<LiveConnection, PeerError>> {
+        let last = self.last();
+        if let Some(live) = last.as_ref().filter(|live| live.is_open()) {
+            return Some(Ok(live.clone()));
+        }
+        // A node that refuses a certificate shows it only after the handshake, by closing.
+        let is_orderly = last.as_ref().is_some_and(|last| last.ended.is_orderly());
+        if !is_orderly && state.made.is_some_and(|made| made.elapsed() < REST_MIN) {
+            let why = last.and_then(|last| last.ended.get());
+            let why = why.unwrap_or_else(|| "the connection ended as soon as it was made".into());
+            return Some(Err(link.unreachable(why)));
+        }
+        let (at, error) = state.failed.as_ref()?;
+        let rest = REST_MIN.saturating_mul(1 << state.failures.min(10)).min(REST_MAX);
+        (at.elapsed() < rest).then(|| Err(error.clone()))
+    }
 }
 
 impl PeerLink {
@@ -109,7 +162,15 @@ impl PeerLink {
             remote_sessions: Arc::new(Semaphore::new(limits.remote_sessions_max)),
             delivery: Delivery::default(),
             lanes: Default::default(),
-            retired: RetiredConnections::default(),
+            retired: Arc::default(),
+        }
+    }
+
+    fn lane(&self, lane: Lane) -> &LaneLink {
+        let [messages, work] = &self.lanes;
+        match lane {
+            Lane::Messages => messages,
+            Lane::Work => work,
         }
     }
 
@@ -120,32 +181,85 @@ impl PeerLink {
         client: &Arc<PeerClient>,
         lane: Lane,
     ) -> Result<LiveConnection, PeerError> {
-        let [messages, work] = &self.lanes;
-        let state = match lane {
-            Lane::Messages => messages,
-            Lane::Work => work,
-        };
-        if let Ok(state) = state.try_lock()
-            && let Some(known) = state.known(self)
+        let of_lane = self.lane(lane);
+        if let Some(live) = of_lane.open() {
+            self.renew_if_outdated(client, lane, &live);
+            return Ok(live);
+        }
+        if let Ok(state) = of_lane.state.try_lock()
+            && let Some(known) = of_lane.known(&state, self)
         {
             return known;
         }
         let (link, client) = (Arc::clone(self), Arc::clone(client));
         let attempt = tokio::spawn(async move {
-            let [messages, work] = &link.lanes;
-            let mut state = match lane {
-                Lane::Messages => messages.lock().await,
-                Lane::Work => work.lock().await,
-            };
-            match state.known(&link) {
+            let of_lane = link.lane(lane);
+            let mut state = of_lane.state.lock().await;
+            match of_lane.known(&state, &link) {
                 Some(known) => known,
                 None => {
                     let connected = link.connect(&client).await;
-                    state.note(connected, &link.retired)
+                    state.note(&connected);
+                    if let Ok(live) = &connected {
+                        of_lane.replace(live.clone());
+                    }
+                    connected
                 }
             }
         });
         attempt.await.unwrap_or_else(|error| Err(self.unreachable(error)))
+    }
+
+    /// Opens connections in place of those with an earlier certificate of this node, also of ended ones.
+    pub(super) fn renew_outdated(self: &Arc<Self>, client: &Arc<PeerClient>) {
+        for lane in [Lane::Messages, Lane::Work] {
+            if let Some(live) = self.lane(lane).last() {
+                self.renew_if_outdated(client, lane, &live);
+            }
+        }
+    }
+
+    fn renew_if_outdated(
+        self: &Arc<Self>,
+        client: &Arc<PeerClient>,
+        lane: Lane,
+        live: &LiveConnection,
+    ) {
+        if live.is_outdated() && !self.lane(lane).is_renewed.swap(true, Ordering::AcqRel) {
+            tokio::spawn(Arc::clone(self).renew(Arc::clone(client), lane));
+        }
+    }
+
+    /// Opens a connection with this node's present certificate, and retires the one before once the
+    /// peer has accepted it. Until then that one is used, and after a failure a later call tries again.
+    async fn renew(self: Arc<Self>, client: Arc<PeerClient>, lane: Lane) {
+        let of_lane = self.lane(lane);
+        match self.connect_accepted(&client).await {
+            Ok(live) => {
+                if let Some(outdated) = of_lane.replace(live) {
+                    outdated.retire.notify_one();
+                }
+            }
+            Err(error) => {
+                client.failures.unreached(&self.address.to_string(), &error.to_string());
+                tokio::time::sleep(REST_MAX).await;
+            }
+        }
+        of_lane.is_renewed.store(false, Ordering::Release);
+    }
+
+    async fn connect_accepted(&self, client: &PeerClient) -> Result<LiveConnection, PeerError> {
+        let until = Instant::now() + client.times.connect;
+        let live = self.connect(client).await?;
+        while !live.is_accepted() {
+            if !live.is_open() || Instant::now() >= until {
+                let why = live.ended.get();
+                let why = why.unwrap_or_else(|| "it does not accept the new certificate".into());
+                return Err(self.unreachable(why));
+            }
+            tokio::time::sleep(ACCEPTED_PAUSE).await;
+        }
+        Ok(live)
     }
 
     async fn connect(&self, client: &PeerClient) -> Result<LiveConnection, PeerError> {
@@ -185,7 +299,8 @@ impl PeerLink {
             Some(tls) => tls.connect(stream, &self.address).await?,
             None => Secured::plain(stream),
         };
-        let live = handshake(secured, &client.times, self.address.to_string()).await;
+        let retired = Arc::clone(&self.retired);
+        let live = handshake(secured, &client.times, self.address.to_string(), retired).await;
         live.map_err(|error| self.unreachable(cause_of(&error)))
     }
 
@@ -201,10 +316,11 @@ pub(super) async fn handshake(
     secured: Secured,
     times: &PeerTimes,
     address: String,
+    retired: Arc<RetiredConnections>,
 ) -> Result<LiveConnection, hyper::Error> {
     let Secured { wire, name: peer, standing } = secured;
-    let changes = standing.as_ref().map(Standing::changes);
-    let (wire, mut cut) = CutWire::new(wire);
+    let own = standing.as_ref().map(Standing::own);
+    let (wire, mut cut, heard) = CutWire::new(wire);
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -215,13 +331,13 @@ pub(super) async fn handshake(
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(wire))
         .await?;
-    let (ended, end) = (Arc::new(LinkEnd::default()), Arc::new(Notify::new()));
+    let (ended, retire) = (Arc::new(LinkEnd::default()), Arc::new(Notify::new()));
     let live = LiveConnection {
         sender,
-        peer,
+        peer: peer.clone(),
         ended: Arc::clone(&ended),
-        end: Arc::downgrade(&end),
-        changes,
+        retire: Arc::clone(&retire),
+        own: own.clone(),
     };
     let (of_task, at) = (Arc::clone(&ended), address.clone());
     tokio::spawn(async move {
@@ -238,13 +354,26 @@ pub(super) async fn handshake(
     });
     // The connection of a remote session may outlive the task above, which is for new calls.
     tokio::spawn(async move {
+        let accepted = async {
+            if heard.await.is_ok()
+                && let Some((own, peer)) = own.zip(peer)
+            {
+                own.note_accepted(&peer);
+            }
+            std::future::pending::<()>().await;
+        };
+        let overdue = async {
+            retire.notified().await;
+            retired.overdue(next_number()).await;
+        };
         let cause = tokio::select! {
             () = cut.closed() => return,
+            () = accepted => return,
             cause = lost(standing) => {
                 tracing::warn!(address, cause, "a connection is ended");
                 cause
             }
-            () = overdue(&end) => {
+            () = overdue => {
                 tracing::debug!(address, "a connection with an earlier certificate is ended");
                 "it was made with an earlier certificate".to_owned()
             }
@@ -256,49 +385,14 @@ pub(super) async fn handshake(
 }
 
 impl LaneState {
-    /// An open connection, or the reason why no attempt is due yet.
-    fn known(&self, link: &PeerLink) -> Option<Result<LiveConnection, PeerError>> {
-        let open = self.live.as_ref().filter(|live| live.is_open());
-        if let Some(live) = open.filter(|live| !live.is_outdated()) {
-            return Some(Ok(live.clone()));
-        }
-        // A node that refuses a certificate shows it only after the handshake, by closing.
-        let is_orderly = self.live.as_ref().is_some_and(|live| live.ended.is_orderly());
-        let is_new = self.made.is_some_and(|made| made.elapsed() < REST_MIN);
-        if open.is_none() && is_new && !is_orderly {
-            let why = self.live.as_ref().and_then(|live| live.ended.get());
-            let why = why.unwrap_or_else(|| "the connection ended as soon as it was made".into());
-            return Some(Err(link.unreachable(why)));
-        }
-        let (at, error) = self.failed.as_ref()?;
-        let rest = REST_MIN.saturating_mul(1 << self.failures.min(10)).min(REST_MAX);
-        (at.elapsed() < rest).then(|| open.cloned().ok_or_else(|| error.clone()))
-    }
-
-    /// Notes a new connection, in place of the present one, or that there is none: then an outdated
-    /// one is used further.
-    fn note(
-        &mut self,
-        result: Result<LiveConnection, PeerError>,
-        retired: &RetiredConnections,
-    ) -> Result<LiveConnection, PeerError> {
-        let open = self.live.take().filter(LiveConnection::is_open);
-        match &result {
-            Ok(live) => {
-                if let Some(outdated) = open {
-                    retired.add_known(outdated.end);
-                }
-                let (live, made) = (Some(live.clone()), Some(Instant::now()));
-                *self = Self { live, made, failures: 0, failed: None };
-            }
+    fn note(&mut self, connected: &Result<LiveConnection, PeerError>) {
+        match connected {
+            Ok(_) => *self = Self { made: Some(Instant::now()), failures: 0, failed: None },
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 self.failed = Some((Instant::now(), error.clone()));
-                self.live.clone_from(&open);
-                return open.map_or(result, Ok);
             }
         }
-        result
     }
 }
 

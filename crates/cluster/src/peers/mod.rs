@@ -84,7 +84,7 @@ pub(crate) struct Peers {
     local_address: SocketAddr,
     client: Arc<PeerClient>,
     events: Arc<EventQueue>,
-    retained: Mutex<EventLoopState>,
+    retained: Arc<Mutex<EventLoopState>>,
     etcd: Option<Arc<Etcd>>,
     /// `None`: plain text.
     credentials: Option<NodeCredentials>,
@@ -93,6 +93,24 @@ pub(crate) struct Peers {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Opens connections with the certificate of this node when it is another one, also to peers that it
+/// calls seldom: they can retire those that they opened only when they have accepted it.
+async fn renew_outdated(
+    mut tls: Tls,
+    client: Arc<PeerClient>,
+    retained: Arc<Mutex<EventLoopState>>,
+) {
+    while tls.changed().await {
+        let links: Vec<Arc<PeerLink>> = {
+            let retained = retained.lock().unwrap_or_else(PoisonError::into_inner);
+            retained.links.values().cloned().collect()
+        };
+        for link in links {
+            link.renew_outdated(&client);
+        }
+    }
 }
 
 impl Peers {
@@ -148,7 +166,11 @@ impl Peers {
         };
         let thread =
             std::thread::Builder::new().name("farrow-peers".into()).spawn(work).map_err(failed)?;
-        let (retained, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
+        let retained: Arc<Mutex<EventLoopState>> = Arc::default();
+        if let Some(tls) = client.tls.clone() {
+            handle.spawn(renew_outdated(tls, Arc::clone(&client), Arc::clone(&retained)));
+        }
+        let (stop, thread) = (Some(stop), Some(thread));
         let (etcd, runtime) = (None, handle);
         Ok(Self {
             wake,

@@ -1,49 +1,64 @@
-//! Connections to or from one peer that are used for no new call, since this node has other certificate
-//! files now. Each ends with its last call.
+//! Connections to or from one peer that are used for no new call, since this node has another
+//! certificate now. Each ends with its last call.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use farrow_memory::sync::{AtomicU64, Ordering};
 
 /// Number of retired connections. A remote session can last as long as a client, and a node has few
 /// connections to a peer (`connections_per_node_max`).
 const RETIRED_MAX: usize = 2;
 
-/// Time that calls still have on a connection that is to end. Several can be retired at once, when both
-/// nodes have other files.
-const CALLS_MAX: Duration = Duration::from_secs(2);
+/// Time that calls have on a retired connection. Several can be retired at once, when both nodes have
+/// another certificate, and all but those with remote sessions end within this time.
+pub(super) const CALLS_MAX: Duration = Duration::from_secs(2);
 
-/// Returns when a retired connection is to end.
-pub(super) async fn overdue(end: &Notify) {
-    end.notified().await;
-    tokio::time::sleep(CALLS_MAX).await;
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// A number for a connection that is opened now.
+pub(super) fn next_number() -> u64 {
+    OPENED.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Retired connections, oldest first.
+/// The retired connections that are still open, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct RetiredConnections(Mutex<VecDeque<Weak<Notify>>>);
+pub(super) struct RetiredConnections(Mutex<BTreeSet<u64>>);
 
 impl RetiredConnections {
-    /// Adds a connection, which is to end when the result is notified. Ends the oldest one beyond the
-    /// limit.
-    pub(super) fn add(&self) -> Arc<Notify> {
-        let end = Arc::new(Notify::new());
-        self.add_known(Arc::downgrade(&end));
-        end
+    /// Retires a connection. Returns when it is to end, with its calls: as the oldest of too many.
+    pub(super) async fn overdue(&self, number: u64) {
+        let one = RetiredConnection { all: self, number };
+        self.change(|all| all.insert(number));
+        loop {
+            tokio::time::sleep(CALLS_MAX).await;
+            if one.is_beyond_limit() {
+                return;
+            }
+        }
     }
 
-    /// As [`Self::add`], of a connection that has its notification already.
-    pub(super) fn add_known(&self, end: Weak<Notify>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|one| one.strong_count() > 0);
-        all.push_back(end);
-        if all.len() > RETIRED_MAX
-            && let Some(oldest) = all.pop_front().and_then(|oldest| oldest.upgrade())
-        {
-            oldest.notify_one();
-        }
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A connection in the list, until this is dropped.
+struct RetiredConnection<'a> {
+    all: &'a RetiredConnections,
+    number: u64,
+}
+
+impl RetiredConnection<'_> {
+    fn is_beyond_limit(&self) -> bool {
+        self.all.change(|all| all.range(self.number..).count() > RETIRED_MAX)
+    }
+}
+
+impl Drop for RetiredConnection<'_> {
+    fn drop(&mut self) {
+        self.all.change(|all| all.remove(&self.number));
     }
 }
 
@@ -54,20 +69,12 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_connection_that_is_still_open_ends() {
         let retired = RetiredConnections::default();
-        let first = retired.add();
-        drop(retired.add());
-        let _second = retired.add();
-        let mut waiting = Box::pin(first.notified());
-        assert!(is_pending(&mut waiting).await);
-        let _third = retired.add();
-        waiting.await;
-    }
-
-    async fn is_pending<F: Future<Output = ()> + Unpin>(future: &mut F) -> bool {
-        tokio::select! {
-            biased;
-            () = future => false,
-            () = std::future::ready(()) => true,
-        }
+        let within = |number| tokio::time::timeout(2 * CALLS_MAX, retired.overdue(number));
+        // In another order than that of their age.
+        let (third, first, second) = tokio::join!(within(3), within(1), within(2));
+        assert!(first.is_ok() && second.is_err() && third.is_err());
+        // One that has ended since counts no more.
+        assert!(within(4).await.is_err());
+        assert!(retired.change(|all| all.is_empty()));
     }
 }

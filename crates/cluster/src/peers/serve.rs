@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync::AtomicU64;
-use farrow_net::records::TlsConfigs;
 use hyper::body::Incoming;
 use hyper::server::conn::http2::{Builder, Connection};
 use hyper::service::Service as HyperService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service as _;
@@ -28,9 +27,9 @@ use super::limits::{
     REMOTE_SESSION_FRAME_BYTES_MAX,
 };
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
-use super::retired::overdue;
+use super::retired::next_number;
 use super::service::Service;
-use super::tls::{Secured, Standing, Tls, changed, lost};
+use super::tls::{OwnCertificate, Secured, Standing, Tls, lost, replaced};
 use super::wire::LingeringWire;
 use crate::certs::NodeName;
 
@@ -157,11 +156,11 @@ impl PeerServer {
             return tracing::debug!(%from, ?name, "a node is not let in: it has enough connections");
         };
         let of_peer = name.as_ref().map_or_else(|| from.ip().to_string(), NodeName::to_string);
+        let own = standing.as_ref().map(Standing::own).zip(name.clone());
         let caller = Arc::new(Caller::new(account, name));
         let gate = Gate { server: Arc::clone(&self), caller: Arc::clone(&caller) };
-        let changes = standing.as_ref().map(Standing::changes);
         let connection = self.http().serve_connection(TokioIo::new(LingeringWire::new(wire)), gate);
-        let mut connection = pin!(until_retired(connection, changes, Arc::clone(&caller)));
+        let mut connection = pin!(until_retired(connection, own, Arc::clone(&caller)));
         let mut lost = pin!(lost(standing));
         let ended = tokio::select! {
             ended = tokio::time::timeout_at(until, connection.as_mut()) => ended,
@@ -207,23 +206,23 @@ impl PeerServer {
     }
 }
 
-/// Serves a connection. When this node uses other certificate files, the peer opens another connection
-/// for its next call, which uses them, too. This one ends with its last call, or as the oldest of
+/// Serves a connection. When this node has another certificate, and the peer has accepted it, the peer
+/// opens another connection for its next call. This one ends with its last call, or as the oldest of
 /// several.
 async fn until_retired(
     connection: Connection<TokioIo<LingeringWire>, Gate, TokioExecutor>,
-    mut changes: Option<watch::Receiver<TlsConfigs>>,
+    own: Option<(OwnCertificate, NodeName)>,
     caller: Arc<Caller>,
 ) -> Result<(), hyper::Error> {
+    let number = next_number();
     let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = changed(&mut changes) => connection.as_mut().graceful_shutdown(),
+        () = replaced(own) => connection.as_mut().graceful_shutdown(),
     }
-    let oldest = caller.account.retired.add();
     tokio::select! {
         ended = connection => ended,
-        () = overdue(&oldest) => Ok(()),
+        () = caller.account.retired.overdue(number) => Ok(()),
     }
 }
 

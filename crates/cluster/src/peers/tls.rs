@@ -1,9 +1,11 @@
 //! Identity of nodes: both sides present a certificate of one authority, which names the node.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use farrow_net::records::{PeerChain, TlsConfigs};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -14,7 +16,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
 use super::address::PeerAddress;
-use super::credentials::NodeCredentials;
+use super::credentials::{CurrentConfigs, NodeCredentials};
 use super::error::{PeerError, StartError};
 use super::failures::cause_of;
 use super::options::PeersOptions;
@@ -27,7 +29,54 @@ pub(super) const ALPN: &[u8] = b"h2";
 /// The TLS configuration of both sides, as the files of this node have it.
 #[derive(Clone)]
 pub(super) struct Tls {
-    current: watch::Receiver<TlsConfigs>,
+    current: watch::Receiver<CurrentConfigs>,
+    accepted: Arc<watch::Sender<Accepted>>,
+}
+
+/// For each peer, the number of the certificate of this node that it has accepted last.
+type Accepted = BTreeMap<NodeName, u64>;
+
+/// The certificate of this node in the handshake of a connection.
+#[derive(Clone)]
+pub(super) struct OwnCertificate {
+    number: u64,
+    current: watch::Receiver<CurrentConfigs>,
+    accepted: Arc<watch::Sender<Accepted>>,
+}
+
+impl fmt::Debug for OwnCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnCertificate").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl OwnCertificate {
+    /// Whether this node has another certificate by now.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.current.borrow().number != self.number
+    }
+
+    /// Notes that a peer has accepted it.
+    pub(super) fn note_accepted(&self, peer: &NodeName) {
+        self.accepted.send_modify(|all| {
+            let last = all.entry(peer.clone()).or_default();
+            *last = (*last).max(self.number);
+        });
+    }
+
+    /// Whether the peer has accepted this certificate or a later one.
+    pub(super) fn is_accepted(&self, peer: &NodeName) -> bool {
+        self.accepted.borrow().get(peer).is_some_and(|last| *last >= self.number)
+    }
+
+    /// Returns when a peer has accepted a later certificate of this node.
+    async fn replaced(&self, peer: &NodeName) {
+        let mut accepted = self.accepted.subscribe();
+        let is_later = |all: &Accepted| all.get(peer).is_some_and(|last| *last > self.number);
+        if accepted.wait_for(is_later).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 impl fmt::Debug for Tls {
@@ -54,18 +103,18 @@ impl Secured {
 /// The certificates of a peer, which later files of this node may no longer accept.
 pub(super) struct Standing {
     peer: PeerChain,
-    current: watch::Receiver<TlsConfigs>,
+    own: OwnCertificate,
 }
 
 impl Standing {
     /// Returns when the peer is no longer accepted, with the reason.
     async fn lost(&mut self) -> Error {
         loop {
-            if self.current.changed().await.is_err() {
+            if self.own.current.changed().await.is_err() {
                 // The transport ends, and its connections with it.
                 std::future::pending::<()>().await;
             }
-            if let Err(error) = self.current.borrow_and_update().check(&self.peer) {
+            if let Err(error) = self.own.current.borrow_and_update().configs.check(&self.peer) {
                 return error;
             }
         }
@@ -73,20 +122,18 @@ impl Standing {
 }
 
 impl Standing {
-    /// Shows files of this node that are used after the handshake of the connection.
-    pub(super) fn changes(&self) -> watch::Receiver<TlsConfigs> {
-        self.current.clone()
+    pub(super) fn own(&self) -> OwnCertificate {
+        self.own.clone()
     }
 }
 
-/// Returns when this node uses other files, once. In plain text it never does.
-pub(super) async fn changed(changes: &mut Option<watch::Receiver<TlsConfigs>>) {
-    if let Some(mut current) = changes.take()
-        && current.changed().await.is_ok()
-    {
-        return;
+/// Returns when the peer of a connection has accepted a later certificate of this node. In plain text
+/// it never does.
+pub(super) async fn replaced(own: Option<(OwnCertificate, NodeName)>) {
+    match own {
+        Some((own, peer)) => own.replaced(&peer).await,
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }
 
 /// Returns when the peer of a connection is no longer accepted, with the reason. In plain text it
@@ -111,25 +158,30 @@ pub(super) fn choose(options: &PeersOptions) -> Result<Option<NodeCredentials>, 
 
 impl Tls {
     pub(super) fn new(credentials: &NodeCredentials) -> Self {
-        Self { current: credentials.control() }
+        Self { current: credentials.control(), accepted: Arc::default() }
     }
 
-    /// The present configurations, and a receiver that shows later ones as changes.
-    fn configs(&self) -> (TlsConfigs, watch::Receiver<TlsConfigs>) {
+    /// Returns when the files have changed; `false` if they are not looked at any more.
+    pub(super) async fn changed(&mut self) -> bool {
+        self.current.changed().await.is_ok()
+    }
+
+    /// The present configurations, and this node's certificate in them, which shows later ones.
+    fn configs(&self) -> (TlsConfigs, OwnCertificate) {
         let mut current = self.current.clone();
-        let configs = current.borrow_and_update().clone();
-        (configs, current)
+        let CurrentConfigs { configs, number } = current.borrow_and_update().clone();
+        (configs, OwnCertificate { number, current, accepted: Arc::clone(&self.accepted) })
     }
 
     /// Admits a node with a certificate of the authority.
     pub(super) async fn accept(&self, stream: TcpStream) -> Result<Secured, io::Error> {
-        let (configs, current) = self.configs();
+        let (configs, own) = self.configs();
         let stream = TlsAcceptor::from(configs.server).accept(stream).await?;
         let (_, session) = stream.get_ref();
         let peer = PeerChain::new(session.peer_certificates().unwrap_or_default());
         let name = peer_name(&peer).map_err(io::Error::other)?;
         is_http2(session.alpn_protocol())?;
-        let standing = Some(Standing { peer, current });
+        let standing = Some(Standing { peer, own });
         Ok(Secured { wire: Box::new(stream), name: Some(name), standing })
     }
 
@@ -143,7 +195,7 @@ impl Tls {
         let name = address.name.as_ref().map(NodeName::certificate_name);
         let server = ServerName::try_from(name.unwrap_or_else(|| address.host.clone()))
             .map_err(|error| wrong(error.to_string()))?;
-        let (configs, current) = self.configs();
+        let (configs, own) = self.configs();
         let connector = TlsConnector::from(configs.client);
         let stream =
             connector.connect(server, stream).await.map_err(|error| {
@@ -162,7 +214,7 @@ impl Tls {
         if address.name.as_ref().is_some_and(|expected| *expected != name) {
             return Err(wrong(format!("the certificate is of node {name}")));
         }
-        let standing = Some(Standing { peer, current });
+        let standing = Some(Standing { peer, own });
         Ok(Secured { wire: Box::new(stream), name: Some(name), standing })
     }
 }

@@ -26,13 +26,15 @@ pub(super) struct CutWire {
     wire: Box<dyn Wire>,
     /// `None`: it is cut.
     cut: Option<oneshot::Receiver<()>>,
+    heard: Option<oneshot::Sender<()>>,
 }
 
 impl CutWire {
-    /// Returns what cuts it, which is closed when the connection has ended.
-    pub(super) fn new(wire: Box<dyn Wire>) -> (Self, oneshot::Sender<()>) {
-        let (sender, cut) = oneshot::channel();
-        (Self { wire, cut: Some(cut) }, sender)
+    /// Returns what cuts it, which is closed when the connection has ended, and what shows the first
+    /// bytes from the peer. After a TLS handshake these show that it has accepted this side.
+    pub(super) fn new(wire: Box<dyn Wire>) -> (Self, oneshot::Sender<()>, oneshot::Receiver<()>) {
+        let ((sender, cut), (hear, heard)) = (oneshot::channel(), oneshot::channel());
+        (Self { wire, cut: Some(cut), heard: Some(hear) }, sender, heard)
     }
 
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -55,7 +57,14 @@ impl AsyncRead for CutWire {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(context)?;
-        Pin::new(&mut self.wire).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.wire).poll_read(context, into);
+        if into.filled().len() > before
+            && let Some(heard) = self.heard.take()
+        {
+            let _ = heard.send(());
+        }
+        read
     }
 }
 
@@ -75,6 +84,7 @@ impl AsyncWrite for CutWire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(context)?;
         Pin::new(&mut self.wire).poll_shutdown(context)
     }
 
@@ -134,6 +144,10 @@ impl AsyncWrite for LingeringWire {
             ready!(Pin::new(&mut *wire).poll_shutdown(context))?;
         }
         let until = until.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        // First: a peer that sends without end uses up the turn of the task.
+        if until.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         loop {
             let mut bytes = [0; DROPPED_BYTES];
             let mut dropped = ReadBuf::new(&mut bytes);
@@ -141,7 +155,7 @@ impl AsyncWrite for LingeringWire {
             match read {
                 Poll::Ready(Ok(())) if !dropped.filled().is_empty() => {}
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return until.as_mut().poll(context).map(Ok),
+                Poll::Pending => return Poll::Pending,
             }
         }
     }

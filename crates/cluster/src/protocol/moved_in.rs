@@ -197,15 +197,32 @@ impl NodeState {
         self.drain.record.incoming.retain(|one| one.origin != (origin.hi, origin.lo));
     }
 
-    /// Forgets the moves of objects that were deleted before their old homes were answered.
-    pub(super) fn forget_taken(&mut self, ids: &BTreeSet<(u64, u64)>) {
-        let is_deleted = |one: &IncomingMove| one.id.is_some_and(|id| ids.contains(&id));
-        let incoming = &mut self.drain.record.incoming;
-        let before = incoming.len();
-        for one in incoming.extract_if(.., |one| is_deleted(one)) {
-            self.drain.refused.insert(one.from, one.number);
+    /// Notes that objects with these ids, which were taken just now, are about to be deleted. Returns
+    /// their origins. A daemon that follows in between looks for them by name.
+    pub(super) fn unsettle_taken(&mut self, ids: &BTreeSet<(u64, u64)>) -> Vec<ObjectId> {
+        let mut origins = Vec::new();
+        for one in &mut self.drain.record.incoming {
+            if one.id.is_some_and(|id| ids.contains(&id)) {
+                one.id = None;
+                origins.push(ObjectId { hi: one.origin.0, lo: one.origin.1 });
+            }
         }
-        if incoming.len() != before {
+        if !origins.is_empty() {
+            self.keep_drain();
+        }
+        origins
+    }
+
+    /// Refuses the moves of objects that were deleted again.
+    pub(super) fn refuse_taken(&mut self, origins: &[ObjectId]) {
+        for origin in origins {
+            if let Some(known) = self.drain.incoming(*origin) {
+                let (from, number) = (known.from.clone(), known.number);
+                self.drain.refused.insert(from, number);
+            }
+            self.forget_incoming(*origin);
+        }
+        if !origins.is_empty() {
             self.keep_drain();
         }
     }

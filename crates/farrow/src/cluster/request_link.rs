@@ -350,7 +350,7 @@ impl FarDestination {
         step: ImportStep,
         wait_ms: u64,
     ) -> Result<ReplyBody, Error> {
-        let deadline = deadline_after(self.link.own.timeout);
+        let mut deadline = deadline_after(self.link.own.timeout);
         let mut body = RequestBody::Import { origin, step, wait_ms };
         let (mut attempt, mut lost) = (1, None);
         loop {
@@ -361,6 +361,8 @@ impl FarDestination {
                     if let Some(reply) = self.link.imported(origin, wait_ms)? {
                         return Ok(reply);
                     }
+                    // The bytes may have been brought once more.
+                    deadline = deadline_after(self.link.own.timeout);
                     lost = Some(error);
                     *sent
                 }
@@ -387,7 +389,12 @@ impl FarDestination {
             let step = ImportStep::Seal { name, metadata, is_pinned: false };
             match self.call((staged.hi, staged.lo), step, wait_ms) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
-                Ok(ReplyBody::Fetching) => {}
+                // It is on its way, or the import of an earlier connection has yet to end.
+                Ok(ReplyBody::Fetching) => {
+                    if let Err(error) = interrupt::pause(ROOM_PAUSE) {
+                        break Err(error);
+                    }
+                }
                 Ok(ReplyBody::Fetched(None)) => break Err(self.link.not_found()),
                 Ok(other) => break Err(confused(&other).into()),
                 Err(error) if room::is_short(&error) && Instant::now() < deadline => {

@@ -75,7 +75,7 @@ impl FarDraft {
                     reserved.is_used();
                     return Ok(Some(ObjectId { hi, lo }));
                 }
-                Ok(ReplyBody::Fetching) => {}
+                Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
                 Ok(ReplyBody::Fetched(None)) => return Err(self.link.not_found()),
                 Ok(other) => return Err(confused(&other).into()),
                 Err(Error::AlreadyExists { .. }) => return Ok(None),

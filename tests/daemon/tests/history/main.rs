@@ -110,12 +110,11 @@ impl Plan {
         parts
     }
 
-    /// By both checkers, which have to agree.
+    /// By both checkers, which have to agree. Each has a limit, so one may decide what the other cannot.
     fn judge(&self, parts: &Partitions) -> Judgement {
         let (name, begin) = (self.name, Instant::now());
-        let judgement = judge_all(parts, self.is_evicted);
+        let mut judgement = judge_all(parts, self.is_evicted);
         println!("{name}: judged in {:?}: {judgement}", begin.elapsed());
-        let is_right = judgement.not_count == 0 && judgement.undecided == 0;
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = retained_folder().unwrap_or_else(|| temporary.path().to_owned());
         std::fs::create_dir_all(&folder).unwrap();
@@ -123,6 +122,10 @@ impl Plan {
         judge::export(parts, self.is_evicted, &file);
         if let Some((is_right_by_porcupine, words)) = porcupine::judge(&file) {
             println!("{words}");
+            if judgement.not_count == 0 && judgement.undecided > 0 && is_right_by_porcupine {
+                judgement.undecided = 0;
+            }
+            let is_right = judgement.not_count == 0 && judgement.undecided == 0;
             assert_eq!(is_right, is_right_by_porcupine, "{name}: {judgement}, but {words}");
         }
         judgement

@@ -220,7 +220,8 @@ impl EtcdChannel {
             None => Box::new(stream),
         };
         let secured = Secured { wire, name: None, standing: None };
-        let live = handshake(secured, &self.times, to.to_string()).await.map_err(unreachable)?;
+        let live = handshake(secured, &self.times, to.to_string(), Arc::default());
+        let live = live.await.map_err(unreachable)?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let authority = PeerAddress { name: None, ..to.clone() };
         let origin: Uri = format!("{scheme}://{authority}").parse().map_err(unreachable)?;

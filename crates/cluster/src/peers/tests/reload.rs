@@ -9,6 +9,9 @@ use super::tls::{DAY, authority, certified, certify, files, refused};
 use super::*;
 use crate::certs;
 
+/// New connections are opened beside the calls, within milliseconds.
+const RENEWED: Duration = Duration::from_millis(500);
+
 const HOUR: time::Duration = time::Duration::HOUR;
 
 /// Waits until a node has used changed files this often, or refuses the present ones.
@@ -179,6 +182,8 @@ fn one_authority_replaces_another_while_nodes_run() {
     let [mut a, mut b] = [("a", &dirs[0]), ("b", &dirs[1])]
         .map(|(name, dir)| Node::with(certified(dir.path(), name)));
     a.ask_through(&mut b, 1);
+    // As with heartbeats.
+    b.ask_through(&mut a, 1);
     let roots = [&old, &new].map(|dir| fs::read(dir.path().join("ca.pem")).unwrap());
     for (dir, node) in dirs.iter().zip([&a, &b]) {
         fs::write(dir.path().join("ca.pem"), roots.concat()).unwrap();
@@ -199,6 +204,7 @@ fn one_authority_replaces_another_while_nodes_run() {
     a.ask_through(&mut c, 3);
 
     // Regression test: nodes still used the connections from before, which end now, with their calls.
+    std::thread::sleep(RENEWED);
     let open = RemoteSessionId::outgoing(1);
     a.peers.open_remote_session(open, &b.address(), PROCESS).unwrap();
     let (at_b, ..) = b.opened();
@@ -241,8 +247,69 @@ fn remote_sessions_outlive_a_renewal_and_not_all_of_many() {
         let before = a.peers.credentials().unwrap().status().reloads;
         move_files(renewed.path(), dir.path(), "a");
         wait_for(&a, |status| status.reloads > before);
-        wait_for(&b, |_| true);
+        std::thread::sleep(RENEWED);
     }
     let (first, _) = sessions[0];
     assert_eq!(a.ended(first).0, None);
+}
+
+/// Lists of revoked certificates may be renewed each hour, and files be written again as they are.
+#[test]
+fn other_files_than_the_certificate_retire_no_connection() {
+    let dir = authority();
+    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut b = Node::with(certified(dir.path(), "b"));
+    let open = RemoteSessionId::outgoing(1);
+    a.peers.open_remote_session(open, &b.address(), PROCESS).unwrap();
+    let (at_b, ..) = b.opened();
+    for round in 1..=4 {
+        let before = a.peers.credentials().unwrap().status().reloads;
+        let name = format!("x{round}");
+        certs::issue(dir.path(), &name, &[], DAY).unwrap();
+        certs::revoke(dir.path(), &name).unwrap();
+        let own = files(dir.path(), "a").certificate;
+        let same = fs::read(&own).unwrap();
+        fs::write(&own, same).unwrap();
+        for node in [&a, &b] {
+            wait_for(node, |status| status.reloads > before);
+        }
+        a.ask_through(&mut b, round);
+    }
+    std::thread::sleep(2 * retired::CALLS_MAX + RENEWED);
+    b.peers.send(at_b, Bytes::from_static(b"~")).unwrap();
+    assert_eq!(a.read(open, 1), b"~");
+}
+
+/// The new authority is not everywhere yet, or the clock of a peer is behind.
+#[test]
+fn a_new_certificate_that_a_peer_refuses_ends_no_connection() {
+    let (old, new) = (authority(), authority());
+    let far = same_authority(old.path());
+    let mut a = Node::with(certified(old.path(), "a"));
+    let mut b = Node::with(certified(far.path(), "b"));
+    a.ask_through(&mut b, 1);
+    b.ask_through(&mut a, 2);
+    let roots = [&old, &new].map(|dir| fs::read(dir.path().join("ca.pem")).unwrap());
+    fs::write(old.path().join("ca.pem"), roots.concat()).unwrap();
+    wait_for(&a, |status| status.reloads > 0);
+    let before = a.peers.credentials().unwrap().status().reloads;
+    certs::issue(new.path(), "a", &["127.0.0.1".into()], DAY).unwrap();
+    move_files(new.path(), old.path(), "a");
+    wait_for(&a, |status| status.reloads > before);
+    let until = Instant::now() + 3 * link::REST_MAX;
+    for token in (10..).step_by(2).take_while(|_| Instant::now() < until) {
+        a.ask_through(&mut b, token);
+        b.ask_through(&mut a, token + 1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // As soon as the peer accepts it, it is used.
+    fs::write(far.path().join("ca.pem"), roots.concat()).unwrap();
+    wait_for(&b, |status| status.reloads > 0);
+    a.ask_through(&mut b, 4);
+    std::thread::sleep(link::REST_MAX + RENEWED);
+    a.ask_through(&mut b, 6);
+    std::thread::sleep(RENEWED);
+    fs::write(far.path().join("ca.pem"), &roots[0]).unwrap();
+    wait_for(&b, |status| status.reloads > 1);
+    refused(&mut a, &b.address());
 }

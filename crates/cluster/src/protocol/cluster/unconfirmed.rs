@@ -1,6 +1,6 @@
-//! Names of objects that were just sealed, imported or moved here. The daemon may be stopped between the check of a name and
-//! the write of its entry, for longer than its lease: another node may have granted the name then.
-//! So the lease is checked once more behind the write, before any reply leaves.
+//! Names of objects that were just sealed, imported or moved here. The daemon may be stopped between
+//! the check of a name and the write of its entry, for longer than its lease: another node may have
+//! granted the name then. So the lease is checked once more behind the write, before any reply leaves.
 
 use std::collections::BTreeSet;
 
@@ -42,17 +42,18 @@ impl NodeState {
         }
         let count = late.len();
         tracing::warn!(count, "the lease ended while names were written: they are removed");
-        let (mut ids, mut sessions) = (BTreeSet::new(), BTreeSet::new());
+        let ids: BTreeSet<(u64, u64)> = late.iter().map(|seal| (seal.id.hi, seal.id.lo)).collect();
+        let moved = self.unsettle_taken(&ids);
+        let mut sessions = BTreeSet::new();
         for UnconfirmedSeal { id, slot, .. } in late {
             match self.home.delete(Target::Id(id)) {
                 Ok(deleted) => self.note_deleted(deleted),
                 Err(error) => tracing::debug!(%error, "an object without a name"),
             }
-            ids.insert((id.hi, id.lo));
             sessions.extend(self.clients.sessions_of(slot).map(|(session, _)| session));
         }
         self.replicas.imported.forget(|id| ids.contains(&(id.hi, id.lo)));
-        self.forget_taken(&ids);
+        self.refuse_taken(&moved);
         out.retain(|action| !is_seal_of(&ids, action));
         out.extend(sessions.into_iter().map(|session: SessionId| Action::Close { session }));
         self.heed_lease(now_ms, out);

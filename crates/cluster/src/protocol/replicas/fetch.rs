@@ -381,8 +381,9 @@ impl NodeState {
         if sender != FetchSender::Done {
             out.push(Action::Net(NetAction::Release { node, hold }));
         }
-        if let (Some(_), Ok(id)) = (import, &result) {
-            self.replicas.imported.insert(origin, *id);
+        let importer = import.and_then(|import| self.clients.session(import.session));
+        if let (Some(importer), Ok(id)) = (importer, &result) {
+            self.replicas.imported.insert(origin, importer.peer, *id);
         }
         let local =
             |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };

@@ -93,7 +93,8 @@ impl NodeState {
             }
             None => {}
         }
-        if let Some(id) = self.replicas.imported.get(origin) {
+        let process = self.clients.session(session).map(|one| one.peer);
+        if let Some(id) = process.and_then(|by| self.replicas.imported.get(origin, by)) {
             return Ok(Some(ReplyBody::Fetched(Some((id.hi, id.lo)))));
         }
         self.check_seal(&import)?;
@@ -157,7 +158,6 @@ impl NodeState {
         };
         let wish = NetQuery::Id(origin.hi, origin.lo);
         self.replicas.openings.retain(|_, one| !is_its(&one.import) || one.key.wish != wish);
-        self.replicas.imported.remove(origin);
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         if !is_its(&loading.import) {
             return;
