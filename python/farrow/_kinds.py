@@ -188,7 +188,7 @@ def check_pandas(value: Any) -> None:
     index = value.index
     names = [] if isinstance(index, pd.RangeIndex) else list(index.names)
     if isinstance(value, pd.DataFrame):
-        names += value.columns
+        names.extend(value.columns)
         dtypes = list(value.dtypes)
     else:
         names.append(value.name)

@@ -51,12 +51,12 @@ def test_a_name_with_nul_is_refused(client: farrow.Client, value: Any) -> None:
     assert "n" not in client
 
 
-@pytest.mark.parametrize("value", PYARROW.values(), ids=PYARROW)
 def test_a_name_without_nul_that_pandas_does_not_export_is_no_matter(client: farrow.Client) -> None:
     frame = pd.DataFrame({"a": [1]}, index=pd.RangeIndex(1, name="i\0j"))
     assert client.get(client.put(frame)).column_names == ["a"]
 
 
+@pytest.mark.parametrize("value", PYARROW.values(), ids=PYARROW)
 def test_without_a_bridge(value: Any) -> None:
     with pytest.raises(farrow.InvalidArgument, match="after a NUL"):
         _kinds.check_names(value)
