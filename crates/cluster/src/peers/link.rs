@@ -41,6 +41,9 @@ pub(super) const HEADERS_BYTES_MAX: u32 = 8 << 10;
 pub(super) const REST_MIN: Duration = Duration::from_millis(50);
 pub(super) const REST_MAX: Duration = Duration::from_secs(1);
 
+/// Attempts to open a connection with another certificate of this node.
+const RENEWALS_MAX: u32 = 60;
+
 /// Time between two looks whether a peer has accepted a new connection.
 const ACCEPTED_PAUSE: Duration = Duration::from_millis(5);
 
@@ -64,6 +67,8 @@ pub(super) struct LiveConnection {
     /// It is used for no new call from then on.
     retire: Arc<Notify>,
     own: Option<OwnCertificate>,
+    /// Whether the peer has sent anything since the handshake.
+    is_heard: Arc<AtomicBool>,
 }
 
 impl LiveConnection {
@@ -78,8 +83,7 @@ impl LiveConnection {
 
     /// Whether the peer has accepted this node's certificate, which it shows only after the handshake.
     fn is_accepted(&self) -> bool {
-        let of_peer = self.own.as_ref().zip(self.peer.as_ref());
-        of_peer.is_none_or(|(own, peer)| own.is_accepted(peer))
+        self.own.is_none() || self.is_heard.load(Ordering::Acquire)
     }
 }
 
@@ -202,6 +206,8 @@ impl PeerLink {
                     state.note(&connected);
                     if let Ok(live) = &connected {
                         of_lane.replace(live.clone());
+                        // The certificate may have changed since the handshake.
+                        link.renew_if_outdated(&client, lane, live);
                     }
                     connected
                 }
@@ -231,18 +237,23 @@ impl PeerLink {
     }
 
     /// Opens a connection with this node's present certificate, and retires the one before once the
-    /// peer has accepted it. Until then that one is used, and after a failure a later call tries again.
+    /// peer has accepted it. Until then that one is used. After many failures a later call tries again.
     async fn renew(self: Arc<Self>, client: Arc<PeerClient>, lane: Lane) {
         let of_lane = self.lane(lane);
-        match self.connect_accepted(&client).await {
-            Ok(live) => {
-                if let Some(outdated) = of_lane.replace(live) {
-                    outdated.retire.notify_one();
-                }
+        for _ in 0..RENEWALS_MAX {
+            if of_lane.last().is_none_or(|last| !last.is_outdated()) {
+                break;
             }
-            Err(error) => {
-                client.failures.unreached(&self.address.to_string(), &error.to_string());
-                tokio::time::sleep(REST_MAX).await;
+            match self.connect_accepted(&client).await {
+                Ok(live) => {
+                    if let Some(outdated) = of_lane.replace(live) {
+                        outdated.retire.notify_one();
+                    }
+                }
+                Err(error) => {
+                    client.failures.unreached(&self.address.to_string(), &error.to_string());
+                    tokio::time::sleep(REST_MAX).await;
+                }
             }
         }
         of_lane.is_renewed.store(false, Ordering::Release);
@@ -338,7 +349,9 @@ pub(super) async fn handshake(
         ended: Arc::clone(&ended),
         retire: Arc::clone(&retire),
         own: own.clone(),
+        is_heard: Arc::default(),
     };
+    let is_heard = Arc::clone(&live.is_heard);
     let (of_task, at) = (Arc::clone(&ended), address.clone());
     tokio::spawn(async move {
         // Noted before the sender sees that it is closed.
@@ -355,10 +368,11 @@ pub(super) async fn handshake(
     // The connection of a remote session may outlive the task above, which is for new calls.
     tokio::spawn(async move {
         let accepted = async {
-            if heard.await.is_ok()
-                && let Some((own, peer)) = own.zip(peer)
-            {
-                own.note_accepted(&peer);
+            if heard.await.is_ok() {
+                is_heard.store(true, Ordering::Release);
+                if let Some((own, peer)) = own.zip(peer) {
+                    own.note_accepted(&peer);
+                }
             }
             std::future::pending::<()>().await;
         };

@@ -157,6 +157,8 @@ impl PeerServer {
         };
         let of_peer = name.as_ref().map_or_else(|| from.ip().to_string(), NodeName::to_string);
         let own = standing.as_ref().map(Standing::own).zip(name.clone());
+        // A node with a certificate is no stranger. It opens connections before it needs them.
+        let is_certified = name.is_some();
         let caller = Arc::new(Caller::new(account, name));
         let gate = Gate { server: Arc::clone(&self), caller: Arc::clone(&caller) };
         let connection = self.http().serve_connection(TokioIo::new(LingeringWire::new(wire)), gate);
@@ -169,7 +171,7 @@ impl PeerServer {
         drop(stranger);
         let ended = match ended {
             Ok(ended) => ended,
-            Err(_) if caller.is_known() => tokio::select! {
+            Err(_) if is_certified || caller.is_known() => tokio::select! {
                 ended = connection => ended,
                 cause = lost => return self.failures.refused(&of_peer, &cause),
             },

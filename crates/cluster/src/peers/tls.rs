@@ -64,11 +64,6 @@ impl OwnCertificate {
         });
     }
 
-    /// Whether the peer has accepted this certificate or a later one.
-    pub(super) fn is_accepted(&self, peer: &NodeName) -> bool {
-        self.accepted.borrow().get(peer).is_some_and(|last| *last >= self.number)
-    }
-
     /// Returns when a peer has accepted a later certificate of this node.
     async fn replaced(&self, peer: &NodeName) {
         let mut accepted = self.accepted.subscribe();
