@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farrow.exceptions import FarrowError
 from farrow_sql._processes import has_ended, identity
+from farrow_sql._workers import announcements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,6 @@ __all__ = ["PREFIX", "announced", "delete_ended"]
 PREFIX = "farrow.sql/queries/"
 # Labels have 4,096 bytes in all, and a character has four.
 _TEXT_MAX = 900
-# Of an identity, which has some 150 B.
-_BYTES_MAX = 1 << 12
 
 
 @contextlib.contextmanager
@@ -44,10 +43,7 @@ def announced(client: farrow.Client, text: str, workers: int) -> Iterator[None]:
 
 def delete_ended(client: farrow.Client) -> None:
     """Delete what processes of this machine announced at this node before they were killed."""
-    listed = client.list(PREFIX)
-    for name, size in zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True):
-        # Whoever can write there wrote it.
-        with contextlib.suppress(FarrowError, ValueError, AttributeError, RecursionError):
-            found: Any = json.loads(client.get(name).to_pybytes()) if size <= _BYTES_MAX else None
-            if isinstance(found, dict) and has_ended(found):
+    for name, process in announcements(client, PREFIX, all_nodes=False):
+        if has_ended(process):
+            with contextlib.suppress(FarrowError):
                 client.delete(name)

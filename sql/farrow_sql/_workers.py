@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from farrow_sql._task import Done, Task
 
-__all__ = ["PREFIX", "PROTOCOL", "Found", "Worker", "WorkerLost", "delete_ended", "workers"]
+__all__ = [
+    "PREFIX",
+    "PROTOCOL",
+    "Found",
+    "Worker",
+    "WorkerLost",
+    "announcements",
+    "delete_ended",
+    "workers",
+]
 
 PREFIX = "farrow.sql/workers/"
 # Of connections and messages; 1 had no encryption.
@@ -103,7 +112,7 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
     """
     found = Found()
     announced = {}
-    for name, one in _announced(client):
+    for name, one in announcements(client, PREFIX):
         short = name[len(PREFIX) :]
         if short in lost:
             found.unused.append(f"worker {short}: it, or its node, has ended during the query")
@@ -128,7 +137,7 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
 
 def delete_ended(client: farrow.Client) -> None:
     """Delete the announcements of workers of this machine that were killed."""
-    for name, one in _announced(client):
+    for name, one in announcements(client, PREFIX):
         if has_ended(one):
             _delete(client, name)
 
@@ -149,9 +158,11 @@ def _refusal(client: farrow.Client, announced: dict[str, Any]) -> str:
     return f"connection refused at {host} port {announced['port']}"
 
 
-def _announced(client: farrow.Client) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What lies below the prefix and may be announcements: whoever can write there wrote it."""
-    listed = client.list(PREFIX, all_nodes=True)
+def announcements(
+    client: farrow.Client, prefix: str, *, all_nodes: bool = True
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What lies below a prefix and may be announcements: whoever can write there wrote it."""
+    listed = client.list(prefix, all_nodes=all_nodes)
     for name, size in zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True):
         try:
             found = json.loads(client.get(name).to_pybytes()) if size <= _BYTES_MAX else None

@@ -85,11 +85,9 @@ impl Client {
         id: ObjectId,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let wait_ms = u64::try_from(link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut busy = None;
         while busy.is_none() || Instant::now() < deadline {
-            let (origin, step) = ((id.hi, id.lo), ImportStep::Bring);
-            match link.call(RequestBody::Import { origin, step, wait_ms }) {
+            match link.bring((id.hi, id.lo)) {
                 Ok(ReplyBody::Done) => return Ok(()),
                 Ok(ReplyBody::Fetching) => {
                     busy = Some("its bytes are on their way".to_owned());

@@ -220,11 +220,22 @@ impl RequestLink {
         }
     }
 
+    /// How long the node waits with its answer to a step of an import.
+    fn import_wait_ms(&self) -> u64 {
+        u64::try_from(self.own.timeout.as_millis() / 2).unwrap_or(u64::MAX)
+    }
+
+    /// Has the node bring the bytes of an object.
+    pub(crate) fn bring(&self, origin: (u64, u64)) -> Result<ReplyBody, Error> {
+        let (step, wait_ms) = (ImportStep::Bring, self.import_wait_ms());
+        self.call(RequestBody::Import { origin, step, wait_ms })
+    }
+
     /// Whether an import whose answer was lost was served: the answer, or `None` if the object has
     /// yet to be sealed.
-    fn imported(&self, origin: (u64, u64), wait_ms: u64) -> Result<Option<ReplyBody>, Error> {
+    fn imported(&self, origin: (u64, u64)) -> Result<Option<ReplyBody>, Error> {
         loop {
-            match self.call(RequestBody::Import { origin, step: ImportStep::Bring, wait_ms }) {
+            match self.bring(origin) {
                 Ok(reply @ ReplyBody::Fetched(Some(_))) => return Ok(Some(reply)),
                 Ok(ReplyBody::Done) => return Ok(None),
                 Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
@@ -348,8 +359,8 @@ impl FarDestination {
         &mut self,
         origin: (u64, u64),
         step: ImportStep,
-        wait_ms: u64,
     ) -> Result<ReplyBody, Error> {
+        let wait_ms = self.link.import_wait_ms();
         let mut deadline = deadline_after(self.link.own.timeout);
         let mut body = RequestBody::Import { origin, step, wait_ms };
         let (mut attempt, mut lost) = (1, None);
@@ -358,7 +369,7 @@ impl FarDestination {
             body = match self.link.attempt(on, body, deadline) {
                 Err(RequestFailure::Unsent(unsent, _)) if attempt < ATTEMPTS_MAX => *unsent,
                 Err(RequestFailure::Unknown(sent, error)) if attempt < ATTEMPTS_MAX => {
-                    if let Some(reply) = self.link.imported(origin, wait_ms)? {
+                    if let Some(reply) = self.link.imported(origin)? {
                         return Ok(reply);
                     }
                     // The bytes may have been brought once more.
@@ -383,11 +394,10 @@ impl FarDestination {
     /// Where there is no room, waits for some until the deadline.
     pub(crate) fn import(mut self, staged: ObjectId, deadline: Instant) -> Result<ObjectId, Error> {
         let own = Arc::clone(&self.link.own);
-        let wait_ms = u64::try_from(own.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let imported = loop {
             let (name, metadata) = (self.name.clone(), None);
             let step = ImportStep::Seal { name, metadata, is_pinned: false };
-            match self.call((staged.hi, staged.lo), step, wait_ms) {
+            match self.call((staged.hi, staged.lo), step) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
                 // It is on its way, or the import of an earlier connection has yet to end.
                 Ok(ReplyBody::Fetching) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farrow_store::{Metadata, ObjectId};
 use farrow_wire::link::{Notification, confused};
-use farrow_wire::{ImportStep, MemberInfo, ReplyBody, RequestBody};
+use farrow_wire::{ImportStep, MemberInfo, ReplyBody};
 
 use crate::api::Client;
 use crate::clock::deadline_after;
@@ -39,7 +39,8 @@ impl FarDraft {
         let staged = Draft::staged(client.nodes().own(), value, options)?.stage()?;
         let draft = Self { link, staged, is_sealed: false };
         loop {
-            match draft.bring() {
+            let id = draft.staged.id();
+            match draft.link.bring((id.hi, id.lo)) {
                 Ok(ReplyBody::Done) => return Ok(draft),
                 Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
                 Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
@@ -69,7 +70,7 @@ impl FarDraft {
         let step = ImportStep::Seal { name, metadata, is_pinned: true };
         loop {
             let id = self.staged.id();
-            match reserved.call((id.hi, id.lo), step.clone(), self.wait_ms()) {
+            match reserved.call((id.hi, id.lo), step.clone()) {
                 Ok(ReplyBody::Fetched(Some((hi, lo)))) => {
                     self.is_sealed = true;
                     reserved.is_used();
@@ -87,16 +88,6 @@ impl FarDraft {
     /// Bytes of the object's buffers.
     pub(crate) fn bytes(&self) -> u64 {
         self.staged.bytes()
-    }
-
-    fn bring(&self) -> Result<ReplyBody, Error> {
-        let (id, wait_ms) = (self.staged.id(), self.wait_ms());
-        let (origin, step) = ((id.hi, id.lo), ImportStep::Bring);
-        self.link.call(RequestBody::Import { origin, step, wait_ms })
-    }
-
-    fn wait_ms(&self) -> u64 {
-        u64::try_from(self.link.own.timeout.as_millis() / 2).unwrap_or(u64::MAX)
     }
 }
 

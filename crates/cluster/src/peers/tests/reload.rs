@@ -210,13 +210,12 @@ fn one_authority_replaces_another_while_nodes_run() {
     let (at_b, ..) = b.opened();
     a.peers.ask(4, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
     b.peers.ask(5, &a.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
-    let asked = [(b.asked().0, 4), (a.asked().0, 5)];
+    let (at_b_token, at_a_token) = (b.asked().0, a.asked().0);
     for (dir, node) in dirs.iter().zip([&a, &b]) {
         let before = node.peers.credentials().unwrap().status().reloads;
         fs::write(dir.path().join("ca.pem"), &roots[1]).unwrap();
         wait_for(node, |status| status.reloads > before);
     }
-    let [at_b_token, at_a_token] = asked.map(|(token, _)| token);
     b.peers.answer(at_b_token, Bytes::from_static(b"!")).unwrap();
     a.peers.answer(at_a_token, Bytes::from_static(b"!")).unwrap();
     assert_eq!(a.answered(4).unwrap().body, &b"!"[..]);
