@@ -36,10 +36,12 @@ $(VENV)/tools: pyproject.toml
 	$(BEAT) "pip installs tools" pip install --quiet --group dev
 	touch $@
 
-# The wheel itself, built the way that a user's pip builds it but for the isolation, which
-# test-install has.
+# The wheel, built as a user's pip builds it, in isolation. test-install and test-pyarrow use the same file.
+WHEEL := $(VENV)/wheel
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
-	$(BEAT) "pip builds farrow" pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	rm -rf $(WHEEL)
+	$(BEAT) "pip builds farrow" env -u PYO3_PYTHON pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
+	$(BEAT) "pip installs farrow" pip install --quiet --no-deps --force-reinstall $(WHEEL)/farrow-*.whl
 	$(BEAT) "pip builds farrow-sql" pip install --quiet --no-deps --force-reinstall ./sql
 	touch $@
 
@@ -112,21 +114,23 @@ demo: $(VENV)/farrow
 test: test-rust test-cross test-install test-python test-pyarrow
 
 test-rust: $(VENV)/tools
-	$(BEAT) "cargo test" cargo test --quiet
+	$(BEAT) "tests in Rust" python tests/rust.py
 
 test-cross:
 	$(BEAT) test-cross sh tests/cross.sh
 
-# pip install . as a user does it, in an environment with nothing in it.
-test-install:
-	$(BEAT) test-install sh tests/install.sh $(PYTHON)
+# The wheel as a user installs it, in an environment with nothing in it.
+test-install: $(VENV)/farrow
+	$(BEAT) test-install sh tests/install.sh $(PYTHON) $(WHEEL)/farrow-*.whl
 
+# Files of tests side by side: most tests wait most of the time. WORKERS=0 runs them one by one.
+WORKERS ?= 2
 test-python: $(VENV)/farrow
-	$(BEAT) pytest python -m pytest
+	$(BEAT) pytest python -m pytest -n $(WORKERS) --dist loadfile
 
 # The wheel with the oldest pyarrow, which has no memory pool, and with the one of the build.
 test-pyarrow: $(VENV)/farrow
-	PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
+	WHEEL=$$(echo $(WHEEL)/farrow-*.whl) PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
 
 # The wheel with every Python and every pyarrow that are to be had. An hour at most.
 test-matrix: $(VENV)/tools

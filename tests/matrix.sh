@@ -2,7 +2,7 @@
 # One wheel with many Pythons and pyarrows: for each pair a clean environment, and tests/matrix_smoke.py
 # in it.  A pyarrow without a wheel for a Python, and a Python that is not here, are said and skipped.
 #
-# usage: matrix.sh small | full     small: two pairs, with the wheel as `make install` builds it
+# usage: matrix.sh small | full     small: two pairs, with a wheel as `make install` builds it
 #                                   full: all pairs, and a wheel with a memory pool for each pyarrow
 #                                   from 22 on
 # $MATRIX_PYTHONS and $MATRIX_PYARROWS select pairs of the full matrix: "3.10 3.13" and "15 26".

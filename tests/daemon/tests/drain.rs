@@ -231,10 +231,13 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
         });
         std::thread::sleep(SHORT);
         let is_early = put.is_finished();
-        let seen = reader.get(&NAME.into(), NOW).unwrap();
+        // It may wait for the old node, which has to be back within its lease.
+        let read = scope.spawn(|| reader.get(&NAME.into(), NOW).unwrap());
+        std::thread::sleep(SHORT);
+        nodes.daemons[0].restart();
+        let seen = read.join().unwrap();
         let seen = seen.view().unwrap().to_vec();
         assert!(!is_early || seen == b"new", "{:?} after the replacement", seen.as_slice());
-        nodes.daemons[0].restart();
         put.join().unwrap().unwrap();
     });
     for number in 0..3 {

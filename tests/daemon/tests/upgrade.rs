@@ -236,6 +236,34 @@ fn flags_of_a_cluster_survive_the_upgrade_of_each_node() {
     }
 }
 
+/// Regression test: while a daemon ended the waits of other nodes at its barriers, it reported its own
+/// clients as ended, whose connections it had closed for the next daemon.
+#[test]
+fn barriers_of_live_clients_outlive_an_upgrade_while_other_nodes_wait_there() {
+    let mut nodes = Nodes::start(2, "8M", &["--no-prepare"]);
+    let names: Vec<String> = (0..8).map(|number| format!("round {number}")).collect();
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    for name in &names {
+        std::thread::scope(|scope| {
+            scope.spawn(|| a.barrier(name, 2, PATIENCE).unwrap());
+            b.barrier(name, 2, PATIENCE).unwrap();
+        });
+    }
+    std::thread::scope(|scope| {
+        let b = &b;
+        let waiters: Vec<_> =
+            names.iter().map(|name| scope.spawn(move || b.barrier(name, 2, PATIENCE))).collect();
+        std::thread::sleep(Duration::from_millis(200));
+        nodes.daemons[0].upgrade();
+        for name in &names {
+            a.barrier(name, 2, PATIENCE).unwrap();
+        }
+        for waiter in waiters {
+            waiter.join().unwrap().unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_device_is_handed_over_like_a_tmpfs() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use farrow_net::records::{PeerChain, TlsConfigs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, Error};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -20,7 +21,7 @@ use super::credentials::{CurrentConfigs, NodeCredentials};
 use super::error::{PeerError, StartError};
 use super::failures::cause_of;
 use super::options::PeersOptions;
-use super::wire::Wire;
+use super::wire::{LingeringWire, Wire};
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2). Both sides require it.
@@ -171,7 +172,15 @@ impl Tls {
     /// Admits a node with a certificate of the authority.
     pub(super) async fn accept(&self, stream: TcpStream) -> Result<Secured, io::Error> {
         let (configs, own) = self.configs();
-        let stream = TlsAcceptor::from(configs.server).accept(stream).await?;
+        let shaken = TlsAcceptor::from(configs.server).accept(stream).into_fallible().await;
+        let stream = match shaken {
+            Ok(stream) => stream,
+            Err((error, stream)) => {
+                // The peer is to receive the alert, which says why.
+                let _ = LingeringWire::new(Box::new(stream)).shutdown().await;
+                return Err(error);
+            }
+        };
         let (_, session) = stream.get_ref();
         let peer = PeerChain::new(session.peer_certificates().unwrap_or_default());
         let name = peer_name(&peer).map_err(io::Error::other)?;

@@ -56,6 +56,16 @@ impl NodeState {
         })
     }
 
+    /// Notes that the next daemon is to take over: connections are closed for it from here on.
+    pub fn begin_handover(&mut self) {
+        self.barriers.begin_handover();
+    }
+
+    /// Notes that this daemon keeps running instead.
+    pub fn cancel_handover(&mut self) {
+        self.barriers.cancel_handover();
+    }
+
     /// Finishes the counts that requests wait for: the next daemon does not know these requests.
     pub fn finish_counts(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         while self.counting.is_busy() {

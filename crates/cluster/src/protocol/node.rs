@@ -33,6 +33,8 @@ impl NodeState {
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         let session = self.clients.closed(id)?;
         self.buffers.forget(id);
+        let is_expected = is_alive && !session.has_said_goodbye && session.maps_memory;
+        let expected = session.slot.filter(|_| is_expected);
         if session.is_introduced() {
             // A connection that was never admitted has nothing waiting, so its end stays cheap.
             self.waits.forget(id);
@@ -46,16 +48,14 @@ impl NodeState {
             self.drain.forget(id);
             self.counting.forget(id);
             self.watches.forget(&mut self.home, id);
-            self.barriers.session_ended(id);
+            self.barriers.session_ended(id, expected.is_some());
             self.cluster.forget_lookups(id);
         }
-        let slot = session.slot?;
-        if is_alive && !session.has_said_goodbye && session.maps_memory {
-            self.clients.expect(slot, session.peer, now_ms);
-            return Some(slot);
+        match expected {
+            Some(slot) => self.clients.expect(slot, session.peer, now_ms),
+            None => self.end_of_client(session.slot?, session.peer, now_ms),
         }
-        self.end_of_client(slot, session.peer, now_ms);
-        None
+        expected
     }
 
     /// Notes that a client is refused although it was admitted. A new one maps nothing, so its slot is

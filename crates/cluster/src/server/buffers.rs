@@ -69,7 +69,7 @@ impl Server {
         tracing::warn!(session = session.0, %error, "a client is beyond its share");
         if self.is_remote_client(session) {
             // The client may still read the objects that it holds.
-            return self.drop_remote_client(session, true);
+            return self.drop_remote_client(session);
         }
         let is_refused = self.refuse_begun(session, error);
         if !is_refused {

@@ -27,6 +27,15 @@ impl Server {
     /// clients reconnect.
     pub(super) fn hand_over(&mut self, session: SessionId, seq: u64) -> Option<LoopEnd> {
         let _span = tracing::info_span!("handover", session = session.0).entered();
+        self.state.begin_handover();
+        let ended = self.try_hand_over(session, seq);
+        if !matches!(ended, Some(LoopEnd::HandingOver(_))) {
+            self.state.cancel_handover();
+        }
+        ended
+    }
+
+    fn try_hand_over(&mut self, session: SessionId, seq: u64) -> Option<LoopEnd> {
         let is_stopped = self.drain(session);
         self.handover = None;
         if is_stopped {

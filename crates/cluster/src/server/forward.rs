@@ -236,6 +236,6 @@ impl Server {
             self.remote_sessions.iter().flat_map(|remote_sessions| &remote_sessions.remote_clients);
         let remote_clients = remote_clients.filter(|(_, remote_client)| remote_client.node == node);
         let remote_clients: Vec<SessionId> = remote_clients.map(|(session, _)| *session).collect();
-        remote_clients.into_iter().for_each(|session| self.drop_remote_client(session, true));
+        remote_clients.into_iter().for_each(|session| self.drop_remote_client(session));
     }
 }

@@ -476,7 +476,7 @@ impl Server {
                     self.reply_to_remote_client(session, &reply);
                 }
                 Action::Close { session } if self.is_remote_client(session) => {
-                    self.drop_remote_client(session, false);
+                    self.drop_remote_client(session);
                 }
                 Action::Peer(action) => self.perform_with_remote_sessions(action),
                 Action::Net(action) => self.perform_by_net(action),

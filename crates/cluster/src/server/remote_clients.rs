@@ -136,8 +136,7 @@ impl Server {
         self.handle_all(session, requests, actions);
         if let Some(error) = nonsense {
             tracing::warn!(session = session.0, %error, "an invalid message of a remote client");
-            // The client may still read the objects that it holds.
-            self.drop_remote_client(session, true);
+            self.drop_remote_client(session);
         }
     }
 
@@ -200,8 +199,8 @@ impl Server {
         self.carried_ended(session, reason);
     }
 
-    /// Closes a remote client's remote session. The client may reconnect.
-    pub(super) fn drop_remote_client(&mut self, session: SessionId, is_alive: bool) {
+    /// Closes a remote client's remote session. The client may reconnect, unless it said goodbye.
+    pub(super) fn drop_remote_client(&mut self, session: SessionId) {
         let now_ms = self.now_ms();
         let Some(remote_sessions) = &mut self.remote_sessions else {
             return;
@@ -211,7 +210,7 @@ impl Server {
         };
         remote_sessions.remote_sessions.remove(&remote_client.remote_session);
         remote_sessions.peers.end_remote_session(remote_client.remote_session, false);
-        self.state.closed(session, is_alive, now_ms);
+        self.state.closed(session, true, now_ms);
     }
 
     /// Sends a reply to a remote client.
@@ -223,7 +222,7 @@ impl Server {
             .is_none_or(|remote_sessions| remote_sessions.send(session, reply));
         if !is_taken {
             tracing::warn!(session = session.0, "a remote client does not read its replies");
-            self.drop_remote_client(session, true);
+            self.drop_remote_client(session);
         }
     }
 }

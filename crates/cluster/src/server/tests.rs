@@ -1,5 +1,6 @@
 //! Processes of clients that lost their connections.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::process::{Child, Command};
 
@@ -10,9 +11,10 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBod
 
 use super::accept::ACCEPT_AGAIN_MS;
 use super::orphans::WATCH_AGAIN_MS;
+use super::remote_sessions::RemoteSession;
 use super::*;
 use crate::node::MemorySource;
-use crate::peers::{PeerEvent, PeerLimits, PeerTimes, PeersOptions};
+use crate::peers::{PeerEvent, PeerLimits, PeerTimes, PeersOptions, RemoteSessionId};
 use crate::protocol::cluster::PeerAction;
 use crate::protocol::{AdoptedState, DaemonInfo};
 
@@ -218,6 +220,35 @@ fn a_remote_session_whose_first_answer_cannot_be_read_is_ended() {
     assert_eq!(has_process_ended, Some(false), "its client lives");
     drop(client);
     kill(child);
+}
+
+/// Regression test: a node whose lease ended while it wrote a name disconnects the client that sealed
+/// the object. The client of another node lost its place too, and with it all that it held.
+#[test]
+fn a_client_of_another_node_that_is_disconnected_may_reconnect() {
+    let devices = Devices::new(&MemorySource::Automatic, &[]);
+    let mut world = World::with(Some((peers("a"), devices)));
+    let remote_client = Some(RemoteClient { node: 0xb });
+    let far = PeerIdentity { pid: 7, start_time: 9, uid: OWNER, remote_client };
+    let (session, welcome) = world.join(far, None);
+    let remote_session = RemoteSessionId::outgoing(1);
+    let connection = RemoteSession {
+        remote_session,
+        node: "b".to_owned(),
+        input: Vec::new(),
+        output: VecDeque::new(),
+        output_bytes: 0,
+        is_stuffed: VecDeque::new(),
+    };
+    let remote_sessions = world.server.remote_sessions.as_mut().unwrap();
+    remote_sessions.remote_sessions.insert(remote_session, session);
+    remote_sessions.remote_clients.insert(session, connection);
+    world.server.perform(vec![Action::Close { session }]);
+    assert!(!world.server.is_remote_client(session));
+    assert_eq!(world.orphans(), 1);
+    let (_, again) = world.join(far, Some(&welcome));
+    assert_eq!((again.slot, again.nonce), (welcome.slot, welcome.nonce));
+    assert_eq!(world.orphans(), 0);
 }
 
 /// Regression test: a node that ran out of descriptors accepted no client before a client's

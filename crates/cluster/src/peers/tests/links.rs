@@ -96,12 +96,18 @@ fn a_node_that_comes_back_at_its_address_is_reached_again() {
     let mut b = Node::with(again);
     let until = Instant::now() + LIMIT;
     for token in 3.. {
-        a.peers.ask(token, &address, Bytes::new(), Duration::from_secs(5)).unwrap();
-        b.wait(Instant::now() + Duration::from_millis(50));
-        if let Some(PeerEvent::Request { token, .. }) = b.waiting.pop() {
-            b.peers.answer(token, Bytes::new()).unwrap();
-        }
-        if a.answered(token).is_ok() {
+        a.peers.ask(token, &address, Bytes::new(), LIMIT).unwrap();
+        let answer = loop {
+            b.wait(Instant::now() + Duration::from_millis(20));
+            if let Some(PeerEvent::Request { token, .. }) = b.waiting.pop() {
+                b.peers.answer(token, Bytes::new()).unwrap();
+            }
+            a.wait(Instant::now() + Duration::from_millis(20));
+            if let Some(PeerEvent::Response { result, .. }) = a.waiting.pop() {
+                break result;
+            }
+        };
+        if answer.is_ok() {
             break;
         }
         assert!(Instant::now() < until, "never reached again");

@@ -24,8 +24,9 @@ impl Barriers {
         self.send_outcomes(outcomes, context);
     }
 
-    /// A client ended, or released everything.
-    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId) {
+    /// The connection of a client has closed, or the client released everything. `is_expected`: it may
+    /// connect again.
+    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId, is_expected: bool) {
         let its = self.waits.iter().filter(|(_, wait)| wait.session == session);
         let its: Vec<u64> = its.map(|(number, _)| *number).collect();
         for number in its {
@@ -36,7 +37,12 @@ impl Barriers {
                 self.withdrawn.push((owner, number));
             }
         }
-        self.ended.extend(self.parties.remove(&session));
+        let party = self.parties.remove(&session);
+        if is_expected && self.is_handing_over {
+            self.passed_on.extend(party);
+        } else {
+            self.ended.extend(party);
+        }
     }
 
     /// Handles lost nodes: the names that they owned lose their state, and their clients leave all

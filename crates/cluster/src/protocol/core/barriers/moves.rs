@@ -248,6 +248,8 @@ impl Barriers {
     /// Requests that arrive until then are refused.
     pub(in crate::protocol) fn stop(&mut self, context: &mut BarrierContext<'_>) {
         self.is_leaving = true;
+        // The next daemon does not know these clients.
+        self.report_ended(context);
         let names: BTreeSet<String> = self.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {

@@ -50,6 +50,17 @@ impl Barriers {
         self.absent.extend(clients);
     }
 
+    /// Another daemon is about to follow this one. It reports the ends of the clients that it expects.
+    pub(in crate::protocol) fn begin_handover(&mut self) {
+        self.is_handing_over = true;
+    }
+
+    /// No daemon follows: clients whose connections were closed for it have left all barriers.
+    pub(in crate::protocol) fn cancel_handover(&mut self) {
+        self.is_handing_over = false;
+        self.ended.append(&mut self.passed_on);
+    }
+
     /// A client of the earlier daemon has connected to this one: its end is reported.
     pub(in crate::protocol) fn client_resumed(&mut self, session: SessionId, nonce: u64) {
         if self.absent.remove(&nonce) {
