@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Its fixtures are of the tests that name it in pytest_plugins.
 pytest.register_assert_rewrite("flight_cases", "sql_cases")
 
+ROOT = Path(__file__).resolve().parents[2]
 # Longest wait for anything that should be quick; a test never asserts that it was.
 LIMIT_SECONDS = 30.0
 LEASE_MS = "2000"
@@ -284,6 +285,14 @@ def run_program(*command: object, **more: Any) -> str:
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
     return done.stdout
+
+
+def build_capi() -> Path:
+    """The folder of the C library, built now. With the other package it has the features of
+    ``cargo test``, which has built most of it then."""
+    packages = ("--package", "farrow-capi", "--package", "farrow-daemon-tests")
+    run_program("cargo", "build", "--quiet", *packages, cwd=ROOT)
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
 
 
 def run_python(script: str, *arguments: str, env: dict[str, str] | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 import farrow
 from arrow_cases import variants
-from conftest import run_program
+from conftest import build_capi, run_program
 from farrow import _native
 from test_cluster import Cluster
 
@@ -31,12 +30,10 @@ def capi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the C library, built now."""
     if shutil.which("cargo") is None or not (ROOT / "Cargo.toml").exists():
         pytest.skip("no cargo: the C library is built from the sources")
-    # The interpreter must not matter here, but a change of it would build pyo3 again.
-    run_program("cargo", "build", "--quiet", "--package", "farrow-capi", cwd=ROOT)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    library = (build_capi() / "libfarrow_capi.so").resolve()
     folder = tmp_path_factory.mktemp("capi")
     for name in ("libfarrow.so", "libfarrow.so.0.1"):
-        (folder / name).symlink_to((target / "debug" / "libfarrow_capi.so").resolve())
+        (folder / name).symlink_to(library)
     return folder
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import farrow
 import systemd_service
-from conftest import run_program, wait_until
+from conftest import build_capi, run_program, wait_until
 from farrow import _native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,8 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     staging = tmp_path_factory.mktemp("staging")
     daemon = staging / "daemon"
     daemon.write_text(FARROWD)
-    environment = {**os.environ, "DESTDIR": str(staging), "FARROWD": str(daemon)}
+    built = {"FARROWD": str(daemon), "LIBRARIES": str(build_capi())}
+    environment = {**os.environ, "DESTDIR": str(staging), **built}
     run_program(ROOT / "packaging" / "install_c.sh", "/opt/farrow", "dev", env=environment)
     moved = tmp_path_factory.mktemp("installed") / "farrow"
     (staging / "opt" / "farrow").rename(moved)
