@@ -37,11 +37,11 @@ $(VENV)/tools: pyproject.toml
 	touch $@
 
 # The wheel, built as a user's pip builds it, in isolation. test-install and test-pyarrow use the same file.
-WHEEL := $(VENV)/wheel
+override WHEELHOUSE := $(VENV)/wheel
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
-	rm -rf $(WHEEL)
-	$(BEAT) "pip builds farrow" env -u PYO3_PYTHON pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
-	$(BEAT) "pip installs farrow" pip install --quiet --no-deps --force-reinstall $(WHEEL)/farrow-*.whl
+	rm -rf "$(WHEELHOUSE)"
+	$(BEAT) "pip builds farrow" env -u PYO3_PYTHON pip wheel --quiet --no-deps --wheel-dir "$(WHEELHOUSE)" .
+	$(BEAT) "pip installs farrow" pip install --quiet --no-deps --force-reinstall "$(WHEELHOUSE)"/farrow-*.whl
 	$(BEAT) "pip builds farrow-sql" pip install --quiet --no-deps --force-reinstall ./sql
 	touch $@
 
@@ -121,7 +121,7 @@ test-cross:
 
 # The wheel as a user installs it, in an environment with nothing in it.
 test-install: $(VENV)/farrow
-	$(BEAT) test-install sh tests/install.sh $(PYTHON) $(WHEEL)/farrow-*.whl
+	$(BEAT) test-install sh tests/install.sh $(PYTHON) "$(WHEELHOUSE)"/farrow-*.whl
 
 # Files of tests side by side: most tests wait most of the time. WORKERS=0 runs them one by one.
 WORKERS ?= 2
@@ -130,7 +130,7 @@ test-python: $(VENV)/farrow
 
 # The wheel with the oldest pyarrow, which has no memory pool, and with the one of the build.
 test-pyarrow: $(VENV)/farrow
-	WHEEL=$$(echo $(WHEEL)/farrow-*.whl) PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
+	WHEEL="$${WHEEL:-$$(echo "$(WHEELHOUSE)"/farrow-*.whl)}" PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
 
 # The wheel with every Python and every pyarrow that are to be had. An hour at most.
 test-matrix: $(VENV)/tools

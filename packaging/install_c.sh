@@ -6,7 +6,7 @@
 # usage: install_c.sh PREFIX [PROFILE]     PROFILE of cargo: release (default) or dev
 # $DESTDIR is put before PREFIX in the file system, and is not part of any path that is written.
 # $LIBDIR is the folder of libraries in the prefix (default lib).
-# $FARROWD is a daemon that is built already, $LIBRARIES a folder with libfarrow_capi.so and libfarrow_capi.a.
+# $FARROWD is a daemon that is built already, $FARROW_LIBRARIES a folder with libfarrow_capi.so and libfarrow_capi.a.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=${1:?PREFIX}
@@ -28,9 +28,9 @@ soname=libfarrow.so.$major.$minor
 built=$([ "$profile" = dev ] && echo debug || echo "$profile")
 built=${CARGO_TARGET_DIR:-target}/$built
 
-if [ -z "${LIBRARIES:-}" ]; then
+if [ -z "${FARROW_LIBRARIES:-}" ]; then
     cargo build --quiet --profile "$profile" --package farrow-capi
-    LIBRARIES=$built
+    FARROW_LIBRARIES=$built
 fi
 if [ -z "${FARROWD:-}" ]; then
     cargo build --quiet --profile "$profile" --package farrow-cluster --bin farrowd
@@ -42,8 +42,8 @@ lib=$root/$libdir
 install -d "$root/bin" "$root/libexec/farrow" "$lib/pkgconfig" "$lib/cmake/Farrow" "$root/include/farrow"
 install -m 755 "$FARROWD" "$root/bin/farrowd"
 install -m 755 packaging/systemd/reload "$root/libexec/farrow/reload"
-install -m 755 "$LIBRARIES/libfarrow_capi.so" "$lib/libfarrow.so.$version"
-install -m 644 "$LIBRARIES/libfarrow_capi.a" "$lib/libfarrow.a"
+install -m 755 "$FARROW_LIBRARIES/libfarrow_capi.so" "$lib/libfarrow.so.$version"
+install -m 644 "$FARROW_LIBRARIES/libfarrow_capi.a" "$lib/libfarrow.a"
 ln -sf "libfarrow.so.$version" "$lib/$soname"
 ln -sf "$soname" "$lib/libfarrow.so"
 install -m 644 cpp/include/farrow/farrow.h cpp/include/farrow/memory_pool.hpp "$root/include/farrow"

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,14 +55,27 @@ class Run:
     seconds: float
 
 
+def cargo(*words: str) -> tuple[int, str]:
+    """The exit code and the standard output of cargo, which ends with this program."""
+    command = ["cargo", *words]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            _end(process.pid)
+            raise
+    return process.returncode, output
+
+
 def build() -> list[Program]:
     """All programs of tests of the default members, compiled."""
-    command = ["cargo", "test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
+    code, output = cargo("test", "--quiet", "--no-run", "--message-format=json-render-diagnostics")
+    if code != 0:
+        sys.exit(code)
     programs = []
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         message = json.loads(line) if line.startswith("{") else {}
         if message.get("executable") and message["profile"]["test"]:
             folder = Path(message["manifest_path"]).parent
@@ -70,10 +84,13 @@ def build() -> list[Program]:
 
 
 class Runner:
-    """Runs programs side by side; what it started ends with it."""
+    """Runs programs side by side; they end with it."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
+        self._is_ending = False
+        # A program is known before its end can be asked for.
+        self._lock = threading.Lock()
 
     def run(self, programs: list[Program]) -> Iterator[Run]:
         """Each program, when it has ended."""
@@ -86,33 +103,49 @@ class Runner:
                 for done in as_completed(runs):
                     yield done.result()
             except BaseException:
-                for run in runs:
-                    run.cancel()
-                for process in list(self._running):
-                    _end(process)
+                with self._lock:
+                    self._is_ending = True
+                    for process in self._running:
+                        _end(process)
                 raise
 
     def _run(self, program: Program) -> Run:
         start = time.monotonic()
-        environment = {**os.environ, "CARGO_MANIFEST_DIR": str(program.folder)}
         failure = ""
         with tempfile.TemporaryFile("w+", errors="replace") as output:
-            process = subprocess.Popen(
-                [program.path, "--quiet"], cwd=program.folder, env=environment,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-            self._running.add(process.pid)
+            process = self._start(program, output)
+            if process is None:
+                return Run(program, "not started", "", 0.0)
             try:
                 code = process.wait(LIMIT_SECONDS)
                 failure = f"exit {code}" if code else ""
             except subprocess.TimeoutExpired:
                 failure = f"not ended after {LIMIT_SECONDS:.0f} s"
+            with self._lock:
+                self._running.discard(process.pid)
+            if failure:
+                # Nor does what a failed test has started run on beside the next ones.
                 _end(process.pid)
                 process.wait()
-            self._running.discard(process.pid)
             output.seek(0)
             return Run(program, failure, output.read(), time.monotonic() - start)
+
+    def _start(self, program: Program, output: IO[str]) -> subprocess.Popen[bytes] | None:
+        """Start a program, unless all are to end."""
+        with self._lock:
+            if self._is_ending:
+                return None
+            process = subprocess.Popen(
+                [program.path, "--quiet"],
+                cwd=program.folder,
+                env={**os.environ, "CARGO_MANIFEST_DIR": str(program.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(process.pid)
+            return process
 
 
 def _end(leader: int) -> None:
@@ -125,14 +158,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     chosen = parser.parse_args()
+    # They end what runs, as Ctrl-C does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     programs = build()
     if unknown := set(chosen.names) - {program.name for program in programs}:
         parser.error(f"no program of tests has the name {', '.join(sorted(unknown))}")
     if chosen.names:
         programs = [program for program in programs if program.name in chosen.names]
     failed = []
-    # SIGTERM ends the programs, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for done in Runner().run(programs):
         print(f"{done.program.name}: {done.failure or 'passed'}, {done.seconds:.0f} s")
         if done.failure:
@@ -140,11 +174,12 @@ def main() -> int:
             print(done.output)
         sys.stdout.flush()
     if not chosen.names:
-        command = ["cargo", "test", "--quiet", "--doc"]
-        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        code, output = cargo("test", "--quiet", "--doc")
+        if code != 0:
             failed.append("documentation")
+            print(output)
     print(f"{len(programs)} programs of tests, failed: {', '.join(failed) or 'none'}")
-    return 1 if failed else 0
+    return 1 if failed or not programs else 0
 
 
 if __name__ == "__main__":

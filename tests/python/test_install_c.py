@@ -57,7 +57,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     staging = tmp_path_factory.mktemp("staging")
     daemon = staging / "daemon"
     daemon.write_text(FARROWD)
-    built = {"FARROWD": str(daemon), "LIBRARIES": str(build_capi())}
+    built = {"FARROWD": str(daemon), "FARROW_LIBRARIES": str(build_capi())}
     environment = {**os.environ, "DESTDIR": str(staging), **built}
     run_program(ROOT / "packaging" / "install_c.sh", "/opt/farrow", "dev", env=environment)
     moved = tmp_path_factory.mktemp("installed") / "farrow"

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2::{Builder, Connection};
 use hyper::service::Service as HyperService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -29,7 +30,7 @@ use super::limits::{
 use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
 use super::retired::next_number;
 use super::service::Service;
-use super::tls::{OwnCertificate, Secured, Standing, Tls, lost, replaced};
+use super::tls::{OwnCertificate, RefusedPeer, Secured, Standing, Tls, lost, replaced};
 use super::wire::LingeringWire;
 use crate::certs::NodeName;
 
@@ -145,8 +146,12 @@ impl PeerServer {
         let _ = stream.set_nodelay(true);
         let secured = match tokio::time::timeout_at(until, self.shake(stream)).await {
             Ok(Ok(secured)) => secured,
-            Ok(Err(error)) => {
-                return self.failures.refused(&from.ip().to_string(), &cause_of(&error));
+            Ok(Err(RefusedPeer { error, wire })) => {
+                self.failures.refused(&from.ip().to_string(), &cause_of(&error));
+                if let Some(mut wire) = wire {
+                    let _ = wire.shutdown().await;
+                }
+                return;
             }
             Err(_) => return tracing::debug!(%from, "a connection said nothing"),
         };
@@ -188,7 +193,7 @@ impl PeerServer {
         drop(place);
     }
 
-    async fn shake(&self, stream: TcpStream) -> Result<Secured, std::io::Error> {
+    async fn shake(&self, stream: TcpStream) -> Result<Secured, RefusedPeer> {
         match &self.tls {
             Some(tls) => tls.accept(stream).await,
             None => Ok(Secured::plain(stream)),

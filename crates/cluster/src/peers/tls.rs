@@ -10,7 +10,6 @@ use std::sync::Arc;
 use farrow_net::records::{PeerChain, TlsConfigs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, Error};
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -123,6 +122,19 @@ impl Standing {
     }
 }
 
+/// Why a peer is not let in.
+pub(super) struct RefusedPeer {
+    pub(super) error: io::Error,
+    /// Its connection, if the handshake failed: the peer is to receive the alert, which says why.
+    pub(super) wire: Option<LingeringWire>,
+}
+
+impl From<io::Error> for RefusedPeer {
+    fn from(error: io::Error) -> Self {
+        Self { error, wire: None }
+    }
+}
+
 /// Returns when the peer of a connection has accepted a later certificate of this node. In plain text
 /// it never does.
 pub(super) async fn replaced(own: Option<(OwnCertificate, NodeName)>) {
@@ -170,17 +182,13 @@ impl Tls {
     }
 
     /// Admits a node with a certificate of the authority.
-    pub(super) async fn accept(&self, stream: TcpStream) -> Result<Secured, io::Error> {
+    pub(super) async fn accept(&self, stream: TcpStream) -> Result<Secured, RefusedPeer> {
         let (configs, own) = self.configs();
         let shaken = TlsAcceptor::from(configs.server).accept(stream).into_fallible().await;
-        let stream = match shaken {
-            Ok(stream) => stream,
-            Err((error, stream)) => {
-                // The peer is to receive the alert, which says why.
-                let _ = LingeringWire::new(Box::new(stream)).shutdown().await;
-                return Err(error);
-            }
-        };
+        let stream = shaken.map_err(|(error, stream)| RefusedPeer {
+            error,
+            wire: Some(LingeringWire::new(Box::new(stream))),
+        })?;
         let (_, session) = stream.get_ref();
         let peer = PeerChain::new(session.peer_certificates().unwrap_or_default());
         let name = peer_name(&peer).map_err(io::Error::other)?;

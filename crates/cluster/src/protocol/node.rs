@@ -48,7 +48,7 @@ impl NodeState {
             self.drain.forget(id);
             self.counting.forget(id);
             self.watches.forget(&mut self.home, id);
-            self.barriers.session_ended(id, expected.is_some());
+            self.barriers.session_ended(id, expected.map(|_| session.nonce));
             self.cluster.forget_lookups(id);
         }
         match expected {
@@ -282,6 +282,7 @@ impl NodeState {
         let is_refused = answer.is_err();
         out.push(Action::Send { session, reply: Reply { seq, body: answer }, has_descriptors });
         if is_refused {
+            self.refused(session);
             out.push(Action::Close { session });
         }
     }

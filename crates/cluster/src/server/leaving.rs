@@ -18,7 +18,8 @@ impl Server {
     pub(super) fn stop_sync(&mut self) {
         let mut actions = Vec::new();
         self.state.stop_sync(self.now_ms(), &mut actions);
-        self.go_on_until(|state| state.has_handed_over(), actions);
+        // The next daemon does not know which clients have ended.
+        self.go_on_until(|state| state.has_handed_over() && state.has_reported_ends(), actions);
     }
 
     /// Hands over the state that this node manages for other nodes, announces that it leaves, and

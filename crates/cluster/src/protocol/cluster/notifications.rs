@@ -63,21 +63,27 @@ impl OptionalCluster {
 impl NodeState {
     /// Whether all state that was handed over has been received.
     pub fn has_handed_over(&self) -> bool {
+        let is_state = |question: &SyncQuestion| {
+            matches!(question, SyncQuestion::Retained { .. } | SyncQuestion::Outcome { .. })
+        };
+        !self.is_notifying(is_state) && self.barriers.has_nothing_set_aside()
+    }
+
+    /// Whether all members have heard of the clients that have ended here.
+    pub fn has_reported_ends(&self) -> bool {
+        !self.is_notifying(|question| matches!(question, SyncQuestion::Left { .. }))
+    }
+
+    fn is_notifying(&self, is_it: impl Fn(&SyncQuestion) -> bool) -> bool {
         let Some(cluster) = &self.cluster.0 else {
-            return true;
+            return false;
         };
         let pending = cluster.questions.values().filter_map(|about| match about {
             PendingQuestion::Notification { notification, .. } => Some(&notification.question),
             _ => None,
         });
         let mut under_way = pending.chain(cluster.notifications.waiting());
-        let is_under_way = under_way.any(|question| {
-            matches!(
-                question,
-                Question::Sync(SyncQuestion::Retained { .. } | SyncQuestion::Outcome { .. })
-            )
-        });
-        !is_under_way && self.barriers.has_nothing_set_aside()
+        under_way.any(|question| matches!(question, Question::Sync(sync) if is_it(sync)))
     }
 
     pub(super) fn notify_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {

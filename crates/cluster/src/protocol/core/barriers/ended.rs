@@ -24,9 +24,9 @@ impl Barriers {
         self.send_outcomes(outcomes, context);
     }
 
-    /// The connection of a client has closed, or the client released everything. `is_expected`: it may
-    /// connect again.
-    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId, is_expected: bool) {
+    /// The connection of a client has closed, or the client released everything. `expected`: the nonce of
+    /// a client that may connect again.
+    pub(in crate::protocol) fn session_ended(&mut self, session: SessionId, expected: Option<u64>) {
         let its = self.waits.iter().filter(|(_, wait)| wait.session == session);
         let its: Vec<u64> = its.map(|(number, _)| *number).collect();
         for number in its {
@@ -38,7 +38,9 @@ impl Barriers {
             }
         }
         let party = self.parties.remove(&session);
-        if is_expected && self.is_handing_over {
+        // The next daemon knows clients by their nonces, and not by the numbers that they have here after
+        // a reconnection.
+        if self.is_handing_over && party == expected {
             self.passed_on.extend(party);
         } else {
             self.ended.extend(party);

@@ -458,7 +458,7 @@ mod tests {
         node.ask(1, ARRIVE);
         node.ask(2, ARRIVE);
         assert_eq!(node.ask(3, ARRIVE), []);
-        node.barriers.session_ended(SessionId(1), false);
+        node.barriers.session_ended(SessionId(1), None);
         let answers = node.tick();
         let [(3, Err(WireError::BarrierBroken { name, who, .. }))] = &answers[..] else {
             panic!("{answers:?}");
@@ -494,7 +494,7 @@ mod tests {
         let wait = |timeout_ms| SyncAsk::WaitFlags { mask: 1, timeout_ms };
         assert_eq!(node.ask(1, wait(3_600_000)), []);
         assert_eq!(node.ask(2, wait(WAIT_MS)), []);
-        node.barriers.session_ended(SessionId(1), false);
+        node.barriers.session_ended(SessionId(1), None);
         assert_eq!(node.tick(), []);
         let mut waiting = Vec::new();
         node.barriers.table.move_away("name", &mut waiting);
@@ -513,7 +513,7 @@ mod tests {
             let refused = barriers.request(request, "name".to_owned(), ARRIVE, context);
             assert!(matches!(refused, Err(WireError::TooMany { .. })), "{refused:?}");
         });
-        node.barriers.session_ended(SessionId(1), false);
+        node.barriers.session_ended(SessionId(1), None);
         assert_eq!(node.ask(1, SyncAsk::SetFlags { set: 1, clear: 0 }).len(), 1);
     }
 }

@@ -60,10 +60,10 @@ pub(in crate::protocol) struct Barriers {
     pub(super) absent: BTreeSet<u64>,
     /// Parties that ended since the last tick.
     pub(super) ended: Vec<u64>,
-    /// Whether another daemon takes over, and the parties that are expected there: their connections to
-    /// this one were closed.
+    /// Whether another daemon takes over, and the parties that it expects: their connections to this one
+    /// were closed.
     pub(super) is_handing_over: bool,
-    pub(super) passed_on: Vec<u64>,
+    pub(super) passed_on: BTreeSet<u64>,
     /// Waits for flags of clients that ended since the last tick, with the owners of the names.
     pub(super) withdrawn: Vec<(String, u64)>,
     /// Clients of other nodes that ended recently: a barrier that moves may still have them as

@@ -58,7 +58,7 @@ impl Barriers {
     /// No daemon follows: clients whose connections were closed for it have left all barriers.
     pub(in crate::protocol) fn cancel_handover(&mut self) {
         self.is_handing_over = false;
-        self.ended.append(&mut self.passed_on);
+        self.ended.extend(std::mem::take(&mut self.passed_on));
     }
 
     /// A client of the earlier daemon has connected to this one: its end is reported.
@@ -70,7 +70,7 @@ impl Barriers {
 
     /// A client has ended that had no connection.
     pub(in crate::protocol) fn orphan_ended(&mut self, nonce: u64) {
-        if self.absent.remove(&nonce) {
+        if self.absent.remove(&nonce) || self.passed_on.remove(&nonce) {
             self.ended.push(nonce);
         }
     }
@@ -86,7 +86,8 @@ impl Barriers {
 
     /// Whether a party of this node has ended.
     pub(super) fn has_ended(&self, party: u64) -> bool {
-        !self.absent.contains(&party) && !self.parties.values().any(|one| *one == party)
+        let is_expected = self.absent.contains(&party) || self.passed_on.contains(&party);
+        !is_expected && !self.parties.values().any(|one| *one == party)
     }
 
     /// Notes the members of a view that have not learned of this daemon.
