@@ -321,9 +321,6 @@ def test_put_of_several_files(run, tmp_path: Path) -> None:
     code, _, err = run("put", *paths, "--name", "n")
     assert code == 1
     assert "one name for 2 files" in err
-    code, _, err = run("put", "https://example.org/a.csv")
-    assert code == 1
-    assert "download it first" in err
 
 
 def test_put_of_standard_input(run, node, tmp_path: Path) -> None:

@@ -54,7 +54,10 @@ def test_what_is_refused_puts_nothing(
         ([str(data / "folder.[c]sv")], "folder.[c]sv: no file matches"),
         ([str(data / "*.csv"), "--name", "n"], "--name n: one name for 3 files"),
         ([str(data / "**/b.*"), "--replace"], "deep/b.csv.gz: both would be named 'b'"),
-        (["https://example.org/*.csv"], "download it first"),
+        (["https://example.org/*.csv"], "a URL names one file, not a pattern"),
+        (["https://example.org/"], "https://example.org/ names no file: say --name NAME"),
+        (["none://host/a.csv"], "none:// is a URL of neither pyarrow"),
+        (["https://host/b.csv?key=secret", str(data / "deep/b.csv.gz")], "both would be named 'b'"),
     ):
         assert main([*put, *arguments]) == 1
         assert message in capsys.readouterr().err

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.fs as fs
 
+from farrow._filesystems import filesystem_of
 from farrow.exceptions import DamagedFile, InvalidArgument
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Place:
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
         self._text = os.fspath(target).rstrip("/") or "/"
-        self._filesystem, self._root = _open(self._text)
+        self._filesystem, self._root = filesystem_of(self._text)
         # Whether it is a folder of this machine.
         self.is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
@@ -238,27 +238,3 @@ class _Whole:
         done = 0
         while done < view.nbytes:
             done += self._file.write(view[done:])
-
-
-def _open(text: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URL, and the path there."""
-    if "://" not in text:
-        return fs.LocalFileSystem(), str(Path(text).absolute())
-    try:
-        filesystem, root = fs.FileSystem.from_uri(text)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        filesystem, root = _by_fsspec(text, error)
-    return filesystem, root.rstrip("/")
-
-
-def _by_fsspec(text: str, error: Exception) -> tuple[fs.FileSystem, str]:
-    scheme = text.partition("://")[0]
-    try:
-        import fsspec
-
-        filesystem, root = fsspec.core.url_to_fs(text)
-    except (ImportError, ValueError) as other:
-        raise InvalidArgument(
-            f"{scheme}:// is a URL of neither pyarrow ({error}) nor fsspec ({other})"
-        ) from None
-    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), str(root)

@@ -109,9 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     put.add_argument(
         "files",
         nargs="+",
-        metavar="FILE",
+        metavar="FILE|URL",
         help="Parquet, CSV or JSON lines (also .gz), Arrow IPC file or stream; a pattern such as "
-        "'data/*.csv', with ** for all folders below; - is standard input",
+        "'data/*.csv', with ** for all folders below; a URL such as https://host/a.csv or "
+        "s3://bucket/a.parquet; - is standard input",
     )
     put.add_argument("--name", help="name of the object (default: the file's, without endings)")
     put.add_argument("--delimiter", help="of a text file (default: guessed)")

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import farrow
 from farrow.cli._client import connect
+from farrow.cli._download import downloaded, file_name, is_url, shown
 from farrow.cli._estimate import check_room, estimate, pool_for
 from farrow.cli._output import (
     CommandError,
@@ -59,9 +60,9 @@ def put(options: argparse.Namespace) -> int:
     files = [path for file in options.files for path in _expanded(file)]
     if len(files) > 1 and options.name is not None:
         raise CommandError(f"--name {options.name}: one name for {len(files)} files")
-    _check_names(files)
+    _check_names(files, options.name)
     for file in files:
-        with _path_of(file, options.name) as path:
+        with _path_of(file, options) as path:
             _put_file(path, options)
     return 0
 
@@ -71,7 +72,11 @@ def _expanded(file: str) -> list[str]:
 
     A shell expands patterns, but not in quotes, and other callers expand none.
     """
-    if "://" in file or not glob.has_magic(file) or os.path.lexists(file):
+    if is_url(file):
+        if "*" in file:
+            raise CommandError(f"{shown(file)}: a URL names one file, not a pattern")
+        return [file]
+    if not glob.has_magic(file) or os.path.lexists(file):
         return [file]
     found = sorted(path for path in glob.glob(file, recursive=True) if os.path.isfile(path))
     if not found:
@@ -79,13 +84,17 @@ def _expanded(file: str) -> list[str]:
     return found
 
 
-def _check_names(files: list[str]) -> None:
-    """Refuse files that would be objects of the same name, before any is put."""
+def _check_names(files: list[str], given: str | None) -> None:
+    """Refuse files that would be objects of the same name or of none, before any is put."""
     taken: dict[str, str] = {}
     for file in files:
-        name = object_name(Path(file))
+        path = file_name(file) if is_url(file) else file
+        if not path and given is None:
+            raise CommandError(f"{shown(file)} names no file: say --name NAME")
+        name = object_name(Path(path))
         if taken.setdefault(name, file) != file:
-            raise CommandError(f"{taken[name]} and {file}: both would be named {name!r}")
+            first, second = (shown(one) if is_url(one) else one for one in (taken[name], file))
+            raise CommandError(f"{first} and {second}: both would be named {name!r}")
 
 
 def object_name(path: Path) -> str:
@@ -97,17 +106,19 @@ def object_name(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _path_of(file: str, name: str | None) -> Iterator[Path]:
-    """The path of a file to put; of a temporary file if it is standard input."""
-    if "://" in file:
-        raise CommandError(f"{file}: download it first (curl -o FILE URL), then put the file")
+def _path_of(file: str, options: argparse.Namespace) -> Iterator[Path]:
+    """The path of a file to put; of a temporary file if it is a URL or standard input."""
+    if is_url(file):
+        with downloaded(file, quiet=options.quiet) as path:
+            yield path
+        return
     if file != "-":
         path = Path(file)
         if not path.is_file():
             raise CommandError(f"{file}: {'not a file' if path.exists() else 'no such file'}")
         yield path
         return
-    if name is None:
+    if options.name is None:
         raise CommandError("standard input has no name: say --name NAME")
     # The kind is detected from the first bytes, and Parquet is read from its end.
     with tempfile.NamedTemporaryFile(prefix="farrow-stdin-") as copy:
