@@ -645,7 +645,9 @@ def test_many_forks_leave_nothing_behind(client: farrow.Client) -> None:
         if pid == 0:
             os._exit(0 if is_pattern(value, 90) else 1)
         assert os.waitpid(pid, 0)[1] == 0
-    assert counts() == before
+    maps, descriptors = counts()
+    # Those of earlier tests may be closed meanwhile.
+    assert (maps, descriptors <= before[1]) == (before[0], True), (descriptors, before)
     assert before[0] == 0
 
 

@@ -85,7 +85,17 @@ def test_a_run_leaves_samples_figures_and_a_page(output: Path) -> None:
             figures["profile"], choice["work"], choice["nbytes"]
         )
     found_threads = {(choice["work"], choice["threads"]) for choice in figures["choices"]}
-    assert {("publish again", 1), ("publish", 2), ("refresh", 2), ("write", 2)} <= found_threads
+    assert ("publish again", 1) in found_threads
+    for work in ("publish", "refresh", "write"):
+        is_it = (pc.field("part") == "threads") & (pc.field("work") == work)
+        compared = samples.filter(is_it & (pc.field("threads") == 2)).select(["method", "nbytes"])
+        assert compared.num_rows > 0
+        # A profile of a busy machine may pick a method that two threads do not compare.
+        is_picked = [
+            row["method"] == _analyse.picked_way(figures["profile"], work, row["nbytes"])
+            for row in compared.to_pylist()
+        ]
+        assert ((work, 2) in found_threads) == any(is_picked), work
     assert all(model["line_ns"] >= 0 for model in figures["models"])
     assert {cost["p50"] <= cost["p99"] for cost in figures["costs"]} == {True}
 
