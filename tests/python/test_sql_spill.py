@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from sql_cases import WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
