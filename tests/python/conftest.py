@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import farrow
+from farrow import _native
 from farrow._ports import free_addresses
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ LIMIT_SECONDS = 30.0
 LEASE_MS = "2000"
 MEMORY = "256MiB"
 
-_RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
+# Without an import of the package, which takes longer than all else that a node does here.
+RUN_NODE = (
+    sys.executable, "-I", "-S",
+    str(Path(farrow.__file__).with_name("_node.py")), str(_native.__file__),
+)  # fmt: skip
 
 
 def pytest_configure() -> None:
@@ -83,7 +88,7 @@ class Node:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _RUN_NODE, *self.flags],
+            [*RUN_NODE, *self.flags],
             stdin=subprocess.DEVNULL,
             stderr=(self.folder / "node.log").open("ab"),
         )
@@ -145,7 +150,7 @@ class Apart(Node):
     other nodes it is another machine."""
 
     def start(self) -> None:
-        words = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _RUN_NODE]
+        words = ["unshare", "--pid", "--fork", "--kill-child", *RUN_NODE]
         self._process = subprocess.Popen(
             [*words, *self.flags],
             stdin=subprocess.DEVNULL,

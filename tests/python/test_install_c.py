@@ -16,8 +16,7 @@ import pytest
 
 import farrow
 import systemd_service
-from conftest import build_capi, run_program, wait_until
-from farrow import _native
+from conftest import RUN_NODE, build_capi, run_program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ARROW = Path(pa.get_library_dirs()[0])
@@ -42,7 +41,7 @@ target_link_libraries(table PRIVATE Farrow::farrow {ARROW / LIBARROW})
 
 # The daemon as a program. The real one takes long to build.
 FARROWD = f"""#!/bin/sh
-exec {sys.executable} -I -S {Path(farrow.__file__).with_name("_node.py")} {_native.__file__} "$@"
+exec {" ".join(RUN_NODE)} "$@"
 """
 
 pytestmark = pytest.mark.skipif(

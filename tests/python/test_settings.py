@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
-from conftest import _RUN_NODE, LIMIT_SECONDS, wait_until
+from conftest import LIMIT_SECONDS, RUN_NODE, wait_until
 from farrow.cli import main
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_changes_outlive_an_upgrade_but_not_another_value_of_their_option(
 def upgrade(node: Node) -> None:
     """Let another daemon take over."""
     following = subprocess.Popen(
-        [sys.executable, "-c", _RUN_NODE, *node.flags, "--upgrade"],
+        [*RUN_NODE, *node.flags, "--upgrade"],
         stdin=subprocess.DEVNULL,
         stderr=(node.folder / "node.log").open("ab"),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
-from conftest import _RUN_NODE, LIMIT_SECONDS, wait_until
+from conftest import LIMIT_SECONDS, RUN_NODE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_a_node_is_replaced_while_its_clients_go_on(node: Node) -> None:
     old = node.pid
     for _ in range(3):
         following = subprocess.Popen(
-            [sys.executable, "-c", _RUN_NODE, *node.flags, "--upgrade"],
+            [*RUN_NODE, *node.flags, "--upgrade"],
             stdin=subprocess.DEVNULL,
             stderr=(node.folder / "node.log").open("ab"),
         )
