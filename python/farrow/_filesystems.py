@@ -9,7 +9,12 @@ from pyarrow import fs
 
 from farrow.exceptions import InvalidArgument
 
-__all__ = ["filesystem_of"]
+__all__ = ["filesystem_of", "is_url"]
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL, not a path."""
+    return "://" in text
 
 
 def filesystem_of(text: str) -> tuple[fs.FileSystem, str]:
@@ -18,7 +23,7 @@ def filesystem_of(text: str) -> tuple[fs.FileSystem, str]:
     Raises:
         InvalidArgument: neither library knows such a URL.
     """
-    if "://" not in text:
+    if not is_url(text):
         return fs.LocalFileSystem(), str(Path(text).absolute())
     try:
         filesystem, root = fs.FileSystem.from_uri(text)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-from conftest import wait_until
+from conftest import RUN_NODE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     import pytest
 
     from conftest import Node
-
-_RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
 
 
 def test_a_log_in_json_is_one_object_a_line(
@@ -44,7 +41,7 @@ def test_a_log_in_a_file_has_no_colours(
 
 
 def test_an_error_before_the_log_is_text(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _RUN_NODE, "--log-format", "xml"]
+    command = [*RUN_NODE, "--log-format", "xml"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "[possible values: text, json]" in done.stderr

@@ -22,16 +22,11 @@ from farrow.exceptions import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["downloaded", "file_name", "is_url", "shown"]
+__all__ = ["downloaded", "file_name", "shown"]
 
 _PIECE_BYTES = 4 << 20
 # A server that sends nothing for this time is given up.
 _SILENCE_SECONDS = 30.0
-
-
-def is_url(file: str) -> bool:
-    """Whether an argument is a URL, not a path."""
-    return "://" in file
 
 
 def file_name(url: str) -> str:
