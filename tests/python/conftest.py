@@ -221,11 +221,12 @@ class Cluster:
         self.names = [chr(ord("a") + number) for number in range(count)]
         self.addresses = free_addresses(count)
         self.nodes: dict[str, Node] = {}
+        lease = () if "--lease-ms" in flags else ("--lease-ms", LEASE_MS)
         for name, address in zip(self.names, self.addresses, strict=True):
             joins = [f"--join={other}" for other in self.addresses if other != address]
             self.nodes[name] = make_node(
                 "--memory", "64MiB", "--name", name, "--listen", address, *joins,
-                "--lease-ms", LEASE_MS, *(flags or ("--plaintext",)),
+                *lease, *(flags or ("--plaintext",)),
             )  # fmt: skip
         self.settle(count)
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 MB = 1 << 20
 # Above the size from which an object is sent by others than its home.
 SIZE = 12 * MB
-FLAGS = ("--plaintext", "--net=only", "--no-prepare", "--metrics")
+# A node that loses its lease during a transfer fetches the object again.
+FLAGS = ("--plaintext", "--net=only", "--no-prepare", "--metrics", "--lease-ms", "10000")
 
 
 def served(cluster: Cluster, name: str) -> dict[str, int]:

@@ -242,7 +242,7 @@ def test_the_command_says_what_to_do_when_its_node_is_killed(
     command = subprocess.Popen(
         drain_command(cluster, "600"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: b.list().num_rows >= 5, "some objects to move")
+    wait_until(lambda: b.list().num_rows >= 10, "some objects to move")
     cluster.nodes["a"].kill9()
     _, said = command.communicate(timeout=CALL_SECONDS)
     assert command.returncode == 1
@@ -250,7 +250,8 @@ def test_the_command_says_what_to_do_when_its_node_is_killed(
         r"node a ended before its drain .* (\d+) objects, .* are at other nodes", said
     )
     assert found is not None, said
-    assert 5 <= int(found[1]) <= b.list().num_rows
+    # What the killed node reported last: an object or two may have arrived after that.
+    assert 0 < int(found[1]) <= b.list().num_rows
     assert "Start the node again with its options" in said
     assert "farrow nodes forget a" in said
     restart(cluster)

@@ -284,4 +284,9 @@ impl NodeState {
         self.replicas.kind()?;
         self.cluster.lease_left_ms(now_ms)
     }
+
+    /// Whether replicas are current, so that clients may read them.
+    pub(super) fn are_replicas_current(&self, now_ms: u64) -> bool {
+        self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0)
+    }
 }

@@ -1,5 +1,6 @@
 //! Transfers of objects of other nodes: memory for them, their bytes, and their seals.
 
+use farrow_membership::naming::NameRefusal;
 use farrow_memory::{Length, Span};
 use farrow_store::{
     Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
@@ -103,6 +104,14 @@ impl NodeState {
     /// Starts the transfer of an object if there is room for it.
     pub(super) fn load_replica(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
         let Some(loading) = self.replicas.loading.get(&origin) else { return };
+        if loading.import.is_none() && !self.are_replicas_current(now_ms) {
+            // What arrives without a lease is dropped, so the transfer begins with the lease.
+            if now_ms >= loading.deadline_ms {
+                let error = self.cluster.refusal_error("", &NameRefusal::NoLease);
+                self.end_load(origin, Err(error), now_ms, out);
+            }
+            return;
+        }
         let (head, namespace) = (loading.head.clone(), loading.namespace);
         let room = match loading.import.as_ref().map(|import| import.slot) {
             Some(slot) => self.room_for_import(&head, slot),
@@ -269,7 +278,7 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.get(&origin) else { return };
         let is_import = loading.import.is_some();
         // Without a lease the home may have forgotten this node already.
-        let has_lease = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        let has_lease = self.are_replicas_current(now_ms);
         if loading.is_invalidated || (!has_lease && !is_import && result.is_ok()) {
             self.abort_replica(origin);
             return self.open_again(origin, now_ms, out);

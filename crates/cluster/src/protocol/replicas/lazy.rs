@@ -70,7 +70,7 @@ impl NodeState {
         self.listen(session, peer, &open.client)?;
         let slot = ClientSlot(open.client.slot);
         let wish = wish_of(&self.full_target(slot, &open.target)?);
-        let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        let is_current = self.are_replicas_current(now_ms);
         let known = self.replicas.lazy.known(&wish).filter(|_| is_current);
         if let Some(file) = known {
             self.attach_lazy(file, [ReplyTo { session, seq }], out);

@@ -76,7 +76,7 @@ impl NodeState {
     /// have it. `None`: other nodes must be asked.
     fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<LocalReplica>> {
         // Without the lease, objects of replicas may be deleted: clients do not use replicas then.
-        let is_current = self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0);
+        let is_current = self.are_replicas_current(now_ms);
         let whole = match &key.wish {
             NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
             NetQuery::Name(full) => self.named_replica(full),

@@ -346,3 +346,39 @@ fn a_late_answer_is_ignored() {
     assert_eq!((opens(&out), load(&out), releases(&out, "a")), (vec![], None, vec![77]));
     reader.completes();
 }
+
+/// Regression test: a node without a lease dropped what had arrived and fetched it again, object by
+/// object and without a pause, until it had its lease back.
+#[test]
+fn without_a_lease_no_transfer_begins() {
+    let (mut reader, question) = Reader::new();
+    reader.answered(&question, &SenderAnswer::Home);
+    // It was stopped for longer than its lease.
+    reader.pair.now_ms += 2_000;
+    let out = reader.loaded(Ok(()));
+    assert!(!is_answered(&out), "the object may be deleted by now: {out:?}");
+    assert_eq!(releases(&out, "a"), [HOLD]);
+    let mut open = reader.question(&out);
+    let out = reader.opened(&open, Ok((HOLD, reader.described())));
+    assert_eq!((opens(&out), load(&out)), (vec![], None));
+    let is_question = |open: &Open| matches!(open.query, NetQuery::Sender { .. });
+    for round in 0.. {
+        assert!(round < 1_000, "no transfer after the lease");
+        let out = reader.pair.round();
+        let Some(next) = opens(&out).pop() else { continue };
+        assert!(reader.pair.nodes[1].members().has_lease, "{next:?}");
+        open = next;
+        if is_question(&open) {
+            break;
+        }
+        let out = reader.opened(&open, Ok((HOLD, reader.described())));
+        if let Some(next) = opens(&out).pop() {
+            open = next;
+            break;
+        }
+    }
+    assert!(is_question(&open), "{open:?}");
+    let out = reader.answered(&open, &SenderAnswer::Home);
+    assert_eq!(load(&out), from_home());
+    reader.completes();
+}
