@@ -16,10 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import socket
-import struct
-import threading
 import time
 import weakref
 from hashlib import blake2b
@@ -30,11 +26,14 @@ import pyarrow as pa
 import farrow
 from farrow import exceptions as _exceptions
 from farrow._objects import pack, unpack
+from farrow.compat._plasma_notifications import ID_BYTES, Notifications, unpacked
 from farrow.compat._plasma_store import start_plasma_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import socket
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from farrow.compat._plasma_notifications import RawNotification
     from farrow.events import Event, Subscription
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
 ]
 
 _PREFIX = "plasma/"
-_ID_BYTES = 20
 # The label with the number of data bytes; the metadata follows them.
 _DATA_BYTES = "plasma-data-bytes"
 # The metadata of objects that ``put`` made.
@@ -59,11 +57,6 @@ _PICKLED = b"farrow-pickle-5"
 _CREATED_AT = "plasma-created-at"
 _SOCKET_WAIT_SECONDS = 0.1
 _WITHOUT_TIMEOUT = -1
-# A message of the notification socket: its length, then the id and the sizes.
-_LENGTH = struct.Struct("=L" if struct.calcsize("L") == 4 else "=Q")
-# Notifications that wait to be read.
-_COLLECTED_MAX = 1_000_000
-_NOTIFICATION = struct.Struct(f"={_ID_BYTES}sqq")
 
 PlasmaBuffer = pa.Buffer
 # Not in the class, where `list` is a method.
@@ -107,14 +100,14 @@ class ObjectID:
     __slots__ = ("_bytes",)
 
     def __init__(self, object_id: bytes) -> None:
-        if len(object_id) != _ID_BYTES:
-            raise ValueError(f"an object id has {_ID_BYTES} bytes, this one has {len(object_id)}")
+        if len(object_id) != ID_BYTES:
+            raise ValueError(f"an object id has {ID_BYTES} bytes, this one has {len(object_id)}")
         self._bytes = bytes(object_id)
 
     @staticmethod
     def from_random() -> ObjectID:
         """A random id."""
-        return ObjectID(os.urandom(_ID_BYTES))
+        return ObjectID(os.urandom(ID_BYTES))
 
     def binary(self) -> bytes:
         """The 20 bytes."""
@@ -140,7 +133,7 @@ def _name(object_id: ObjectID) -> str:
 def _id_of(name: str | None) -> ObjectID | None:
     """The id in an object's name; None if the name is not of this module."""
     digits = (name or "")[len(_PREFIX) :]
-    if len(digits) != 2 * _ID_BYTES:
+    if len(digits) != 2 * ID_BYTES:
         return None
     try:
         return ObjectID(bytes.fromhex(digits))
@@ -182,7 +175,7 @@ class PlasmaClient:
         self._client: farrow.Client | None = client
         self._address = client.address
         self._writers: dict[ObjectID, _Creation] = {}
-        self._notifications: _Notifications | None = None
+        self._notifications: Notifications | None = None
         # Evictions, whose events have the exact sizes.
         self._evictions: Subscription | None = None
         # Data of objects that this client read and that is still in use.
@@ -434,7 +427,7 @@ class PlasmaClient:
         """Start to collect notifications for ``get_next_notification``."""
         if self._notifications is None:
             subscription = self._store.subscribe(_PREFIX, kinds=("sealed", "deleted", "evicted"))
-            self._notifications = _Notifications(subscription, self._notification)
+            self._notifications = Notifications(subscription, self._notification)
 
     def get_next_notification(self) -> _Notification:
         """The next object that was sealed or deleted: id, bytes of data, bytes of metadata.
@@ -445,14 +438,15 @@ class PlasmaClient:
             InvalidArgument: ``subscribe`` was not called, or the socket has the notifications.
             LimitReached: notifications were missed, because too many were not read.
         """
-        return self._subscribed().next()
+        object_id, data_bytes, metadata_bytes = self._subscribed().next()
+        return ObjectID(object_id), data_bytes, metadata_bytes
 
-    def _subscribed(self) -> _Notifications:
+    def _subscribed(self) -> Notifications:
         if self._notifications is None:
             raise _exceptions.InvalidArgument("subscribe() comes first")
         return self._notifications
 
-    def _notification(self, event: Event) -> _Notification | None:
+    def _notification(self, event: Event) -> RawNotification | None:
         """The notification of an event; None for an object that is no Plasma object."""
         if isinstance(event, farrow.events.Gap):
             raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
@@ -460,9 +454,9 @@ class PlasmaClient:
         if object_id is None:
             return None
         if isinstance(event, farrow.events.Deleted):
-            return object_id, -1, -1
+            return object_id.binary(), -1, -1
         data_bytes = self._data_bytes(event.id, event.nbytes)
-        return object_id, data_bytes, event.nbytes - data_bytes
+        return object_id.binary(), data_bytes, event.nbytes - data_bytes
 
     def _data_bytes(self, target: bytes, nbytes: int) -> int:
         """The number of data bytes of an object: all, if it was deleted since."""
@@ -482,9 +476,7 @@ class PlasmaClient:
 
     def decode_notifications(self, buf: bytes) -> _Decoded:
         """Ids, data sizes and metadata sizes in a message of the notification socket."""
-        if len(buf) % _NOTIFICATION.size:
-            raise _exceptions.InvalidArgument(f"{len(buf)} bytes are no notification")
-        found = list(_NOTIFICATION.iter_unpack(buf))
+        found = unpacked(buf)
         return (
             [ObjectID(object_id) for object_id, _, _ in found],
             [data_bytes for _, data_bytes, _ in found],
@@ -526,77 +518,6 @@ def _value(parts: _Parts | None) -> Any:
     if parts is None:
         return ObjectNotAvailable
     return unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data
-
-
-class _Notifications:
-    """Notifications, collected by a thread: the node keeps only the last few thousand events."""
-
-    def __init__(
-        self, subscription: Subscription, convert: Callable[[Event], _Notification | None]
-    ) -> None:
-        self._subscription = subscription
-        self._convert = convert
-        self._collected: queue.Queue[_Notification | Exception] = queue.Queue(_COLLECTED_MAX)
-        self._channel: tuple[socket.socket, socket.socket] | None = None
-        self._start(self._collect)
-
-    def _start(self, body: Callable[[], None]) -> None:
-        threading.Thread(target=body, name="farrow-plasma", daemon=True).start()
-
-    def _collect(self) -> None:
-        try:
-            for event in self._subscription:
-                notification = self._convert(event)
-                if notification is not None:
-                    self._collected.put_nowait(notification)
-            self._end(_exceptions.Disconnected("this client was disconnected"))
-        except queue.Full:
-            self._end(_exceptions.LimitReached(f"{_COLLECTED_MAX} notifications were not read"))
-        except _exceptions.FarrowError as error:
-            self._end(error)
-
-    def _end(self, error: Exception) -> None:
-        """The error of the next call that finds no notification."""
-        self._subscription.close()
-        while True:
-            try:
-                return self._collected.put_nowait(error)
-            except queue.Full:
-                with contextlib.suppress(queue.Empty):
-                    self._collected.get_nowait()
-
-    def next(self) -> _Notification:
-        if self._channel is not None:
-            raise _exceptions.InvalidArgument("get_notification_socket() has the notifications")
-        return self._next()
-
-    def _next(self) -> _Notification:
-        found = self._collected.get()
-        if isinstance(found, Exception):
-            self._collected.put(found)
-            raise found
-        return found
-
-    def to_socket(self) -> socket.socket:
-        if self._channel is None:
-            self._channel = socket.socketpair()
-            self._start(self._write)
-        return self._channel[0]
-
-    def _write(self) -> None:
-        assert self._channel is not None
-        with self._channel[1] as writer, contextlib.suppress(_exceptions.FarrowError, OSError):
-            while True:
-                object_id, data_bytes, metadata_bytes = self._next()
-                message = _NOTIFICATION.pack(object_id.binary(), data_bytes, metadata_bytes)
-                writer.sendall(_LENGTH.pack(len(message)) + message)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._subscription.close()
-        if self._channel is not None:
-            with contextlib.suppress(OSError):
-                self._channel[0].shutdown(socket.SHUT_RD)
 
 
 def connect(
