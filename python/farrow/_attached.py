@@ -45,7 +45,11 @@ def table_names(client: Client) -> list[str]:
 
 
 def newest_rows(
-    client: Client, names: Iterable[str] | None, kind: type[NewestRows] | None = None
+    client: Client,
+    names: Iterable[str] | None,
+    kind: type[NewestRows] | None = None,
+    *,
+    snapshot: bool = False,
 ) -> dict[str, NewestRows]:
     """The tables of these names; None: of all names, with a warning for each that cannot be opened.
 
@@ -53,6 +57,7 @@ def newest_rows(
         client: the client that finds them.
         names: their names.
         kind: the class of the rows; None: ``NewestRows``.
+        snapshot: whether the rows are always those of now.
 
     Raises:
         NotFound: one of ``names`` does not exist.
@@ -62,7 +67,7 @@ def newest_rows(
     found: dict[str, NewestRows] = {}
     for name in table_names(client) if names is None else names:
         try:
-            found[name] = (kind or NewestRows)(name, client)
+            found[name] = (kind or NewestRows)(name, client, snapshot=snapshot)
         except NotFound:
             # Of all names, one may have been deleted since they were listed.
             if names is not None:
@@ -127,23 +132,28 @@ def _schema_of(name: str, client: Client) -> pa.Schema:
 
 
 class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
-    """A dataset that opens its table for each scan.
+    """A dataset that opens its table for each scan, or once if it is a snapshot.
 
     Engines ask for the schema, for scanners and for fragments. Methods that would read this
     object's own rows, of which it has none, ask a dataset of the newest rows instead.
     """
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: Client, *, snapshot: bool = False) -> None:
         is_huge = _HUGE_TABLE_KEY in client.metadata(name)
         schema = client.huge_table(name).schema if is_huge else _schema_of(name, client)
         # Not ``empty_table()``, which has no arrays of unions.
         super().__init__(pa.Table.from_batches([], schema))
         self._name = name
         self._client = client
+        self._snapshot: FarrowDataset | None = None
+        if snapshot:
+            self._snapshot = self._open()
 
     def _open(self) -> FarrowDataset:
         from farrow import InvalidArgument
 
+        if self._snapshot is not None:
+            return self._snapshot
         newest = dataset(self._name, self._client)
         if not newest.schema.equals(self.schema):
             raise InvalidArgument(f"table {self._name!r} has another schema now: attach it again")
@@ -170,6 +180,8 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
     def count_rows(self, *arguments: Any, **options: Any) -> int:
         from farrow import InvalidArgument
 
+        if self._snapshot is not None:
+            return self._snapshot.count_rows(*arguments, **options)
         # The name may have another object since.
         is_huge = _HUGE_TABLE_KEY in self._client.metadata(self._name)
         if not (is_huge or arguments or options):

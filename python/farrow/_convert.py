@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument, UnsupportedType
 
-__all__ = ["convert"]
+__all__ = ["convert", "in_polars"]
 
 _TABULAR = (pa.Table, pa.RecordBatch)
 _COLUMN = (pa.Array, pa.ChunkedArray)
@@ -28,7 +28,7 @@ def convert(value: Any, kind: str) -> Any:
     """
     conversions = {
         "pandas": _pandas,
-        "polars": _polars,
+        "polars": in_polars,
         "numpy": _numpy,
         "torch": _torch,
         "duckdb": _duckdb,
@@ -57,7 +57,12 @@ def _pandas(value: Any) -> Any:
     raise _unsupported(value, "pandas", "tables and columns have one")
 
 
-def _polars(value: Any) -> Any:
+def in_polars(value: Any) -> Any:
+    """A table or column as polars has it.
+
+    Raises:
+        UnsupportedType: polars has no such type.
+    """
     import polars as pl
 
     if not isinstance(value, _TABULAR + _COLUMN):

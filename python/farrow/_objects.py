@@ -131,13 +131,14 @@ def unpack(value: Any) -> Any:
     """
     try:
         view = memoryview(value).cast("B")
-    except TypeError:
+    except (TypeError, ValueError):
+        # ValueError: an array of times is no buffer.
         raise InvalidDescriptor(f"it is a {type(value).__name__}") from None
     stream, *buffers = _parts(view)
     try:
         return pickle.loads(stream, buffers=buffers)
-    except (pickle.UnpicklingError, EOFError) as error:
-        # EOFError: the pickle ends too early.
+    except (pickle.UnpicklingError, EOFError, ValueError) as error:
+        # EOFError: the pickle ends too early.  ValueError: it has another protocol, or broken text.
         raise InvalidDescriptor(str(error)) from error
 
 

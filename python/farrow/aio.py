@@ -6,15 +6,17 @@
 Each call runs on a thread of the client.  Calls that wait for other programs have threads of their
 own, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth
 of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something,
-such as the seal of a ``put``, completes nevertheless.
+such as the seal of a ``put``, completes nevertheless; the object is deleted again if it has no
+name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import farrow
@@ -149,7 +151,8 @@ class AsyncClient:
             >>> asyncio.run(main())
             'aio/put'
         """
-        return await self._call(self.sync.put, obj, name, **options)
+        call = functools.partial(self.sync.put, obj, name, **options)
+        return await self._put(call, lambda made: [made] if name is None else [])
 
     async def put_many(
         self, objs: Iterable[Any], names: Sequence[str | None] | None = None, **options: Any
@@ -176,7 +179,8 @@ class AsyncClient:
             >>> asyncio.run(main())
             2
         """
-        return await self._call(self.sync.put_many, objs, names, **options)
+        call = functools.partial(self.sync.put_many, objs, names, **options)
+        return await self._put(call, lambda made: [one for one in made if one.name is None])
 
     async def get(self, target: Target, *, timeout: float = 0.0, **options: Any) -> Any:
         """``Client.get``: the value of an object, in place.
@@ -397,11 +401,27 @@ class AsyncClient:
         call = functools.partial(self.sync.subscribe, prefix, **options)
         return await _run(self._threads.short, call)
 
+    async def _put(
+        self, call: functools.partial[T], unnamed: Callable[[T], Sequence[farrow.ObjectRef]]
+    ) -> T:
+        """The result of a put. If the task was cancelled while it completed, what has no name is
+        deleted: nobody could find it."""
+
+        def undo(made: T) -> Future[None]:
+            return self._threads.short.submit(_delete, self.sync, unnamed(made))
+
+        # It waits for room.
+        threads = self._threads.waiting if call.keywords.get("wait") else self._threads.short
+        return await _run(threads, call, undo)
+
     async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        # ``put`` waits for room, all others until their timeout.
-        is_waiting = any(options.get(name) for name in ("wait", "timeout"))
-        threads = self._threads.waiting if is_waiting else self._threads.short
+        threads = self._threads.waiting if options.get("timeout") else self._threads.short
         return await _run(threads, functools.partial(function, *args, **options))
+
+
+def _delete(client: farrow.Client, objects: Sequence[farrow.ObjectRef]) -> None:
+    with contextlib.suppress(farrow.FarrowError):
+        client.delete_many(objects)
 
 
 class _Threads:
@@ -417,8 +437,15 @@ class _Threads:
         self.short.shutdown(wait=False)
 
 
-async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """The result of a call on a thread; a cancelled task cancels it, and waits for its end."""
+async def _run(
+    threads: ThreadPoolExecutor,
+    call: Callable[[], T],
+    undo: Callable[[T], Future[None]] | None = None,
+) -> T:
+    """The result of a call on a thread; a cancelled task cancels it, and waits for its end.
+
+    ``undo`` begins to remove the result of a call that completed nevertheless.
+    """
     token = CancelToken()
     job = threads.submit(token.run, call)
     running: asyncio.Future[T] = asyncio.wrap_future(job)
@@ -429,7 +456,9 @@ async def _run(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         if not job.cancel():
             token.cancel()
             await asyncio.wait([running])
-            if not running.cancelled():
-                # Read, so that the loop does not report it: no task waits for it any more.
-                running.exception()
+            # The exception is read, so that the loop does not report it: no task waits for it.
+            if not running.cancelled() and running.exception() is None and undo is not None:
+                # After ``close`` there is no thread, and no client that could delete.
+                with contextlib.suppress(RuntimeError):
+                    await asyncio.wait([asyncio.wrap_future(undo(running.result()))])
         raise

@@ -349,5 +349,19 @@ def _has_rows(huge: Any, address: str, position: int, table: pa.Table) -> bool:
     client = _references._client(address)
     for chunk in huge.partitions():
         if (chunk.position, chunk.rows) == (position, len(table)):
-            return bool(_ALL.read(client, chunk.id).equals(without_views(table)))
+            return _are_same(_ALL.read(client, chunk.id), without_views(table))
     return False
+
+
+def _are_same(left: pa.Table, right: pa.Table) -> bool:
+    """Whether two tables have the same rows.  For Arrow a NaN equals no other one."""
+    return left.equals(right) or _serialized(left) == _serialized(right)
+
+
+def _serialized(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    plain = table.combine_chunks().replace_schema_metadata(None)
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found

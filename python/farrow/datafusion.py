@@ -43,6 +43,8 @@ def attach(
     context: datafusion.SessionContext,
     client: Client | None = None,
     names: Iterable[str] | None = None,
+    *,
+    snapshot: bool = False,
 ) -> list[str]:
     """Register Farrow's tables, under their names, in a session of DataFusion.
 
@@ -55,6 +57,8 @@ def attach(
         client: the client that finds the tables; None: ``farrow.connect()``.
         names: the tables; None: all huge tables and all named tables and record batches, without
             those that DataFusion cannot read. A warning names each of these.
+        snapshot: whether all queries read the rows of now. Otherwise each scan reads the newest
+            ones, and a query that names a table twice can read two versions of it.
 
     Returns:
         The names.
@@ -78,7 +82,7 @@ def attach(
     from farrow import connect
 
     client = connect() if client is None else client
-    found = newest_rows(client, names, _Rows)
+    found = newest_rows(client, names, _Rows, snapshot=snapshot)
     return register_each(
         found, lambda name, rows: _register(context, name, rows), is_all=names is None
     )

@@ -32,6 +32,8 @@ def attach(
     connection: duckdb.DuckDBPyConnection,
     client: Client | None = None,
     names: Iterable[str] | None = None,
+    *,
+    snapshot: bool = False,
 ) -> list[str]:
     """Register views of Farrow's tables, under their names, in a connection of DuckDB.
 
@@ -43,6 +45,8 @@ def attach(
         client: the client that finds the tables; None: ``farrow.connect()``.
         names: the tables; None: all huge tables and all named tables and record batches, without
             those that DuckDB cannot read. A warning names each of these.
+        snapshot: whether all queries read the rows of now. Otherwise each scan reads the newest
+            ones, and a query that names a table twice can read two versions of it.
 
     Returns:
         The names of the views.
@@ -66,7 +70,7 @@ def attach(
     from farrow import InvalidArgument, connect
 
     client = connect() if client is None else client
-    found = newest_rows(client, names)
+    found = newest_rows(client, names, snapshot=snapshot)
     seen: dict[str, str] = {}
     for name in found:
         other = seen.setdefault(folded(name), name)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
 from farrow import _views
+from farrow._convert import in_polars
 from farrow.dataset import FarrowDataset, dataset
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def scan(
                 chosen = _views.scanner(batches, schema, selection).to_table()
             if predicate is None and most is not None:
                 chosen = chosen.slice(0, most)
-            frame = pl.DataFrame(pl.from_arrow(chosen, rechunk=False))
+            frame = pl.DataFrame(in_polars(chosen))
             if predicate is not None:
                 frame = frame.filter(predicate)
             if most is not None:
@@ -125,7 +126,8 @@ def scan(
             if most == 0:
                 return
 
-    empty = pl.DataFrame(pl.from_arrow(found.schema.empty_table()))
+    # Not ``empty_table()``, which has no arrays of unions.
+    empty = pl.DataFrame(in_polars(pa.Table.from_batches([], found.schema)))
     return register_io_source(read, schema=empty.schema)
 
 

@@ -17,7 +17,8 @@ environment selects the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -225,7 +226,7 @@ def aggregate(
 
     Returns:
         The keys, and one column ``COLUMN_FUNCTION`` for each pair, in no order of rows.  Nulls are
-        ignored; a mean is float64.
+        ignored; a mean is float64.  Columns with a dictionary have the type of its values.
 
     Raises:
         NotFound: there is no such table.
@@ -237,51 +238,84 @@ def aggregate(
             raise InvalidArgument(f"no aggregate {function!r}; there are {', '.join(_PARTIALS)}")
     client = farrow.connect(address)
     schema, chunks = _chunks.chunks(client, name)
-    needed = list(dict.fromkeys([*keys, *(column for column, _ in aggregates)]))
-    selected = _chunks.selected_schema(schema, needed)
-    pairs = [(c, part) for c, function in aggregates for part, _ in _PARTIALS[function]]
-    pairs = list(dict.fromkeys(pairs))
+    plan = _Plan(list(keys), list(aggregates))
+    selected = _chunks.selected_schema(schema, plan.columns)
     task = ray.remote(_partial)
     partials = [
-        task.options(**_options(node)).remote(
-            client.address, [chunk.id for chunk in own], needed, list(keys), pairs
-        )
+        task.options(**_options(node)).remote(client.address, [chunk.id for chunk in own], plan)
         for node, own in _by_node(chunks).items()
     ]
-    found = ray.get(partials) or [_grouped(selected.empty_table(), list(keys), pairs)]
-    return _combined(pa.concat_tables(found), list(keys), list(aggregates))
+    found = ray.get(partials) or [plan.partial(selected.empty_table())]
+    return plan.combined(pa.concat_tables(found))
 
 
-def _partial(
-    address: str,
-    ids: list[bytes],
-    columns: list[str],
-    keys: list[str],
-    pairs: list[tuple[str, str]],
-) -> pa.Table:
+def _partial(address: str, ids: list[bytes], plan: _Plan) -> pa.Table:
     client = _references._client(address)
-    selection = _chunks.Selection(columns, None, columns)
-    tables = [selection.read(client, id) for id in ids]
-    return _grouped(pa.concat_tables(tables), keys, pairs)
+    selection = _chunks.Selection(plan.columns, None, plan.columns)
+    return plan.partial(pa.concat_tables([selection.read(client, id) for id in ids]))
 
 
-def _grouped(table: pa.Table, keys: list[str], pairs: list[tuple[str, str]]) -> pa.Table:
-    return table.group_by(keys).aggregate(pairs)
+@dataclass(frozen=True)
+class _Plan:
+    """What :func:`aggregate` computes.  Columns of partial tables have numbers, since names of a
+    table may be anything: ``k0`` for the first key, ``v0_sum`` for a sum of the first value."""
+
+    keys: list[str]
+    aggregates: list[tuple[str, str]]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are read."""
+        return list(dict.fromkeys([*self.keys, *(column for column, _ in self.aggregates)]))
+
+    @property
+    def _values(self) -> list[tuple[str, bool]]:
+        """The columns that are aggregated, and whether as float64."""
+        return list(dict.fromkeys((c, function == "mean") for c, function in self.aggregates))
+
+    def _parts(self) -> Iterator[tuple[int, str, str]]:
+        """Each partial aggregate: the number of the value, and how it is made and combined."""
+        numbers = {value: number for number, value in enumerate(self._values)}
+        for column, function in self.aggregates:
+            for part, combine in _PARTIALS[function]:
+                yield numbers[column, function == "mean"], part, combine
+
+    def _key_names(self) -> list[str]:
+        return [f"k{number}" for number in range(len(self.keys))]
+
+    def partial(self, table: pa.Table) -> pa.Table:
+        """The groups of some rows."""
+        columns = {f"k{number}": _plain(table[key]) for number, key in enumerate(self.keys)}
+        for number, (column, is_float) in enumerate(self._values):
+            columns[f"v{number}"] = _float(table[column]) if is_float else _plain(table[column])
+        pairs = dict.fromkeys((f"v{number}", part) for number, part, _ in self._parts())
+        return pa.table(columns).group_by(self._key_names()).aggregate(list(pairs))
+
+    def combined(self, partial: pa.Table) -> pa.Table:
+        """The groups of all rows."""
+        pairs = dict.fromkeys((f"v{number}_{part}", how) for number, part, how in self._parts())
+        whole = partial.group_by(self._key_names()).aggregate(list(pairs))
+        names = list(self.keys)
+        columns = [whole[name] for name in self._key_names()]
+        parts = (whole[f"v{number}_{part}_{how}"] for number, part, how in self._parts())
+        for column, function in self.aggregates:
+            names.append(f"{column}_{function}")
+            found = [next(parts) for _ in _PARTIALS[function]]
+            if function == "mean":
+                total, count = found
+                columns.append(pc.divide(total.cast(pa.float64(), safe=False), count))
+            else:
+                columns.append(found[0])
+        return pa.table(columns, names)
 
 
-def _combined(partial: pa.Table, keys: list[str], aggregates: list[tuple[str, str]]) -> pa.Table:
-    pairs = {
-        (f"{column}_{part}", combine)
-        for column, function in aggregates
-        for part, combine in _PARTIALS[function]
-    }
-    whole = partial.group_by(keys).aggregate(sorted(pairs))
-    columns = {key: whole[key] for key in keys}
-    for column, function in aggregates:
-        parts = [whole[f"{column}_{part}_{combine}"] for part, combine in _PARTIALS[function]]
-        if function == "mean":
-            total, count = parts
-            columns[f"{column}_mean"] = pc.divide(pc.cast(total, pa.float64()), count)
-        else:
-            columns[f"{column}_{function}"] = parts[0]
-    return pa.table(columns)
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without a dictionary: Arrow groups by no dictionaries that differ between chunks."""
+    is_dictionary = pa.types.is_dictionary(values.type)
+    return values.cast(values.type.value_type) if is_dictionary else values
+
+
+def _float(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As float64.  A sum of integers would wrap."""
+    values = _plain(values)
+    return values.cast(pa.float64(), safe=False) if pa.types.is_integer(values.type) else values

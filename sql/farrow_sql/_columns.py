@@ -28,6 +28,8 @@ _OFFSETS = {
     pa.large_string(): np.int64,
     pa.large_binary(): np.int64,
 }
+# Batches of rows can have the dictionaries of several chunks.
+_INDEX = pa.int32()
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
@@ -37,8 +39,8 @@ class Column:
     def __init__(
         self, values: pa.ChunkedArray, first: int, is_cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        self._type = values.type
-        self._chunks = [chunk for chunk in values.chunks if len(chunk)]
+        self._type = _widened(values.type)
+        self._chunks = [_as(self._type, chunk) for chunk in values.chunks if len(chunk)]
         lengths = np.array([len(chunk) for chunk in self._chunks], np.int64)
         # The row at which each chunk begins, and the end.
         self._starts = np.concatenate([[0], np.cumsum(lengths)]) + first
@@ -95,6 +97,20 @@ class Column:
 
     def _chunk_of(self, row: int) -> int:
         return int(np.searchsorted(self._starts, row, side="right")) - 1
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    """The type, with indices for the dictionaries of all chunks together."""
+    if not pa.types.is_dictionary(kind) or kind.index_type.bit_width >= _INDEX.bit_width:
+        return kind
+    return pa.dictionary(_INDEX, kind.value_type, kind.ordered)
+
+
+def _as(kind: pa.DataType, values: pa.Array) -> pa.Array:
+    if values.type == kind:
+        return values
+    indices = values.indices.cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, values.dictionary, ordered=kind.ordered)
 
 
 def _take(values: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:

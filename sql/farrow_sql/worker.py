@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import datafusion
 
 import farrow
+from farrow._modules import module_command
 from farrow_sql import _running
 from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
@@ -141,14 +142,14 @@ class Supervisor:
 
         Raises:
             PermissionDenied, QuotaExceeded, InvalidArgument: it cannot be announced.
+            ChildProcessError: its first process ended before it served.
         """
         announced = cleaned = -_ANNOUNCE_SECONDS
         try:
             with contextlib.suppress(farrow.FarrowError):
                 delete_ended(self._client)
             self._start_missing()
-            # Ready when the first process is.
-            self._processes[0].popen.stdout.read(1)  # type: ignore[union-attr]
+            self._wait_for_first()
             while not self._stop.wait(_POLL_SECONDS):
                 self._start_missing()
                 if time.monotonic() - announced >= _ANNOUNCE_SECONDS:
@@ -160,6 +161,21 @@ class Supervisor:
                     cleaned = time.monotonic()
         finally:
             self._end()
+
+    def _wait_for_first(self) -> None:
+        """Wait until the first process serves: a worker that serves nothing delays each query.
+
+        Raises:
+            ChildProcessError: it ended.
+        """
+        first = self._processes[0].popen
+        if not first.stdout.read(1):  # type: ignore[union-attr]
+            code = first.wait()
+            if not self._stop.is_set():
+                raise ChildProcessError(
+                    f"process {first.pid} of worker {self.name} ended with code {code} before it"
+                    " served: its messages are above"
+                )
 
     def stop(self) -> None:
         """End :meth:`serve`; it may be called by a signal handler."""
@@ -224,7 +240,7 @@ class Supervisor:
         # DataFusion spills there.
         environment = {"TMPDIR": str(spill)} if spill else {}
         popen = subprocess.Popen(
-            [sys.executable, "-m", "farrow_sql._serve"],
+            module_command("farrow_sql._serve"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[self._listener.fileno()],

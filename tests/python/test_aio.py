@@ -153,3 +153,30 @@ def test_a_failed_connect_is_an_error(node: Node) -> None:
             await farrow.aio.connect(node.socket + ".not", timeout=0.2)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_put_that_completes_after_its_task_was_cancelled_leaves_no_unnamed_object(
+    node: Node, is_many: bool
+) -> None:
+    """Nobody could find it, so its memory never came back."""
+    value = bytes(8 << 20)
+
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            cancelled = 0
+            for number in range(30):
+                put = client.put_many([value], [None]) if is_many else client.put(value)
+                try:
+                    reference = await asyncio.wait_for(put, number * 0.0002)
+                except asyncio.TimeoutError:
+                    cancelled += 1
+                else:
+                    await client.delete([reference] if not is_many else reference)
+            assert cancelled > 0
+            assert (await client.stats())["objects"] == 0
+            # One with a name is found by it, whether or not its task was cancelled.
+            await client.put(b"hello", "named")
+            assert await client.contains("named")
+
+    asyncio.run(main())

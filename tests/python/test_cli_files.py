@@ -6,6 +6,7 @@ import csv
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -186,6 +187,23 @@ def test_leading_zeros_stay_text(tmp_path: Path) -> None:
     assert read_table(path).to_pydict() == {"bank": ["012", "021174"], "n": [1, 2]}
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_late_leading_zeros_stay_text(tmp_path: Path, suffix: str) -> None:
+    """Only the first lines were looked at: a postcode of line 40,000 lost its zero."""
+    path = tmp_path / f"t{suffix}"
+    rows = 60_000
+    for last, zips in (("00501,7", True), ("0,0.5", False), ("12345,07/08", False)):
+        content = "zip,n\n" + "90210,12\n" * rows + f"{last}\n"
+        path.write_bytes(
+            gzip.compress(content.encode()) if suffix == ".csv.gz" else content.encode()
+        )
+        table = read_table(path)
+        assert (table.schema.field("zip").type == pa.string()) == zips, last
+        assert str(table["zip"][-1]) == last.split(",")[0]
+        assert str(table["n"][-1]) == last.split(",")[1]
+        assert table.num_rows == rows + 1
+
+
 def test_columns_that_change_their_mind_are_widened(tmp_path: Path) -> None:
     # pyarrow takes types from the first block (8 MiB here); accounts turn hexadecimal later.
     path = tmp_path / "t.csv"
@@ -212,3 +230,80 @@ def test_progress_ends_at_the_total(tmp_path: Path, table: pa.Table) -> None:
         )
         assert seen[-1][0] == seen[-1][1] > 0
         assert seen == sorted(seen)
+
+
+def test_a_line_break_in_quotes_ends_no_row_wherever_pyarrow_cuts_the_file(tmp_path: Path) -> None:
+    """Rows were torn at the end of a block, and read as others, with all columns as text."""
+    path = tmp_path / "t.csv"
+    rows = 30_000
+    text = "it came late,\nthen I sent it back\n" + "x" * 300
+    with path.open("w") as file:
+        file.write("id,text\n")
+        file.writelines(f'{number},"{text}"\n' for number in range(rows))
+    assert path.stat().st_size > 8 << 20
+    table = read_table(path)
+    assert table["id"].to_pylist() == list(range(rows))
+    assert table["text"].unique().to_pylist() == [text]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("#,Name,HP\n1,Bulbasaur,45\n2,Ivysaur,60\n", ["#", "Name", "HP"]),
+        ("%change,day\n1.5,2\n", ["%change", "day"]),
+        ("# made by x\n#chrom\tstart\n1\t2\n", ["#chrom", "start"]),
+        ("# a, b\n1,2\n", ["column0", "column1"]),
+        ("#x,y,z\na,b\n1,2\n", ["a", "b"]),
+        ("# only remarks\n", None),
+    ],
+)
+def test_a_header_may_begin_like_a_remark(
+    tmp_path: Path, content: str, columns: list[str] | None
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    if columns is None:
+        with pytest.raises(ValueError, match="holds no rows"):
+            text_shape(path)
+    else:
+        assert list(text_shape(path).columns) == columns
+        assert read_table(path).num_rows == content.count("\n1") + content.count("\n2")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(
+    ("last", "data_type", "value"),
+    [
+        ("18446744073709551615", pa.uint64(), 2**64 - 1),
+        ("18446744073709551616", pa.string(), "18446744073709551616"),
+        ("-9223372036854775809", pa.string(), "-9223372036854775809"),
+        ("0.5", pa.float64(), 0.5),
+    ],
+)
+def test_integers_are_not_rounded(
+    tmp_path: Path, is_late: bool, last: str, data_type: pa.DataType, value: object
+) -> None:
+    path = tmp_path / "t.csv"
+    rows = 1_500_000 if is_late else 10
+    path.write_text("id,n\n" + "1000000,2\n" * rows + f"{last},3\n")
+    assert not is_late or path.stat().st_size > 8 << 20
+    table = read_table(path)
+    assert table.schema.types == [data_type, pa.int64()]
+    assert table["id"][-1].as_py() == value
+
+
+def test_damaged_arrow_is_refused_before_a_reader_follows_it(tmp_path: Path) -> None:
+    batch = pa.record_batch({"a": pa.array(["one", "two", "three"] * 10)})
+    for make, name in ((pa.ipc.new_file, "f.arrow"), (pa.ipc.new_stream, "s.arrows")):
+        path = tmp_path / name
+        with make(path, batch.schema) as writer:
+            writer.write_batch(batch)
+        offsets = batch.column(0).buffers()[1].to_pybytes()
+        content = path.read_bytes()
+        assert content.count(offsets[:124]) == 1
+        assert read_table(path).num_rows == 30
+        damaged = np.frombuffer(offsets[:124], np.int32).copy()
+        damaged[2:4] = 1 << 30, (1 << 31) - 1
+        path.write_bytes(content.replace(offsets[:124], damaged.tobytes()))
+        with pytest.raises(pa.ArrowInvalid, match="offset"):
+            read_table(path)

@@ -490,3 +490,66 @@ def test_a_table_that_an_engine_cannot_read_is_left_out(client: farrow.Client) -
     assert connection.sql('select n from "union"').fetchall() == [(1,), ("y",)]
     with pytest.raises(farrow.UnsupportedType, match=r"'bad/halves': .*Unsupported"):
         attach(connection, client, ["good", "bad/halves"])
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "datafusion"])
+def test_a_snapshot_is_one_version_however_often_a_query_names_it(
+    client: farrow.Client, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Each scan opened the newest rows, so a query that named a table twice read two versions."""
+    import importlib
+
+    from farrow._attached import NewestRows
+
+    pytest.importorskip(engine)
+    attach = importlib.import_module(f"farrow.{engine}").attach
+    table = client.huge_table("v", pa.schema({"id": pa.int64()}))
+    table.append(pa.table({"id": [0]}))
+    plain = NewestRows._open
+
+    def append_behind(self: Any) -> Any:
+        found = plain(self)
+        table.append(pa.table({"id": [table.rows]}))
+        return found
+
+    monkeypatch.setattr(NewestRows, "_open", append_behind)
+    query = "select count(*) from v where id not in (select id from v)"
+
+    def answer(snapshot: bool) -> int:
+        if engine == "duckdb":
+            import duckdb
+
+            connection = duckdb.connect()
+            attach(connection, client, ["v"], snapshot=snapshot)
+            found: int = connection.sql(query).fetchall()[0][0]
+            return found
+        import datafusion
+
+        context = datafusion.SessionContext()
+        attach(context, client, ["v"], snapshot=snapshot)
+        [batch] = context.sql(query).collect()
+        number: int = batch.column(0)[0].as_py()
+        return number
+
+    assert answer(True) == 0
+    assert answer(False) > 0, "the rows grow within a query"
+
+
+UNKNOWN_TO_POLARS = {
+    "interval": pa.array([pa.MonthDayNano([1, 2, 3])]),
+    "union": pa.UnionArray.from_dense(
+        pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN_TO_POLARS)
+def test_polars_refuses_types_that_it_lacks_with_a_clear_error(
+    client: farrow.Client, kind: str
+) -> None:
+    """It ended in a panic, which is no Exception, or in an error of Arrow."""
+    import farrow.polars
+
+    client.put(pa.table({"a": UNKNOWN_TO_POLARS[kind]}), "t")
+    with pytest.raises(farrow.UnsupportedType, match="polars"):
+        farrow.polars.scan("t", client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,12 +235,15 @@ def test_a_failed_write_leaves_no_new_table(cluster: Any, shared: farrow.Client)
     assert not shared.contains("dask/failed")
 
 
-def test_a_partition_may_be_appended_twice(shared: farrow.Client) -> None:
-    """Dask runs a task again if its worker ended before the answer."""
+@pytest.mark.parametrize("kind", ["int64", "double"])
+def test_a_partition_may_be_appended_twice(shared: farrow.Client, kind: str) -> None:
+    """Dask runs a task again if its worker ended before the answer.  Rows with NaN were taken for
+    others, and the table was dropped."""
     import pandas as pd
 
-    part = pd.DataFrame({"n": [1, 2, 3]})
-    schema = pa.schema({"n": pa.int64()})
+    schema = pa.schema({"n": pa.type_for_alias(kind)})
+    rows = pa.table({"n": [1, 2, 3] if kind == "int64" else [1.5, math.nan, None]}, schema=schema)
+    part = rows.to_pandas(types_mapper=pd.ArrowDtype)
     trades = shared.huge_table("dask/twice", schema)
     try:
         for _ in range(2):

@@ -23,12 +23,14 @@ from sql_cases import WORKERS, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
 from farrow_sql import _accept, _channel  # noqa: E402
 
 QUERY = "select sum(k) from numbers"
+_COMMAND = "import sys; del sys.path[0]; from farrow.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture(scope="module")
@@ -406,6 +408,40 @@ def test_only_what_is_proved_to_have_ended_is_deleted(served: farrow.Client) -> 
         assert answers(served)
     finally:
         served.delete([*kept, staged["bb-loopback"]])
+
+
+def test_a_worker_runs_no_file_of_its_folder(node: Node, tmp_path: Path) -> None:
+    """A file with the name of a module of Python ran in place of it; its error was no end."""
+    tmp_path.joinpath("json.py").write_text("raise RuntimeError('not the json of Python')")
+    client = farrow.connect(node.socket)
+    # As the command ``farrow`` does, which does not search its folder.
+    command = [sys.executable, "-c", _COMMAND, "sql-worker", "--socket", node.socket]
+    worker = subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: client.list(WORKERS).num_rows == 1, "a worker")
+        client.put(pa.table({"k": [1, 2]}), "numbers")
+        assert rows_of(farrow.sql(QUERY, client, timeout=60)) == [(3,)]
+    finally:
+        worker.terminate()
+        _, said = worker.communicate(timeout=LIMIT_SECONDS)
+    assert "RuntimeError" not in said
+
+
+def test_a_worker_whose_process_cannot_serve_is_not_announced(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query of each client waited seconds for it."""
+    from farrow_sql import worker
+
+    client = farrow.connect(node.socket)
+    ends = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit(7)"]
+    monkeypatch.setattr(worker, "module_command", lambda module: ends)
+    serving = worker.Supervisor(lambda: farrow.connect(node.socket), queries=1)
+    with pytest.raises(ChildProcessError, match="ended with code 7 before it served"):
+        serving.serve()
+    assert client.list(WORKERS).num_rows == 0
 
 
 def test_a_worker_deletes_announcements_of_killed_ones(node: Node) -> None:

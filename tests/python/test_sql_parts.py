@@ -139,6 +139,25 @@ def test_a_late_range_has_only_its_own_memory(name: str, values: pa.Array) -> No
         assert low.address < found.buffers()[-1].address < low.address + low.size
 
 
+def test_chunks_may_have_more_categories_together_than_their_index_counts() -> None:
+    """Each append of a categorical column has a dictionary of its own."""
+    from farrow_sql._columns import Column
+
+    chunks = [
+        pa.DictionaryArray.from_arrays(
+            pa.array([None, *range(100)], pa.int8()), [f"{letter}{n}" for n in range(100)]
+        )
+        for letter in "abc"
+    ]
+    column = Column(pa.chunked_array(chunks), 0)
+    everything = [value for chunk in chunks for value in chunk.to_pylist()]
+    for rows in (range(303), range(0, 303, 2), [302, 5, 150], range(50, 60), []):
+        found = column(pa.array(list(rows), pa.int64()))
+        found.validate(full=True)
+        assert found.type == pa.dictionary(pa.int32(), pa.string())
+        assert found.to_pylist() == [everything[row] for row in rows]
+
+
 def test_a_timeout_of_the_store_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was reported as a query that did not end within None s."""
     from farrow_sql import _query

@@ -174,7 +174,7 @@ def _of_text(path: Path, delimiter: str | None, has_header: bool | None) -> Esti
             read_options=pacsv.ReadOptions(
                 column_names=list(shape.columns), skip_rows=shape.skip_lines
             ),
-            parse_options=pacsv.ParseOptions(delimiter=shape.delimiter),
+            parse_options=shape.parse_options(),
         )
     except pa.ArrowInvalid:
         # The load will report the error.

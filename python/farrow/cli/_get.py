@@ -160,5 +160,13 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
             column = column.cast(pa.string())
     try:
         return ["" if item is None else str(item) for item in column.to_pylist()]
-    except (ValueError, pa.ArrowException):
-        return [str(item) for item in column]
+    except (ValueError, OverflowError, pa.ArrowException):
+        return [_text(item) for item in column]
+
+
+def _text(item: pa.Scalar) -> str:
+    """A value that may be none of Python, such as a time after the year 9999."""
+    try:
+        return str(item)
+    except (ValueError, OverflowError, pa.ArrowException):
+        return f"<{item.type}>"

@@ -117,15 +117,35 @@ def _path_of(file: str, options: argparse.Namespace) -> Iterator[Path]:
         path = Path(file)
         if not path.is_file():
             raise CommandError(f"{file}: {'not a file' if path.exists() else 'no such file'}")
-        yield path
+        with _in_utf8(path, options.name) as readable:
+            yield readable
         return
     if options.name is None:
         raise CommandError("standard input has no name: say --name NAME")
+    if sys.stdin is None:
+        raise CommandError("standard input is closed")
     # The kind is detected from the first bytes, and Parquet is read from its end.
     with tempfile.NamedTemporaryFile(prefix="farrow-stdin-") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy, _PIECE_BYTES)
         copy.flush()
         yield Path(copy.name)
+
+
+@contextlib.contextmanager
+def _in_utf8(path: Path, name: str | None) -> Iterator[Path]:
+    """A path of a file that pyarrow takes: a link to the file, if its own path is not UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        if name is None:
+            raise CommandError(f"{path}: the name is not UTF-8: say --name NAME") from None
+        with tempfile.TemporaryDirectory(prefix="farrow-link-") as folder:
+            ending = path.suffix.encode(errors="ignore").decode()
+            link = Path(folder) / f"file{ending}"
+            link.symlink_to(path.absolute())
+            yield link
+    else:
+        yield path
 
 
 def _put_file(path: Path, options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.json as pajson
 
+from farrow.cli._leading_zeros import columns_with_zeros
 from farrow.cli._sniff import FileKind, TextShape, compression_of, kind_of, text_shape
 
 __all__ = ["Progress", "read_table"]
@@ -34,6 +35,7 @@ _ROW_BYTES_MAX = 1 << 30
 # Interval at which the position in the file is read.
 _POLL_SECONDS = 0.05
 _TIME_FORMATS = (pacsv.ISO8601, "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d")
+_INTEGER = re.compile(r"invalid value '([+-]?\d{1,40})'")
 _MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error to ([a-z0-9]+)")
 
 
@@ -103,7 +105,16 @@ def _read_ipc_file(path: Path, pool: pa.MemoryPool | None, report: Progress) -> 
         for index in range(reader.num_record_batches):
             batches.append(reader.get_batch(index))
             report(index + 1, reader.num_record_batches)
-        return pa.Table.from_batches(batches, schema=reader.schema)
+        return _checked(pa.Table.from_batches(batches, schema=reader.schema))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """The table, if no offset and no index leads outside of its buffers, which ends a reader.
+
+    Other formats have offsets and indices that pyarrow makes; those of Arrow IPC are the file's.
+    """
+    table.validate(full=True)
+    return table
 
 
 def _read_ipc_stream(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
@@ -114,7 +125,7 @@ def _read_ipc_stream(path: Path, pool: pa.MemoryPool | None, report: Progress) -
         for batch in reader:
             batches.append(batch)
             report(file.tell(), total)
-        return pa.Table.from_batches(batches, schema=reader.schema)
+        return _checked(pa.Table.from_batches(batches, schema=reader.schema))
 
 
 def _read_text(
@@ -123,14 +134,22 @@ def _read_text(
     """Read text; if a type detected by pyarrow proves wrong later, widen it and read again.
 
     pyarrow detects each column's type in the first block.  The read fails for a column that has
-    numbers there and other text later (account names in hexadecimal).  The column is then read as
-    float64 if it was an integer, else as text.
+    numbers there and other text later (account names in hexadecimal).  A column of integers is then
+    read as uint64 if the next one does not fit into int64, else as float64; other columns as text.
     """
     types: dict[str, pa.DataType] = {name: pa.string() for name in shape.text_columns}
     block_bytes = _block_bytes(path)
     while True:
         try:
-            return _read_text_once(path, shape, types, block_bytes, pool, report)
+            table = _read_text_once(path, shape, types, block_bytes, pool, report)
+            read = {field.name: field.type for field in table.schema if field.name not in types}
+            # pyarrow takes integers beyond int64 in the first block for float64, which rounds them.
+            rounded = [one for one in shape.integer_columns if read.get(one) == pa.float64()]
+            integers = [name for name, kind in read.items() if pa.types.is_integer(kind)]
+            padded = columns_with_zeros(path, shape, integers) if integers else []
+            if not rounded and not padded:
+                return table
+            types |= dict.fromkeys(rounded, pa.int64()) | dict.fromkeys(padded, pa.string())
         except pa.ArrowInvalid as error:
             message = str(error)
             misfit = _MISFIT.search(message)
@@ -138,12 +157,21 @@ def _read_text(
                 name = shape.columns[int(misfit[1])]
                 if types.get(name) == pa.string():
                     raise
-                is_integer = misfit[2].startswith("int") and name not in types
-                types[name] = pa.float64() if is_integer else pa.string()
+                types[name] = _wider(misfit[2], message)
             elif "straddling object" in message and block_bytes < _ROW_BYTES_MAX:
                 block_bytes *= 4
             else:
                 raise pa.ArrowInvalid(f"{path.name}: {_with_row(path, shape, error)}") from error
+
+
+def _wider(data_type: str, message: str) -> pa.DataType:
+    """The type of a column in which the value of this message is not of this type."""
+    if data_type != "int64":
+        return pa.string()
+    value = _INTEGER.search(message)
+    if value is None:
+        return pa.float64()
+    return pa.uint64() if 0 <= int(value[1]) < 1 << 64 else pa.string()
 
 
 def _block_bytes(path: Path) -> int:
@@ -158,7 +186,7 @@ def _with_row(path: Path, shape: TextShape, error: pa.ArrowInvalid) -> str:
     read = pacsv.ReadOptions(
         use_threads=False, column_names=list(shape.columns), skip_rows=shape.skip_lines
     )
-    parse = pacsv.ParseOptions(delimiter=shape.delimiter)
+    parse = shape.parse_options()
     # Nothing is converted: another error could come first.
     convert = pacsv.ConvertOptions(include_columns=[])
     try:
@@ -181,7 +209,7 @@ def _read_text_once(
     read = pacsv.ReadOptions(
         block_size=block_bytes, column_names=list(shape.columns), skip_rows=shape.skip_lines
     )
-    parse = pacsv.ParseOptions(delimiter=shape.delimiter)
+    parse = shape.parse_options()
     convert = pacsv.ConvertOptions(column_types=types, timestamp_parsers=list(_TIME_FORMATS))
     compression = compression_of(path)
     with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):

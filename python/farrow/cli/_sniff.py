@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ _REMARKS = ("#", "%")
 _NUMBER = re.compile(r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?")
 _TIME = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
 _LEADING_ZERO = re.compile(r"0\d+")
+_INTEGER = re.compile(r"[+-]?\d+")
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -50,7 +52,7 @@ class TextShape:
 
     ``columns`` are the names, made unique; ``skip_lines`` counts the raw lines before the first
     row: remarks, blank lines and all lines of the header; ``text_columns`` must not be read as
-    numbers.
+    numbers; ``integer_columns`` have nothing but digits in the first lines.
     """
 
     delimiter: str
@@ -58,6 +60,12 @@ class TextShape:
     has_header: bool
     skip_lines: int
     text_columns: tuple[str, ...]
+    integer_columns: tuple[str, ...]
+
+    def parse_options(self) -> pacsv.ParseOptions:
+        """The options of pyarrow.  Without the last one, it cuts a file at any line break, also of
+        a field in quotes, and its rows are wrong."""
+        return pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
 
 
 def compression_of(path: Path) -> str | None:
@@ -149,16 +157,13 @@ def text_shape(
     lines = text.readlines()
     if len(raw) == _SAMPLE_BYTES and len(lines) > 1:
         lines.pop()  # cut in the middle
-    start = 0
-    while start < len(lines) and _is_remark_or_blank(lines[start]):
-        start += 1
-    lines = lines[start:]
-    if not lines:
-        raise ValueError(f"{path.name} holds no rows")
     # A field may be as long as the sample.
     csv.field_size_limit(max(csv.field_size_limit(), _SAMPLE_BYTES))
     try:
-        return _shape(lines, start, delimiter, has_header)
+        start = _remarks(lines, delimiter)
+        if start == len(lines):
+            raise ValueError(f"{path.name} holds no rows")
+        return _shape(lines[start:], start, delimiter, has_header)
     except csv.Error as error:
         raise ValueError(f"{path.name} is no delimited text: {error}") from error
 
@@ -185,12 +190,44 @@ def _shape(
         for i, name in enumerate(columns)
         if any(len(row) > i and _LEADING_ZERO.fullmatch(row[i].strip()) for row in rest)
     )
+    integer_columns = tuple(name for i, name in enumerate(columns) if _are_integers(rest, i))
     skip_lines = skipped + (header_lines if has_header else 0)
-    return TextShape(delimiter, columns, has_header, skip_lines, text_columns)
+    return TextShape(delimiter, columns, has_header, skip_lines, text_columns, integer_columns)
 
 
-def _is_remark_or_blank(line: str) -> bool:
-    return line.startswith(_REMARKS) or not line.strip()
+def _are_integers(rows: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether a column has integers, and nothing else but empty fields."""
+    fields = [row[column].strip() for row in rows if len(row) > column]
+    return any(fields) and all(_INTEGER.fullmatch(field) for field in fields if field)
+
+
+def _remarks(lines: Sequence[str], delimiter: str | None) -> int:
+    """The number of lines before the header or the first row: remarks and blank ones.
+
+    The last remark may be the header: its first name may begin with the sign, or be it.
+    """
+    start = last = 0
+    while start < len(lines) and (lines[start].startswith(_REMARKS) or not lines[start].strip()):
+        if lines[start].strip():
+            last = start
+        start += 1
+    is_next = start == last + 1 and start < len(lines) and lines[last].startswith(_REMARKS)
+    if is_next and _is_header(lines[last], lines[start:], delimiter):
+        return last
+    return start
+
+
+def _is_header(line: str, rows: Sequence[str], delimiter: str | None) -> bool:
+    """Whether a line that begins like a remark has as many fields as the rows below it."""
+    if delimiter is None:
+        delimiter = _guess_delimiter([row for row in rows if row.strip()])
+    if line[1:2].isspace() and line[1:2] != delimiter:
+        return False
+    fields, first = (
+        next(csv.reader([line], delimiter=delimiter)),
+        next(csv.reader(rows, delimiter=delimiter)),
+    )
+    return len(fields) == len(first) > 1
 
 
 def _guess_delimiter(lines: Sequence[str]) -> str:

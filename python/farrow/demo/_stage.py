@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import farrow
 from farrow._connect import _node_arguments
+from farrow._modules import module_command
 from farrow.cli._output import console
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Process:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "farrow.demo._worker"],
+                module_command("farrow.demo._worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import farrow
+from farrow._modules import module_command
 from farrow.graph.cluster._objects import Entry, add_share, drop_shares, share
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Workers:
             raise
 
     def _start(self, task: dict[str, Any]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "farrow.graph.cluster._workers", json.dumps(task)]
+        command = module_command("farrow.graph.cluster._workers", json.dumps(task))
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, entry: Entry) -> None:
