@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use farrow_memory::{Offset, Span};
-use farrow_net::NetError;
 use farrow_net::frame::{ErrorCode, Opened};
+use farrow_net::{ConnectionError, NetError};
 use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
 
@@ -56,6 +56,12 @@ impl From<NetError> for NetFault {
             NetError::Refused { code: ErrorCode::NotFound, .. } => Self::NotFound,
             NetError::Refused { code: ErrorCode::Denied, text, .. } => Self::Denied(text),
             NetError::Refused { code: ErrorCode::Busy, text, .. } => Self::Busy(text),
+            // Of this node, not of the other one.
+            NetError::Connection { ref reason, .. }
+                if matches!(**reason, ConnectionError::Memory(_)) =>
+            {
+                Self::Other(error.to_string())
+            }
             NetError::Connection { .. } | NetError::Lost { .. } => Self::Lost(error.to_string()),
             error => Self::Other(error.to_string()),
         }
@@ -151,14 +157,15 @@ pub enum NetAction {
         /// The ticket.
         result: Result<[u8; 32], String>,
     },
-    /// A member's daemon follows another one, whose reads have ended with it.
+    /// What a member reads of this node has ended, with its daemon or with this node's incarnation.
     EndReads {
         /// The member.
         node: String,
         /// Its incarnation as a member.
         incarnation: u64,
-        /// The life of the daemon that follows.
-        life: u64,
+        /// The life of the daemon that follows; `None`: this node's incarnation has ended, which the
+        /// member releases nothing of.
+        life: Option<u64>,
     },
     /// A member requests a ticket. The event loop answers it.
     IssueTicket {

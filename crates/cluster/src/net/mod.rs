@@ -212,14 +212,19 @@ impl Net {
         (events, has_more)
     }
 
-    /// Whether other nodes can hold objects here: see [`Net::hold_by`].
+    /// Whether other nodes can hold objects here: see [`Net::add_hold_block`].
     pub(crate) fn is_ready(&self) -> bool {
         self.shared.source.is_ready()
     }
 
-    /// Sets the hold block of the client slot that other nodes share.
-    pub(crate) fn hold_by(&self, block: Span) -> Result<(), String> {
-        self.shared.source.hold_by(block)
+    /// Whether the members may hold more objects than the hold blocks have places for.
+    pub(crate) fn needs_hold_block(&self) -> bool {
+        self.shared.source.needs_hold_block()
+    }
+
+    /// Adds a hold block of the client slot that other nodes share.
+    pub(crate) fn add_hold_block(&self, block: Span) -> Result<(), String> {
+        self.shared.source.add_hold_block(block)
     }
 
     /// The members that may have replicas of this node's objects.
@@ -276,7 +281,13 @@ impl Net {
                 }
                 self.end_later(Ending { member: Some(member), peer });
             }
-            NetAction::EndReads { node, incarnation, life } => {
+            NetAction::EndReads { node, incarnation, life: None } => {
+                let member = MemberLife { name: node, incarnation };
+                // First: what its threads open from now on is released by them.
+                self.shared.server.disconnect(&member, "this node was excluded from its cluster");
+                self.shared.source.end_reads(&member);
+            }
+            NetAction::EndReads { node, incarnation, life: Some(life) } => {
                 let member = MemberLife { name: node, incarnation };
                 if let Err(why) = self.hear_of_life(&member, life) {
                     tracing::debug!(%why, "a late message");

@@ -135,11 +135,22 @@ impl RegionSource {
         lock(&self.holds).is_some()
     }
 
-    /// Sets the block with which it holds objects.
-    pub(super) fn hold_by(&self, block: Span) -> Result<(), String> {
-        let table = HoldTable::new(Arc::clone(&self.region), &[block]);
-        *lock(&self.holds) = Some(Arc::new(table.map_err(|error| error.to_string())?));
-        Ok(())
+    /// Whether the members that read here may hold more objects together than its blocks have places
+    /// for.
+    pub(super) fn needs_hold_block(&self) -> bool {
+        let wanted = lock(&self.state).lives.len().max(1) * HOLDS_PER_MEMBER_MAX;
+        lock(&self.holds).as_ref().is_none_or(|table| table.slots() < wanted as u64)
+    }
+
+    /// Adds a block with which it holds objects.
+    pub(super) fn add_hold_block(&self, block: Span) -> Result<(), String> {
+        let mut holds = lock(&self.holds);
+        let added = match holds.as_ref() {
+            Some(table) => table.add_block(block),
+            None => HoldTable::new(Arc::clone(&self.region), &[block])
+                .map(|table| *holds = Some(Arc::new(table))),
+        };
+        added.map_err(|error| error.to_string())
     }
 
     /// The life of a member's daemon, as it was heard of last.
@@ -155,6 +166,15 @@ impl RegionSource {
         state.lives.insert(member.clone(), life);
         drop(state);
         // The end of a hold writes to the region.
+        drop(ended);
+    }
+
+    /// Ends the reads of a member, whose connections are cut. It may still have replicas.
+    pub(super) fn end_reads(&self, member: &MemberLife) {
+        let mut state = lock(&self.state);
+        let ended = state.end_reads_of(member);
+        state.broadcasts.forget(member);
+        drop(state);
         drop(ended);
     }
 

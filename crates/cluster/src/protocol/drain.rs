@@ -492,10 +492,14 @@ impl NodeState {
         self.drain.job = Some(MoveJob { id, name, bytes, node, number, brought, waiter, phase });
     }
 
+    /// Whether [`Self::tick_drain`] does anything: not before this node is a member.
+    pub(super) fn is_drain_ticking(&self) -> bool {
+        self.cluster.0.as_ref().is_some_and(|cluster| cluster.was_member)
+    }
+
     /// Does the work of a drain that is due.
     pub(super) fn tick_drain(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let is_member = self.cluster.0.as_ref().is_some_and(|cluster| cluster.was_member);
-        if !is_member {
+        if !self.is_drain_ticking() {
             return;
         }
         self.notify_of_drain(now_ms, out);

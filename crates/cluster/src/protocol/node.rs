@@ -109,7 +109,7 @@ impl NodeState {
             self.families.next_deadline_ms(),
             self.leases.next_deadline_ms(),
             self.resize.next_deadline_ms(),
-            self.drain.next_deadline_ms(),
+            self.drain.next_deadline_ms().filter(|_| self.is_drain_ticking()),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -392,6 +392,11 @@ impl NodeState {
             RequestBody::Confirm { ids } => self.confirm(slot, &ids, now_ms),
             RequestBody::ConfirmEarlier => self.confirm_earlier(slot, now_ms),
             RequestBody::HoldBlock => {
+                // No client takes the blocks without which others could not join.
+                if self.home.spare_hold_blocks() == 0 {
+                    let max = self.home.layout().hold_blocks_max.into();
+                    return Err(WireError::TooMany { what: "hold blocks".to_owned(), max });
+                }
                 let block = self.home.hold_block(slot).map_err(store_error)?;
                 Ok(ReplyBody::HoldBlock(wire_span(block)))
             }

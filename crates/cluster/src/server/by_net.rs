@@ -102,14 +102,27 @@ impl Server {
     fn issue_ticket(&mut self, member: &MemberLife, life: u64) -> Result<[u8; 32], String> {
         self.join_net()?;
         let net = self.net.as_ref().ok_or("this node has no data server")?;
-        net.issue_ticket(member, life)
+        let ticket = net.issue_ticket(member, life)?;
+        // Those that there are serve it as well, until all are in use.
+        if let Err(why) = self.add_hold_blocks() {
+            tracing::warn!(%member, why, "other nodes cannot hold as many objects as they may");
+        }
+        Ok(ticket)
     }
 
     /// Takes that client slot, unless it is taken already.
     pub(super) fn join_net(&mut self) -> Result<(), String> {
-        if let Some(net) = self.net.as_ref().filter(|net| !net.is_ready()) {
-            let block = self.state.join_net().map_err(|error| error.to_string())?;
-            net.hold_by(block)?;
+        match self.net.as_ref().is_some_and(|net| !net.is_ready()) {
+            true => self.add_hold_blocks(),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes hold blocks until each member that reads here may hold as many objects as one member may.
+    fn add_hold_blocks(&mut self) -> Result<(), String> {
+        while let Some(net) = self.net.as_ref().filter(|net| net.needs_hold_block()) {
+            let block = self.state.net_hold_block().map_err(|error| error.to_string())?;
+            net.add_hold_block(block)?;
         }
         Ok(())
     }

@@ -109,6 +109,14 @@ impl Home {
         self.holds.assign(client.0)
     }
 
+    /// Free hold blocks beyond one for each client that may still join.
+    #[must_use]
+    pub fn spare_hold_blocks(&self) -> u32 {
+        let absent =
+            self.layout().clients_max.saturating_sub(self.clients.records().count() as u32);
+        self.holds.free().saturating_sub(absent)
+    }
+
     /// The hold blocks of a client, for a client that reconnects.
     #[must_use]
     pub fn hold_blocks_of(&self, client: ClientSlot) -> Vec<Span> {

@@ -94,6 +94,11 @@ impl HoldArea {
         Ok(blocks.len() as u32)
     }
 
+    /// Blocks without an owner.
+    pub(crate) fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
     /// Spans of the blocks of a client.
     pub(crate) fn spans_of(&self, client: u32) -> Vec<Span> {
         self.blocks_of(client).map(|block| self.span_of(block)).collect()

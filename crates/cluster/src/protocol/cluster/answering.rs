@@ -123,7 +123,7 @@ impl NodeState {
             Question::Restarted { life } => {
                 let node = from.to_owned();
                 self.await_all_at(&node, out);
-                out.push(Action::Net(NetAction::EndReads { node, incarnation, life }));
+                out.push(Action::Net(NetAction::EndReads { node, incarnation, life: Some(life) }));
                 Some(Answer::Done)
             }
             Question::Missed => {

@@ -16,6 +16,7 @@ use super::offer::{continued_info, info_of};
 use super::options::{ClusterOptions, JoinError};
 use super::state::Cluster;
 use super::waiting::{Lookups, Parked};
+use crate::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::identity::PeerLife;
 use crate::protocol::state::NodeState;
@@ -247,6 +248,13 @@ impl NodeState {
                 cluster.incarnation = next;
                 cluster.has_news = true;
                 cluster.membership.rejoin(Incarnation(next), now_ms);
+                // They forgot what they held here when they heard that it is over.
+                let readers = cluster.peers.iter();
+                let readers = readers.map(|(name, one)| (name.clone(), one.member.incarnation.0));
+                let readers: Vec<_> = readers.filter(|_| self.replicas.kind().is_some()).collect();
+                out.extend(readers.into_iter().map(|(node, incarnation)| {
+                    Action::Net(NetAction::EndReads { node, incarnation, life: None })
+                }));
                 // Their homes know of the incarnation that is over, and not of the next one.
                 self.drop_all_replicas(now_ms, out);
                 self.perform_naming(outputs, now_ms, out);

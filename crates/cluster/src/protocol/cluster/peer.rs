@@ -39,6 +39,9 @@ pub(in crate::protocol) struct PeerNode {
     pub(in crate::protocol) member: Member,
     pub(in crate::protocol) offer: Option<Offer>,
     pub(in crate::protocol) reach: Reach,
+    /// Its incarnation is over, and what it read here has ended. A node that was excluded itself calls
+    /// all members lost, of which some may still be members.
+    pub(super) has_ended: bool,
     /// It left in order, so no node waits for its objects.
     pub(in crate::protocol) has_left: bool,
     pub(super) memory: PeerMemory,
@@ -57,9 +60,17 @@ impl PeerNode {
             Some(_) => PeerMemory::BeingMapped,
             None => PeerMemory::Missing("it offers no memory".to_owned()),
         };
-        let (reach, has_left, by_net, ask_net_at_ms) = (Reach::Live, false, None, None);
-        let cost = PeerCost::default();
-        Self { member, offer, reach, has_left, memory, by_net, ask_net_at_ms, cost }
+        Self {
+            member,
+            offer,
+            reach: Reach::Live,
+            has_ended: false,
+            has_left: false,
+            memory,
+            by_net: None,
+            ask_net_at_ms: None,
+            cost: PeerCost::default(),
+        }
     }
 
     pub(in crate::protocol) fn set_reach(&mut self, state: Heard) {

@@ -21,8 +21,9 @@ impl NodeState {
         cluster.was_member = true;
         let (mut lost, mut ended) = (Vec::new(), Vec::new());
         for (name, peer) in &mut cluster.peers {
-            if !peer.is_lost() && view.named(&peer.member.name).is_none() {
+            if !peer.has_ended && view.named(&peer.member.name).is_none() {
                 peer.set_reach(Heard::Lost);
+                peer.has_ended = true;
                 lost.push(name.clone());
                 let (node, address) = (name.clone(), peer.member.address.clone());
                 out.push(Action::Peer(PeerAction::CutOff { node, address }));
@@ -42,7 +43,7 @@ impl NodeState {
             let name = member.name.to_string();
             let known = cluster.peers.get_mut(&name);
             if known.as_ref().is_some_and(|known| {
-                !known.is_lost() && known.member.incarnation != member.incarnation
+                !known.has_ended && known.member.incarnation != member.incarnation
             }) {
                 // Its earlier incarnation ended, in a view that was missed.
                 lost.push(name.clone());
@@ -56,6 +57,7 @@ impl NodeState {
                 let is_same_life = known.member.incarnation == member.incarnation;
                 known.cost = known.cost.in_view(is_same_life);
                 known.member = member.clone();
+                known.has_ended = false;
                 known.set_reach(Heard::Live);
                 continue;
             }

@@ -9,7 +9,7 @@ use farrow_store::{
 use farrow_wire::{Extent, WireError};
 
 use super::replica_table::Replica;
-use super::search::{LocalReplica, answer_all, fetched};
+use super::search::{LocalReplica, LostFetch, answer_all, fetched};
 use super::state::Replicas;
 use super::transfers::{FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX};
 use crate::net::query::NetQuery;
@@ -285,7 +285,7 @@ impl NodeState {
         }
         if !is_import && matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
             self.abort_replica(origin);
-            return self.open_again(origin, now_ms, out);
+            return self.open_after_loss(origin, now_ms, out);
         }
         if let Err(fault) = result {
             let error = self.cluster.unreachable_by_net(&loading.node)(
@@ -342,6 +342,17 @@ impl NodeState {
         }
         waiters.extend(later);
         self.fetch_again(waiters, now_ms, out);
+    }
+
+    /// Fetches again after the connection was lost. However often that happens, it ends when the first
+    /// loss would have been an error.
+    fn open_after_loss(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+        let Fetching { node, hold, mut waiters, later, lost_ms, .. } = loading;
+        self.cluster.find_by_net_again(&node, now_ms);
+        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        waiters.extend(later);
+        self.fetch_after_loss(waiters, &LostFetch { node, until_ms: lost_ms }, now_ms);
     }
 
     fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {

@@ -75,10 +75,23 @@ impl NodeState {
         self.replicas.is_new_life
     }
 
-    /// Joins as a client for the threads that read for other nodes; returns its hold block.
-    pub(crate) fn join_net(&mut self) -> Result<Span, StoreError> {
+    /// Joins as a client for the threads that read for other nodes, unless it has; returns one more
+    /// hold block.
+    pub(crate) fn net_hold_block(&mut self) -> Result<Span, StoreError> {
+        if let Some(slot) = self.replicas.net_client {
+            return self.home.hold_block(slot);
+        }
         let joined = self.home.client_join(self.pid, NET_START_TIME, self.clients.owner_uid())?;
-        self.home.hold_block(joined.client)
+        match self.home.hold_block(joined.client) {
+            Ok(block) => {
+                self.replicas.net_client = Some(joined.client);
+                Ok(block)
+            }
+            Err(error) => {
+                self.home.client_leave(joined.client)?;
+                Err(error)
+            }
+        }
     }
 
     /// Handles an event of the network fabric.
@@ -145,6 +158,7 @@ impl NodeState {
                     out.push(opening.key.open_at(token, node));
                 }
             }
+            self.end_late_opening(token, now_ms);
             self.settle_opening(token, now_ms, out);
         }
         self.ask_for_senders_again(now_ms, out);

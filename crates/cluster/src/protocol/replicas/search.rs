@@ -8,7 +8,7 @@ use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
-use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening};
+use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max};
 use crate::net::query::{Brought, NetQuery};
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
@@ -28,6 +28,13 @@ const CALLED_IN_PAUSE_MS: u64 = 5;
 
 /// Pause before a busy home is asked again.
 const BUSY_PAUSE_MS: u64 = 50;
+
+/// A transfer whose connection was lost.
+pub(super) struct LostFetch {
+    pub(super) node: String,
+    /// Until this time its node may be restarting.
+    pub(super) until_ms: u64,
+}
 
 /// An object of this node that replicates one of another node.
 #[derive(Debug, Clone, Copy)]
@@ -153,6 +160,33 @@ impl NodeState {
         }
         opening.left.extend(nodes);
         self.settle_opening(token, now_ms, out);
+    }
+
+    /// Fetches again from a node whose connection was lost, after a pause and until the same time.
+    pub(super) fn fetch_after_loss(
+        &mut self,
+        waiters: Vec<FetchWaiter>,
+        lost: &LostFetch,
+        now_ms: u64,
+    ) {
+        let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
+        for waiter in waiters {
+            by_key.entry(waiter.key.clone()).or_default().push(waiter);
+        }
+        for (key, waiters) in by_key {
+            let mut openings = self.replicas.openings.values_mut();
+            if let Some(opening) = openings.find(|one| one.key == key && one.import.is_none()) {
+                opening.late.extend(waiters);
+                continue;
+            }
+            let token = self.replicas.token();
+            let rest = self.nodes_with(&key.wish).into_iter().filter(|node| *node != lost.node);
+            let rest = rest.collect();
+            let mut opening = Opening::new(key, waiters, [], now_ms, lost.until_ms);
+            opening.rest = rest;
+            opening.again.insert(lost.node.clone(), now_ms.saturating_add(BUSY_PAUSE_MS));
+            self.replicas.openings.insert(token, opening);
+        }
     }
 
     /// Fetches again for clients for which the answers of other nodes are too old.
@@ -301,6 +335,23 @@ impl NodeState {
             }
         }
         self.settle_opening(token, now_ms, out);
+    }
+
+    /// Waits no longer for nodes that have not answered within the limit. Later answers find no
+    /// opening, and are released.
+    pub(super) fn end_late_opening(&mut self, token: u64, now_ms: u64) {
+        let openings = &mut self.replicas.openings;
+        let Some(opening) = openings.get_mut(&token).filter(|one| one.answers_until_ms <= now_ms)
+        else {
+            return;
+        };
+        if let Some(silent) = std::mem::take(&mut opening.left).first() {
+            let limit_ms = answer_ms_max(&opening.key.extent);
+            let fault = NetFault::Busy(format!("no answer within {limit_ms} ms"));
+            let error =
+                self.cluster.unreachable_by_net(silent)(fault, &opening.key.wish.to_string());
+            opening.fault.get_or_insert(error);
+        }
     }
 
     /// Answers the clients that wait for an object if no node is left that may have it.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farrow_memory::Length;
-use farrow_store::{Home, NamespaceId, ObjectId};
+use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
 use farrow_wire::WireTarget;
 
 use super::imported::ImportedObjects;
@@ -38,6 +38,8 @@ impl fmt::Debug for Port {
 #[derive(Debug, Default)]
 pub(in crate::protocol) struct Replicas {
     pub(in crate::protocol) port: Option<Port>,
+    /// The client slot of the threads that read for other nodes.
+    pub(in crate::protocol) net_client: Option<ClientSlot>,
     pub(in crate::protocol) next: u64,
     pub(in crate::protocol) openings: BTreeMap<u64, Opening>,
     pub(in crate::protocol) loading: BTreeMap<ObjectId, Fetching>,
@@ -226,7 +228,7 @@ impl Replicas {
     pub(in crate::protocol) fn next_deadline_ms(&self) -> Option<u64> {
         let openings = self.openings.values();
         let openings =
-            openings.flat_map(|one| one.again.values().copied().chain([one.deadline_ms]));
+            openings.flat_map(|one| one.again.values().copied().chain([one.answers_until_ms]));
         let loading = self.loading.values().filter(|one| !one.is_on_its_way);
         let loading = loading.map(|one| one.deadline_ms);
         let loading = loading.chain(self.loading.values().filter_map(Fetching::step_until_ms));

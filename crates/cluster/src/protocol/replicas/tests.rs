@@ -4,12 +4,14 @@
 //! * `cache`: the limit on replicas.
 //! * `costs`: what nodes measure of each other.
 //! * `imports`: objects that clients of another node put.
+//! * `ends`: what ends when an answer does not come, or this node is excluded.
 //! * `lazy`: objects whose pages are brought as clients read them.
 //! * `replace`: objects that take the place of others.
 //! * `senders`: from which node a large object is fetched.
 
 mod cache;
 mod costs;
+mod ends;
 mod imports;
 mod lazy;
 mod replace;

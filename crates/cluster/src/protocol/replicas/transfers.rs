@@ -57,6 +57,15 @@ impl FetchWaiter {
 /// Limit of the wait of an object for room, or for its home to restore it to memory.
 pub(in crate::protocol) const ROOM_MS_MAX: u64 = 60_000;
 
+/// Limit of the wait for a node that opens a part: its answer has contents of the part, which a slow
+/// link takes long to transfer.
+const PART_MS_MAX: u64 = 3_600_000;
+
+/// Limit of the wait for a node that opens an object.
+pub(super) fn answer_ms_max(extent: &Extent) -> u64 {
+    if extent.part().is_some() { PART_MS_MAX } else { ROOM_MS_MAX }
+}
+
 /// An object that is searched for.
 #[derive(Debug)]
 pub(in crate::protocol) struct Opening {
@@ -82,6 +91,8 @@ pub(in crate::protocol) struct Opening {
     /// this node would have a replica.
     pub(in crate::protocol) outdated: BTreeSet<String>,
     pub(in crate::protocol) deadline_ms: u64,
+    /// Nodes that have not answered until this time are not waited for.
+    pub(in crate::protocol) answers_until_ms: u64,
     /// Until this time a node that cannot be reached may be restarting.
     pub(in crate::protocol) lost_ms: u64,
     /// It becomes an object of this node.
@@ -97,6 +108,7 @@ impl Opening {
         now_ms: u64,
         lost_ms: u64,
     ) -> Self {
+        let answers_until_ms = now_ms.saturating_add(answer_ms_max(&key.extent));
         Self {
             key,
             waiters,
@@ -110,6 +122,7 @@ impl Opening {
             invalidated: BTreeSet::new(),
             outdated: BTreeSet::new(),
             deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            answers_until_ms,
             lost_ms,
             import: None,
         }

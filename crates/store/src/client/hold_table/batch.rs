@@ -185,8 +185,9 @@ impl HeldBytes {
 }
 
 impl HoldTable {
-    /// Slots of all blocks.
-    fn slots(&self) -> u64 {
+    /// Slots of all blocks: the objects that can be held at a time.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
         lock(&self.pool).blocks.len() as u64 * self.layout.hold_slots()
     }
 

@@ -216,7 +216,12 @@ impl Residency {
             }
         }
         match self.spills.is_restoring() {
-            true => drop(self.spills.look_at_ms.get_or_insert(now_ms.saturating_add(LOOK_MS))),
+            true => {
+                // A look that is due while objects leave memory is made later.
+                let next_ms = self.spills.look_at_ms.filter(|at_ms| *at_ms > now_ms);
+                let next_ms = next_ms.unwrap_or_else(|| now_ms.saturating_add(LOOK_MS));
+                self.spills.look_at_ms = Some(next_ms);
+            }
             false => self.spills.look_at_ms = None,
         }
         self.expire_restores(now_ms, out);

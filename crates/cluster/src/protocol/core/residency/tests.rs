@@ -242,3 +242,28 @@ fn restores_beyond_the_limit_wait_for_others() {
     let answered = asked.iter().filter(|seq| world.answer(**seq).is_some()).count();
     assert_eq!(answered, MORE);
 }
+
+/// Regression test: while an object was written to its file for a restore, the time of the next look
+/// stayed in the past, and the event loop ran without a pause.
+#[test]
+fn a_restore_that_waits_for_a_write_waits_for_the_next_look() {
+    let mut world = World::new();
+    let head = world.spilled();
+    let grant = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
+    let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
+    let items = vec![SealItem::bytes(*span, BYTES)];
+    world.ask(RequestBody::Seal { items });
+    let restore = world.restore(&head);
+    let Some(SpillJob::Write { head: written, .. }) = world.jobs.pop() else {
+        panic!("{:?}", world.jobs)
+    };
+    for _ in 0..10 {
+        world.now_ms += LOOK_MS;
+        world.tick();
+        let at_ms = world.node.next_deadline_ms().unwrap();
+        assert!(at_ms > world.now_ms, "due at {at_ms}, it is {}", world.now_ms);
+    }
+    world.done(SpillDone::Written { id: written.id, result: Ok(()) });
+    assert!(world.answer(restore).is_none());
+    assert!(matches!(world.jobs.pop(), Some(SpillJob::Load { .. })), "there is room now");
+}

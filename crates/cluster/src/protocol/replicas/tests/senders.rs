@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, ObjectKind, SpillHead};
-use farrow_wire::{Extent, ReplyBody};
+use farrow_wire::{Extent, ReplyBody, WireError};
 
 use super::{CLIENT, INCARNATION, KEY, Pair};
 use crate::net::broadcast::{BROADCAST_BYTES_MIN, ReplicaKey, SenderAnswer, wait_max};
@@ -381,4 +381,32 @@ fn without_a_lease_no_transfer_begins() {
     let out = reader.answered(&open, &SenderAnswer::Home);
     assert_eq!(load(&out), from_home());
     reader.completes();
+}
+
+/// Regression test: a connection was lost during each transfer, soon after it began. The object was
+/// opened again at once and with a new limit each time, so the client never had an answer.
+#[test]
+fn a_transfer_that_always_fails_ends_with_an_error() {
+    let is_lost = |action: &Action| {
+        matches!(action, Action::Send { session: CLIENT, reply, .. }
+            if matches!(reply.body, Err(WireError::NodeLost { .. })))
+    };
+    let (mut reader, mut question) = Reader::new();
+    for tries in 1.. {
+        assert!(tries < 200, "it goes on and on");
+        reader.answered(&question, &SenderAnswer::Home);
+        let out = reader.loaded(Err(NetFault::Lost("reset".to_owned())));
+        if out.iter().any(is_lost) {
+            assert!(tries > 5, "its node may be restarting");
+            break;
+        }
+        assert_eq!(opens(&out), [], "not without a pause");
+        let open = loop {
+            if let Some(open) = opens(&reader.pair.round()).pop() {
+                break open;
+            }
+        };
+        let out = reader.opened(&open, Ok((HOLD, reader.described())));
+        question = reader.question(&out);
+    }
 }
