@@ -182,6 +182,7 @@ def check_pandas(value: Any) -> None:
 
     Raises:
         InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
+        UnsupportedType: it is a Series with labels, for which Arrow has no place.
     """
     import pandas as pd
 
@@ -191,6 +192,11 @@ def check_pandas(value: Any) -> None:
         names.extend(value.columns)
         dtypes = list(value.dtypes)
     else:
+        if not isinstance(index, pd.RangeIndex):
+            raise UnsupportedType(
+                f"a Series would lose its index, a {type(index).__name__}: put its .to_frame(), or"
+                " its .reset_index(drop=True)"
+            )
         names.append(value.name)
         dtypes = [value.dtype]
     for name in names:
@@ -225,7 +231,11 @@ def _refuse_without_buffer(value: Any, name: str) -> None:
             raise UnsupportedType(
                 f"cannot put {name}, which has no values yet: put its .{method}()"
             )
+    if callable(getattr(type(value), "compute", None)):  # Dask
+        raise UnsupportedType(f"cannot put {name}, which has no values yet: put its .compute()")
+    if callable(getattr(type(value), "to_frame", None)):  # an index of pandas
+        raise UnsupportedType(f"cannot put {name}: put its .to_frame()")
     if hasattr(value, "__dlpack__"):
         raise UnsupportedType(f"cannot put {name}: put numpy.from_dlpack(it)")
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-        raise UnsupportedType(f"cannot put {name}: put numpy.asarray(it), or pyarrow.array(it)")
+        raise UnsupportedType(f"cannot put {name}: put pyarrow.array(it), or numpy.asarray(it)")

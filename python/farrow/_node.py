@@ -6,6 +6,7 @@ The package is not imported: an import would take longer than the rest of the st
 """
 
 import os
+import signal
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
@@ -15,6 +16,8 @@ def _main(extension: str, *flags: str) -> int:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+    # The node ends in order at Ctrl-C.  Python would print where it was interrupted after that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     loader = ExtensionFileLoader("farrow._native", extension)
     native = loader.create_module(ModuleSpec("farrow._native", loader, origin=extension))
     loader.exec_module(native)

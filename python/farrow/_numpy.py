@@ -70,7 +70,8 @@ def type_text(dtype: np.dtype) -> str:
     """
     if dtype.hasobject:
         raise UnsupportedType(
-            f"numpy arrays of {dtype} hold Python objects, which other processes cannot read"
+            f"numpy arrays of {dtype} hold Python objects, which other processes cannot read: put "
+            "pyarrow.array(it), or use farrow.put_object"
         )
     try:
         text = dtype.str if dtype.names is None else repr(np.lib.format.dtype_to_descr(dtype))

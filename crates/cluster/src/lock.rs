@@ -1,9 +1,9 @@
 //! The lock of the node that serves a socket.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ impl Lock {
                 .create(true)
                 .truncate(false)
                 .write(true)
+                .mode(LOCK_MODE)
                 .open(&path)
                 .map_err(failed(what()))?;
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
@@ -81,6 +82,10 @@ impl Lock {
             }
             let ours = file.metadata().map_err(failed(what()))?.ino();
             if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
+                // Of an earlier version it has the mode of the umask, and others of this user's
+                // processes would not trust it.
+                let mode = Permissions::from_mode(LOCK_MODE);
+                file.set_permissions(mode).map_err(failed(what()))?;
                 return Ok(Self { file, path });
             }
         }
@@ -102,6 +107,10 @@ pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
     });
     is_there.then_some(file)
 }
+
+/// Only this user writes to a lock file, whatever the umask: others take its words for those of the
+/// node.
+const LOCK_MODE: u32 = 0o600;
 
 /// First words of a lock file, with the version of its format.
 const SAID_FIRST: &str = "farrow 1";

@@ -19,7 +19,7 @@ pub enum Error {
         what: String,
     },
     /// Another object has the name.
-    #[error("the name {name:?} is taken")]
+    #[error("the name {name:?} is taken: delete the object, or replace it (replace=True)")]
     AlreadyExists {
         /// The name.
         name: String,

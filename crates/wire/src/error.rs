@@ -32,7 +32,7 @@ pub enum WireError {
         max: u64,
     },
     /// The name is in use.
-    #[error("the name {name:?} is taken")]
+    #[error("the name {name:?} is taken: delete the object, or replace it (replace=True)")]
     NameTaken {
         /// The name.
         name: String,

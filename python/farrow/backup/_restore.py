@@ -17,6 +17,7 @@ from farrow.exceptions import (
     DamagedFile,
     FarrowError,
     InvalidArgument,
+    LimitReached,
     NotFound,
     OutOfMemory,
     RowsTaken,
@@ -134,10 +135,13 @@ def restore(
 
     Raises:
         NotFound: there is no complete backup, or an object of ``names`` is not in it.
-        AlreadyExists: names exist, and ``existing`` is "error".
+        AlreadyExists: names exist, and ``existing`` is "error"; or a huge table to skip has fewer
+            rows than in the backup.
         DamagedFile: a file is missing or differs; the message has what was expected and found.
         OutOfMemory: the node has less room than the objects need; nothing was restored.
-        IncompleteRestore: an error after some objects were restored; it has their names.
+        LimitReached: a node has fewer places than there are objects; nothing was restored.
+        IncompleteRestore: an error after some objects were restored, or some are not in the node
+            any more; it has their names.
         InvalidArgument: ``existing`` is unknown, or another process writes a backup there.
         OSError: a file cannot be read.
 
@@ -161,11 +165,13 @@ def restore(
         if taken and existing == "error":
             raise AlreadyExists(f"{_some(taken)} exist: replace or skip them")
         if existing == "skip":
+            _check_whole(client, [entry for entry in entries if entry.name in taken])
             entries = [entry for entry in entries if entry.name not in taken]
         _check(place, entries, progress)
         reader = _Reader(client, place)
         reader.check_room(entries, taken)
         done = reader.restore_all(entries, taken)
+        _check_there(client, entries)
     skipped = sorted(taken) if existing == "skip" else []
     return Restored(done, skipped, sum(entry.bytes for entry in entries))
 
@@ -179,6 +185,52 @@ def _chosen(place: Place, manifest: Manifest, names: Iterable[str] | None) -> li
         where = place.name(_manifest.MANIFEST)
         raise NotFound(f"{where}: no object named {', '.join(map(repr, sorted(missing)))}")
     return [entry for entry in manifest.objects if entry.name in wanted]
+
+
+def _rows(client: Client, name: str) -> int:
+    """The rows of a huge table that are there; 0 if it is no such table."""
+    with contextlib.suppress(FarrowError):
+        return sum(part.rows for part in client.huge_table(name).partitions())
+    return 0
+
+
+def _is_whole(client: Client, entry: Entry) -> bool:
+    """Whether a huge table has at least the rows of the backup; other objects are always whole."""
+    return not entry.parts or _rows(client, entry.name) >= sum(part.rows for part in entry.parts)
+
+
+def _check_whole(client: Client, skipped: list[Entry]) -> None:
+    """Check that no huge table is there in part, as a restore leaves it that was killed.
+
+    Raises:
+        AlreadyExists: one is.
+    """
+    for entry in skipped:
+        if not _is_whole(client, entry):
+            raise AlreadyExists(
+                f"{entry.name!r} exists with {_rows(client, entry.name)} rows of"
+                f" {sum(part.rows for part in entry.parts)}: replace it, or drop it first"
+            )
+
+
+def _check_there(client: Client, entries: list[Entry]) -> None:
+    """Check that what was restored first was not evicted for what was restored last.
+
+    Raises:
+        IncompleteRestore: some objects are not in the node.
+    """
+    missing = [
+        entry.name
+        for entry in entries
+        if not client.contains(entry.name) or not _is_whole(client, entry)
+    ]
+    if missing:
+        there = [entry.name for entry in entries if entry.name not in set(missing)]
+        text = (
+            f"{len(missing)} of {len(entries)} objects are not in the node any more: evicted for"
+            f" later ones, or deleted by another process: {_some(missing)}"
+        )
+        raise IncompleteRestore(text, there, missing)
 
 
 def _check(place: Place, entries: list[Entry], progress: Progress | None) -> None:
@@ -209,6 +261,10 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(repr, ordered[:_NAMES_MAX])) + more
 
 
+def _whose(node: str | None) -> str:
+    return f"node {node!r}" if node else "the node"
+
+
 class _Reader:
     """Puts objects of a backup on the nodes that they were on."""
 
@@ -224,35 +280,49 @@ class _Reader:
         return name if name in self._mapped else None
 
     def check_room(self, entries: list[Entry], taken: set[str]) -> None:
-        """Compare the bytes of objects with the memory of each node.
+        """Compare the objects and their bytes with what each node has.
 
         Raises:
-            OutOfMemory: a node has less.
+            LimitReached, OutOfMemory: a node has less.
         """
         need: Counter[str | None] = Counter()
+        count: Counter[str | None] = Counter()
         for entry in entries:
+            count[self._node(entry.node)] += 1
             if not entry.parts:
                 need[self._node(entry.node)] += entry.bytes
             for part in entry.parts:
                 need[self._node(part.node)] += part.file.bytes
-        listed = self._client.list(all_nodes=True) if taken else None
-        given_up = 0
-        if listed is not None:
-            pairs = zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True)
-            given_up = sum(size for name, size in pairs if name in taken)
+                count[self._node(part.node)] += 1
         for node, asked in need.items():
             stats = self._client.stats(node=node)
+            if count[node] > stats["objects_max"]:
+                raise LimitReached(
+                    f"nothing was restored: there are {count[node]} objects with their parts, and"
+                    f" {_whose(node)} has places for {stats['objects_max']} (--objects-max)"
+                )
             if stats["eviction"] == "spill":
                 continue
-            free = stats["free"] + (stats["evictable"] if stats["eviction"] != "none" else 0)
+            may_evict = stats["eviction"] != "none"
+            free = stats["free"] + (stats["evictable"] if may_evict else 0)
+            given_up = self._given_up(node, taken, only_pinned=may_evict) if taken else 0
             if asked > free + given_up:
-                whose = f"node {node!r}" if node else "the node"
                 error = OutOfMemory(
-                    f"nothing was restored: the objects take {asked} B, and {whose} has {free} B "
-                    f"of {stats['capacity']} B"
+                    f"nothing was restored: the objects take {asked} B, and {_whose(node)} has"
+                    f" {free} B of {stats['capacity']} B"
                 )
                 error.asked, error.free, error.largest = asked, free, stats["largest_free"]
                 raise error
+
+    def _given_up(self, node: str | None, names: set[str], *, only_pinned: bool) -> int:
+        """Bytes of the objects of a node that will be replaced.  What may be evicted is counted as
+        evictable already."""
+        listed = self._client.list(node=node).select(["name", "bytes", "pinned"]).to_pylist()
+        return sum(
+            one["bytes"]
+            for one in listed
+            if one["name"] in names and (one["pinned"] or not only_pinned)
+        )
 
     def restore_all(self, entries: list[Entry], taken: set[str]) -> list[str]:
         """Names of the objects restored: all of them.
@@ -265,13 +335,17 @@ class _Reader:
             try:
                 self._restore(entry, is_taken=entry.name in taken)
             except (FarrowError, OSError, MemoryError, pa.ArrowException) as error:
-                if not done:
+                is_gone = entry.name in taken and not self._client.contains(entry.name)
+                if not done and not is_gone:
                     raise
                 missing = [one.name for one in entries[len(done) :]]
+                restored = _some(done) or "none"
                 text = (
                     f"{entry.name!r} was not restored: {error}; {len(done)} of {len(entries)} "
-                    f"objects were restored: {_some(done)}; not restored: {_some(missing)}"
+                    f"objects were restored: {restored}; not restored: {_some(missing)}"
                 )
+                if is_gone:
+                    text += f"; the former {entry.name!r} was deleted"
                 raise IncompleteRestore(text, done, missing) from error
             done.append(entry.name)
         return done

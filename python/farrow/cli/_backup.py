@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from farrow import backup
@@ -10,6 +13,7 @@ from farrow.cli._output import console, human_bytes, print_json, progress_bar, v
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from farrow import Client
 
@@ -54,7 +58,7 @@ def check(options: argparse.Namespace) -> int:
 def restore(client: Client, options: argparse.Namespace) -> int:
     """Put objects."""
     existing: Any = "replace" if options.replace else "skip" if options.skip else "error"
-    with progress_bar("check", quiet=options.quiet) as report:
+    with _ended_in_order(), progress_bar("check", quiet=options.quiet) as report:
         restored = backup.restore(
             client, options.target, options.names or None, existing=existing, progress=report
         )
@@ -65,6 +69,21 @@ def restore(client: Client, options: argparse.Namespace) -> int:
     if restored.skipped:
         _warn("skipped, since they exist", restored.skipped)
     return 0
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Signals end the command as Ctrl-C does: a table that is restored in part is dropped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    former = [signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in ends]
+    try:
+        yield
+    finally:
+        for number, handler in zip(ends, former, strict=True):
+            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -27,9 +27,10 @@ pub const REVOKED_FILE: &str = "ca.crl";
 pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
     let name: NodeName = node_name.parse()?;
     let path = dir.join(format!("{name}.pem"));
-    let serial = serial_of(dir, &path)?;
+    let RevokedCertificate { serial, issuer } = certificate_of(dir, &path)?;
     let list = dir.join(REVOKED_FILE);
-    let mut revoked = read_list(&list)?;
+    let mut lists = read_lists(&list, &issuer)?;
+    let revoked = &mut lists.own;
     let now = OffsetDateTime::now_utc();
     if !revoked.iter().any(|one| one.serial_number.as_ref() == serial) {
         revoked.push(RevokedCertParams {
@@ -39,12 +40,18 @@ pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
             invalidity_date: None,
         });
     }
-    write_list(dir, &list, revoked, now)?;
+    write_lists(dir, &list, lists, now)?;
     Ok(list)
 }
 
-/// The serial number of a certificate of this authority.
-fn serial_of(dir: &Path, path: &Path) -> Result<Vec<u8>, CertsError> {
+/// A certificate to revoke: its serial number, and the name of its authority in DER.
+struct RevokedCertificate {
+    serial: Vec<u8>,
+    issuer: Vec<u8>,
+}
+
+/// Reads a certificate of this authority.
+fn certificate_of(dir: &Path, path: &Path) -> Result<RevokedCertificate, CertsError> {
     let wrong = |reason: String| {
         let error = io::Error::new(io::ErrorKind::InvalidData, reason);
         CertsError::File { path: path.to_owned(), error }
@@ -58,41 +65,66 @@ fn serial_of(dir: &Path, path: &Path) -> Result<Vec<u8>, CertsError> {
     if found.issuer() != root.subject() {
         return Err(wrong("a certificate of another authority".to_owned()));
     }
-    Ok(found.serial().to_vec())
+    Ok(RevokedCertificate { serial: found.serial().to_vec(), issuer: found.issuer().to_vec() })
 }
 
-/// The entries of an earlier list, none if there is no list.
-fn read_list(path: &Path) -> Result<Vec<RevokedCertParams>, CertsError> {
-    let text = match fs::read(path) {
+/// Last line of a list in PEM (RFC 7468, section 6).
+const LIST_END: &str = "-----END X509 CRL-----";
+
+/// The earlier lists in a file.
+#[derive(Default)]
+struct RevocationLists {
+    /// The entries of the authority's own list.
+    own: Vec<RevokedCertParams>,
+    /// The lists of other authorities as they are, in PEM: only these may change them.
+    foreign: String,
+}
+
+/// The lists of a file, none if there is no file. `subject`: the authority's name, in DER.
+fn read_lists(path: &Path, subject: &[u8]) -> Result<RevocationLists, CertsError> {
+    let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(RevocationLists::default());
+        }
         Err(error) => return Err(CertsError::File { path: path.to_owned(), error }),
     };
     let damaged = |error: &dyn std::fmt::Display| {
         let error = io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         CertsError::File { path: path.to_owned(), error }
     };
-    let der =
-        CertificateRevocationListDer::from_pem_slice(&text).map_err(|error| damaged(&error))?;
-    let list = BorrowedCertRevocationList::from_der(&der).map_err(|error| damaged(&error))?;
-    let entries = list.into_iter().map(|entry| {
-        let entry = entry.map_err(|error| damaged(&error))?;
-        let seconds = i64::try_from(entry.revocation_date.as_secs()).unwrap_or(i64::MAX);
-        let at = OffsetDateTime::from_unix_timestamp(seconds).map_err(|error| damaged(&error))?;
-        Ok(RevokedCertParams {
-            serial_number: SerialNumber::from_slice(entry.serial_number),
-            revocation_time: at,
-            reason_code: None,
-            invalidity_date: None,
-        })
-    });
-    entries.collect()
+    let mut found = RevocationLists::default();
+    for block in text.split_inclusive(LIST_END).filter(|block| block.contains(LIST_END)) {
+        let der = CertificateRevocationListDer::from_pem_slice(block.as_bytes());
+        let der = der.map_err(|error| damaged(&error))?;
+        let list = BorrowedCertRevocationList::from_der(&der).map_err(|error| damaged(&error))?;
+        if !der.windows(subject.len()).any(|part| part == subject) {
+            found.foreign.push_str(block.trim_start());
+            found.foreign.push('\n');
+            continue;
+        }
+        for entry in &list {
+            let entry = entry.map_err(|error| damaged(&error))?;
+            let seconds = i64::try_from(entry.revocation_date.as_secs()).unwrap_or(i64::MAX);
+            let at = OffsetDateTime::from_unix_timestamp(seconds);
+            found.own.push(RevokedCertParams {
+                serial_number: SerialNumber::from_slice(entry.serial_number),
+                revocation_time: at.map_err(|error| damaged(&error))?,
+                reason_code: None,
+                invalidity_date: None,
+            });
+        }
+    }
+    if !text.contains(LIST_END) {
+        return Err(damaged(&"no list of revoked certificates"));
+    }
+    Ok(found)
 }
 
-fn write_list(
+fn write_lists(
     dir: &Path,
     list: &Path,
-    revoked_certs: Vec<RevokedCertParams>,
+    RevocationLists { own, foreign }: RevocationLists,
     now: OffsetDateTime,
 ) -> Result<(), CertsError> {
     let made = |error: rcgen::Error| CertsError::Make(error.to_string());
@@ -105,7 +137,7 @@ fn write_list(
         // Later lists have larger numbers.
         crl_number: SerialNumber::from(now.unix_timestamp().unsigned_abs()),
         issuing_distribution_point: None,
-        revoked_certs,
+        revoked_certs: own,
         key_identifier_method: KeyIdMethod::Sha256,
     }
     .signed_by(&issuer(dir)?)
@@ -113,7 +145,7 @@ fn write_list(
     .map_err(made)?;
     // A node that reads at this moment finds the former list or the new one.
     let temporary = dir.join(format!("{REVOKED_FILE}.{}", std::process::id()));
-    write_new(&temporary, signed.as_bytes(), 0o644)?;
+    write_new(&temporary, (signed + &foreign).as_bytes(), 0o644)?;
     fs::rename(&temporary, list).map_err(|error| {
         let _ = fs::remove_file(&temporary);
         CertsError::File { path: list.to_owned(), error }
@@ -130,8 +162,31 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn serials(dir: &Path) -> Vec<SerialNumber> {
-        let list = read_list(&dir.join(REVOKED_FILE)).unwrap();
-        list.into_iter().map(|one| one.serial_number).collect()
+        let RevokedCertificate { issuer, .. } = certificate_of(dir, &dir.join("a.pem")).unwrap();
+        let lists = read_lists(&dir.join(REVOKED_FILE), &issuer).unwrap();
+        lists.own.into_iter().map(|one| one.serial_number).collect()
+    }
+
+    /// Regression test: the lists of other authorities in the file were left out, and what these had
+    /// revoked was accepted again.
+    #[test]
+    fn lists_of_other_authorities_stay() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&dir, &other] {
+            init(dir.path(), DAY).unwrap();
+            issue(dir.path(), "a", &[], DAY).unwrap();
+            issue(dir.path(), "b", &[], DAY).unwrap();
+            revoke(dir.path(), "a").unwrap();
+        }
+        let text = |dir: &Path| fs::read_to_string(dir.join(REVOKED_FILE)).unwrap();
+        let foreign = text(other.path());
+        for both in [foreign.clone() + &text(dir.path()), text(dir.path()) + &foreign] {
+            fs::write(dir.path().join(REVOKED_FILE), both).unwrap();
+            revoke(dir.path(), "b").unwrap();
+            assert_eq!(serials(dir.path()).len(), 2);
+            assert_eq!(text(dir.path()).matches(LIST_END).count(), 2);
+            assert!(text(dir.path()).contains(foreign.trim()));
+        }
     }
 
     #[test]

@@ -13,15 +13,18 @@ pub(crate) struct Errors(BTreeMap<&'static str, u64>);
 impl Errors {
     /// The kinds that alert rules use: they have a sample from the start, since a rate needs the
     /// value before the first error.
-    const ALWAYS: [&'static str; 8] = [
+    const ALWAYS: [&'static str; 11] = [
         "closing",
         "cut_off",
         "denied",
+        "no_room",
+        "not_granted",
         "not_restored",
         "not_spilled",
         "out_of_memory",
         "quota_exceeded",
         "too_many",
+        "version",
     ];
 
     pub(crate) fn add(&mut self, error: &WireError) {

@@ -13,6 +13,7 @@ use crate::pyarrow::Pyarrow;
 use crate::waiting::without_gil;
 use crate::warm;
 use farrow::{ConnectOptions, Object, ObjectKey, SpawnCommand};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
@@ -121,6 +122,14 @@ impl Client {
 
 #[pymethods]
 impl Client {
+    /// A connection and mapped memory belong to their process.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a Client cannot be pickled or copied: call farrow.connect() in the other process, and \
+             send it names, ids or ObjectRefs",
+        ))
+    }
+
     #[doc = doc!("Client.address")]
     #[getter]
     fn address(&self) -> OsString {

@@ -16,6 +16,7 @@ use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
+use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::state::NodeState;
 
 /// Fewest remembered replicas at which evicted ones are forgotten.
@@ -113,8 +114,9 @@ impl NodeState {
             return;
         }
         let (head, namespace) = (loading.head.clone(), loading.namespace);
-        let room = match loading.import.as_ref().map(|import| import.slot) {
-            Some(slot) => self.room_for_import(&head, slot),
+        let import = loading.import.as_ref().map(|import| (import.slot, import.seal.is_some()));
+        let room = match import {
+            Some((slot, is_put)) => self.room_for_import(&head, slot, is_put),
             None => self.room_for_replica(&head, namespace),
         };
         let blocks = match room {
@@ -170,17 +172,18 @@ impl NodeState {
         if let Some(max) = self.replicas.bytes_max {
             self.keep_replicas_below(max, bytes)?;
         }
-        self.begin_with_room(head, bytes, |home| home.begin_replica(head, namespace))
+        let room = CopyRoom { bytes, may_evict: true };
+        self.begin_with_room(head, room, |home| home.begin_replica(head, namespace))
     }
 
     /// Begins a copy of an object. `None`: memory will become free.
     pub(super) fn begin_with_room(
         &mut self,
         head: &SpillHead,
-        bytes: Length,
+        room: CopyRoom,
         begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
     ) -> Result<Option<Vec<Span>>, WireError> {
-        let begun = self.residency.begin_copy(&mut self.home, &self.replicas, bytes, begin);
+        let begun = self.residency.begin_copy(&mut self.home, &self.replicas, room, begin);
         begun.map_err(|error| match error {
             StoreError::OutOfMemory { .. } => self.out_of_room(head, 0),
             error => store_error(error),

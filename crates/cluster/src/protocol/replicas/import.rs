@@ -16,6 +16,7 @@ use super::transfers::{
 };
 use crate::net::query::NetQuery;
 use crate::protocol::convert::store_error;
+use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::drain::failpoint;
 use crate::protocol::limits::check_limit;
 use crate::protocol::node_key;
@@ -200,15 +201,18 @@ impl NodeState {
         }
     }
 
-    /// Memory for an import, as for any other object of its client. `None`: memory is on its way.
+    /// Memory for an import. A put may evict objects as any other one. An object that moves here may
+    /// not: those that came before it, and this node's own, would be lost. `None`: memory is on its way.
     pub(super) fn room_for_import(
         &mut self,
         head: &SpillHead,
         slot: ClientSlot,
+        is_put: bool,
     ) -> Result<Option<Vec<Span>>, WireError> {
         let bytes = self.check_size(Home::restored_bytes(head))?;
         self.quota.allowance(&self.home, slot, bytes, bytes)?;
-        self.begin_with_room(head, bytes, |home| home.begin_import(head, slot))
+        let room = CopyRoom { bytes, may_evict: is_put };
+        self.begin_with_room(head, room, |home| home.begin_import(head, slot))
     }
 
     /// All bytes of an import are here: it is an object from here on, if its client still waits.

@@ -17,7 +17,7 @@ use farrow_wire::WireError;
 use crate::protocol::action::Action;
 use crate::protocol::identity::SessionId;
 pub(in crate::protocol) use order::RemoteReplicas;
-pub(in crate::protocol) use room::RoomSearch;
+pub(in crate::protocol) use room::{CopyRoom, RoomSearch};
 pub(in crate::protocol) use spilling::SPILL_MS_MAX;
 use spills::Spills;
 

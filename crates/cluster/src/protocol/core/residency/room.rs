@@ -38,6 +38,14 @@ pub(in crate::protocol) struct RoomSearch<'a> {
     pub(in crate::protocol) may_reclaim: bool,
 }
 
+/// The memory that a copy of an object of another node takes.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct CopyRoom {
+    pub(in crate::protocol) bytes: Length,
+    /// Whether objects of this node may be evicted for it.
+    pub(in crate::protocol) may_evict: bool,
+}
+
 impl Residency {
     /// Allocates memory for a client, once the slots and names for it are free too.
     ///
@@ -79,12 +87,12 @@ impl Residency {
     }
 
     /// Begins a copy of an object of another node. If there is no room, replicas are evicted first,
-    /// then other objects. `None`: memory will become free.
+    /// then other objects, unless they must stay. `None`: memory will become free.
     pub(in crate::protocol) fn begin_copy(
         &mut self,
         home: &mut Home,
         elsewhere: &dyn RemoteReplicas,
-        bytes: Length,
+        CopyRoom { bytes, may_evict }: CopyRoom,
         begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
     ) -> Result<Option<Vec<Span>>, StoreError> {
         let mut begun = begin(home);
@@ -95,7 +103,8 @@ impl Residency {
             }
             reclaim(home);
             let room = Room::of_run(bytes);
-            if !make_room_of_replicas(home, &room)? {
+            let is_made = make_room_of_replicas(home, &room)?;
+            if !is_made && (may_evict || self.spills.is_on()) {
                 self.evict_or_spill(home, elsewhere, &room, bytes)?;
             }
             begun = begin(home);
