@@ -22,7 +22,7 @@ from moto.server import ThreadedMotoServer
 import farrow
 from conftest import LIMIT_SECONDS, run_python, wait_until
 from farrow import backup
-from farrow.backup import _manifest
+from farrow.backup import _manifest, _restore
 from farrow.backup._place import Place
 
 if TYPE_CHECKING:
@@ -519,6 +519,56 @@ def test_a_full_node_restores_nothing(
     assert 0 < caught.value.free <= 64 * MIB
     assert len(small) == 0
     assert backup.restore(small, folder, ["object 1", "object 2"]).nbytes == 40 * MIB
+
+
+def test_more_objects_than_a_node_has_places_for_are_refused(
+    client: farrow.Client, make_node: Callable[..., Node], folder: Path
+) -> None:
+    """Those that came last took the places of the first ones, and the restore was a success."""
+    client.put_many([b"1"] * 40, [f"object {number}" for number in range(40)])
+    backup.create(client, folder)
+    small = farrow.connect(make_node("--objects-max", "30", "--evict", "lru").socket)
+    with pytest.raises(farrow.LimitReached, match="40 objects with their parts, and the node has"):
+        backup.restore(small, folder)
+    assert len(small) == 0
+
+
+def test_objects_that_were_evicted_for_later_ones_are_named(
+    client: farrow.Client,
+    make_node: Callable[..., Node],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(4):
+        client.put(bytes(20 * MIB), f"object {number}")
+    backup.create(client, folder)
+    small = farrow.connect(make_node("--memory", "64MiB", "--evict", "lru").socket)
+    # As if other clients had put objects since the check.
+    monkeypatch.setattr(_restore._Reader, "check_room", lambda *_: None)
+    with pytest.raises(
+        backup.IncompleteRestore, match="not in the node any more: evicted"
+    ) as caught:
+        backup.restore(small, folder)
+    assert sorted(small.list()["name"].to_pylist()) == caught.value.restored
+    assert sorted(caught.value.restored + caught.value.missing) == [f"object {n}" for n in range(4)]
+    assert caught.value.missing
+
+
+def test_a_table_that_a_killed_restore_left_in_part_is_not_skipped(
+    client: farrow.Client, folder: Path
+) -> None:
+    table = client.huge_table("table", TABLE.schema)
+    table.append(TABLE)
+    table.append(TABLE)
+    backup.create(client, folder)
+    assert backup.restore(client, folder, existing="skip").skipped == ["table"]
+    table.drop()
+    client.huge_table("table", TABLE.schema).append(TABLE)
+    rows = f"exists with {len(TABLE)} rows of {2 * len(TABLE)}"
+    with pytest.raises(farrow.AlreadyExists, match=rows):
+        backup.restore(client, folder, existing="skip")
+    backup.restore(client, folder, existing="replace")
+    assert client.huge_table("table").rows == 2 * len(TABLE)
 
 
 def test_an_error_in_the_middle_says_what_was_restored(

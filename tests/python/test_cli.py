@@ -291,6 +291,26 @@ def test_a_node_without_standard_streams_has_no_socket_in_their_place(tmp_path: 
         assert node.wait(60) == 0
 
 
+def test_ctrl_c_ends_a_node_without_a_word(tmp_path: Path) -> None:
+    """It printed where Python was interrupted, twice."""
+    socket = tmp_path / "n.sock"
+    command = [sys.executable, "-m", "farrow", "node", "--socket", str(socket), "--memory", "8M"]
+    # The mode of its files does not depend on the umask: others would not trust the lock.
+    shared = ["sh", "-c", 'umask 002; exec "$@"', "sh", *command, "--no-prepare"]
+    node = subprocess.Popen(shared, stderr=subprocess.PIPE, text=True, process_group=0)
+    try:
+        until = time.monotonic() + 60
+        while not socket.exists():
+            assert time.monotonic() < until, "no node"
+            time.sleep(0.01)
+        assert socket.with_name("n.sock.lock").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.killpg(node.pid, signal.SIGINT)
+        _, said = node.communicate(timeout=60)
+    assert node.returncode == 0
+    assert "Traceback" not in said and "KeyboardInterrupt" not in said, said
+
+
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
     run("put", str(generate.write(tmp_path / "t.parquet", ROWS)))
     command = [sys.executable, "-m", "farrow.cli", "get", "--socket", node.socket, "t", "-o", "-"]

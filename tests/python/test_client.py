@@ -296,3 +296,10 @@ def test_reads_do_not_wait_for_a_daemon_that_does_not_answer_yet(
         # Before, each look at the connection waited for a second.
         assert reads > 100
     client.close()
+
+
+def test_a_client_says_why_it_cannot_be_sent(client: farrow.Client) -> None:
+    """It was ``cannot pickle 'farrow.Client' object``."""
+    for send in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"call farrow\.connect\(\) in the other process"):
+            send(client)

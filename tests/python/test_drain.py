@@ -145,6 +145,26 @@ def test_what_cannot_move_stays_and_is_named(
     assert sorted(b.list()["name"].to_pylist()) == ["large", "slow"]
 
 
+def test_objects_that_move_evict_nothing(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later ones took the place of earlier ones and of the other node's, and the node could end."""
+    cluster = make_cluster(2, "--plaintext", "--evict", "lru")
+    a, b = cluster.clients()
+    for number in range(5):
+        a.put(bytes(8 * MIB), f"a{number}")
+        b.put(bytes(8 * MIB), f"b{number}")
+    assert drain(cluster.nodes["a"], "--timeout", "2", "--json") == 1
+    left = json.loads(capsys.readouterr().out)
+    there = {*a.list()["name"].to_pylist(), *b.list()["name"].to_pylist()}
+    assert there == {f"{node}{number}" for node in "ab" for number in range(5)}
+    assert len(left["stuck"]) == a.list().num_rows > 0
+    assert b.stats()["evicted_total"] == 0
+    # A put makes room as always.
+    b.put(bytes(30 * MIB), "more")
+    assert b.stats()["evicted_total"] > 0
+
+
 def test_a_drain_is_refused_where_nothing_can_move(
     make_node: Callable[..., Node],
     make_cluster: Callable[..., Cluster],

@@ -374,3 +374,16 @@ def test_rings_span_what_the_real_ones_do() -> None:
     seconds = made["timestamp"].cast(pa.int64()).to_numpy()
     ours = shares(made["ring"].to_numpy(), seconds)
     assert np.abs(np.array(ours) - wanted).max() < 0.08
+
+
+def test_an_account_is_one_whether_its_numbers_are_integers_or_floats() -> None:
+    """10000000000 and 1e10 were two accounts, as texts."""
+    table = pa.table(
+        {"source": [12345678901234567, 10**10], "target": [1e10, 3.0], "timestamp": [1, 2]}
+    )
+    found = data.from_table(table).accounts.names.to_pylist()
+    assert sorted(map(int, found)) == [3, 10**10, 12345678901234567]
+    for wrong in (0.5, 1e17):
+        odd = table.set_column(1, "target", pa.array([1.0, wrong]))
+        with pytest.raises(ValueError, match=r"row 1 has .* no whole number up to 2"):
+            data.from_table(odd)

@@ -128,3 +128,44 @@ def test_patterns_of_named_accounts_hold_text_though_no_name_is_known(monkeypatc
     found = stream._evidence((["fan-in"], [2], [1], [[7]], [[0, 1]], 0))
     assert found["accounts"].type == pa.list_(pa.string())
     assert found["accounts"].to_pylist() == [["7"]]
+
+
+def test_previews_leave_no_names_behind() -> None:
+    """A service that only previews grew with each account that it ever saw."""
+    rows = pa.table({"source": ["a", "b"], "target": ["x", "x"], "timestamp": [1, 2]})
+    features = GraphFeatures(patterns=["fan"], window=10).fit(rows)
+    for first in range(0, 400_000, 20_000):
+        names = [f"n{number}" for number in range(first, first + 20_000)]
+        more = pa.table({"source": names, "target": ["x"] * 20_000, "timestamp": [3] * 20_000})
+        assert len(features.preview(more)) == 20_000
+    assert len(features._stream.accounts.names) < 150_000
+    # Those of the graph stay.
+    assert {"a", "b", "x"} <= set(features._stream.accounts.names.values())
+    assert features.transform(rows.slice(0, 1)).num_rows == 1
+
+
+def test_rows_with_and_without_a_time_zone_are_not_mixed() -> None:
+    """The same moment by the clock was off by the offset of the zone, without a word."""
+    rows = {"source": [1], "target": [2]}
+    at = pa.array([1_700_000_000], pa.timestamp("s", "Europe/Paris"))
+    features = GraphFeatures(patterns=["fan"], window="1h").fit(pa.table({**rows, "timestamp": at}))
+    naive = pa.table({**rows, "timestamp": at.cast(pa.timestamp("s"))})
+    with pytest.raises(TypeError, match="without a time zone, but timestamps with a time zone"):
+        features.transform(naive)
+    other = at.cast(pa.timestamp("us", "UTC"))
+    assert features.transform(pa.table({**rows, "timestamp": other})).num_rows == 1
+
+
+@pytest.mark.parametrize("method", ["transform", "fit_transform"])
+def test_pandas_is_the_output_for_tables_of_arrow_too(method: str) -> None:
+    """scikit-learn refused the table when the rows were in the graph already."""
+    pandas = pytest.importorskip("pandas")
+    rows = pa.table({"source": [1, 2], "target": [3, 3], "timestamp": [1, 2]})
+    plain = getattr(GraphFeatures(patterns=["fan"], window=10).fit(rows), method)(rows)
+    features = GraphFeatures(patterns=["fan"], window=10).set_output(transform="pandas").fit(rows)
+    found = getattr(features, method)(rows)
+    assert isinstance(found, pandas.DataFrame)
+    assert found.equals(plain.to_pandas())
+    assert features.stats()["rows"] == (4 if method == "transform" else 2)
+    frame = getattr(features, method)(rows.to_pandas())
+    assert isinstance(frame, pandas.DataFrame)

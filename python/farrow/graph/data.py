@@ -409,12 +409,25 @@ def _named(table: pa.Table, name: str) -> pa.ChunkedArray:
         texts = [chunk.dictionary for chunk in column.chunks]
     elif pa.types.is_integer(kind):
         return column
+    elif pa.types.is_floating(kind):
+        # As text, a number of this kind would differ from the same integer.
+        return _whole(name, column)
     else:
         column = column if pa.types.is_string(kind) else _cast(name, column, pa.string())
         texts = column.chunks
     if any(pc.any(pc.equal(pc.binary_length(text), 0)).as_py() for text in texts):
         _refuse(name, "an empty account or bank")
     return column
+
+
+def _whole(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Accounts or banks that are floating-point numbers, as integers."""
+    numbers = column.cast(pa.float64()).to_numpy()
+    is_whole = (np.abs(numbers) <= 2.0**53) & (numbers == np.floor(numbers))
+    if not is_whole.all():
+        row = int(np.argmin(is_whole))
+        _refuse(name, f"row {row} has {numbers[row]!r}, which is no whole number up to 2^53")
+    return column.cast(pa.int64())
 
 
 def _seconds(table: pa.Table, layout: Layout) -> _Ints:

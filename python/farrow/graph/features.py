@@ -11,6 +11,7 @@ import pyarrow as pa
 from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
 
 from farrow.graph._ahead import each
 from farrow.graph._check import whole_of
@@ -543,20 +544,29 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-_in_container: Any = GraphFeatures.transform
+def _contained(method: Any) -> Any:
+    """A method whose result scikit-learn puts into the container of ``set_output``."""
+
+    @functools.wraps(method)
+    def call(self: GraphFeatures, X: Any, *more: Any, **options: Any) -> Any:
+        # scikit-learn's lookup of the output container takes as long as a single row's search: skip
+        # it for the default, an array.
+        is_default = (
+            "_sklearn_output_config" not in self.__dict__
+            and get_config()["transform_output"] == "default"
+        )
+        if is_default and type(X) is np.ndarray:
+            return method.__wrapped__(self, X, *more, **options)
+        if is_default or _get_output_config("transform", self)["dense"] != "pandas":
+            return method(self, X, *more, **options)
+        result = method.__wrapped__(self, X, *more, **options)
+        # It does not know tables of Arrow, and would fail when the rows are in the graph.
+        if isinstance(result, pa.Table):
+            return result.to_pandas()
+        return _wrap_data_with_container("transform", result, X, self)
+
+    return call
 
 
-@functools.wraps(_in_container)
-def _transform(self: GraphFeatures, X: Any) -> Any:
-    # scikit-learn's lookup of the output container takes as long as a single row's search: skip it
-    # for the default, an array.
-    if (
-        type(X) is np.ndarray
-        and "_sklearn_output_config" not in self.__dict__
-        and get_config()["transform_output"] == "default"
-    ):
-        return _in_container.__wrapped__(self, X)
-    return _in_container(self, X)
-
-
-GraphFeatures.transform = _transform  # type: ignore[method-assign]
+GraphFeatures.transform = _contained(GraphFeatures.transform)  # type: ignore[method-assign]
+GraphFeatures.fit_transform = _contained(GraphFeatures.fit_transform)  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class ClusterEngine:
             setattr(manifest, name, json.loads(json.dumps(getattr(manifest, name))))
         self._engine = engine_of(manifest)
         self._config = config
+        self._pid = os.getpid()
         self._client = farrow.connect(config.address)
         check(self._client, config.placement, config.keeper)
         self._pending: Future[tuple[str, str | None]] | None = None
@@ -177,7 +179,7 @@ class ClusterEngine:
         built), and ``trouble`` (why the last one failed)."""
         trouble = self._trouble[1] if self._trouble else None
         waiting = {"log": len(self._log), "sealing": self._pending is not None, "trouble": trouble}
-        return {**self._engine.stats(), **waiting}
+        return {**self._engine.stats(), "rows": self.rows, **waiting}
 
     def clear(self) -> None:
         """Empty the graph and delete its objects."""
@@ -508,6 +510,11 @@ class ClusterEngine:
             raise
 
     def _check(self) -> None:
+        if os.getpid() != self._pid:
+            # Its threads, and the pipes of its workers, are the parent's.
+            raise farrow.Disconnected(
+                f"this graph is written by process {self._pid}; attach it after a fork"
+            )
         if self._is_replaced:
             raise farrow.AlreadyExists(
                 f"another process writes graph {self._config.name!r} ({self._failed}): this "
@@ -516,7 +523,7 @@ class ClusterEngine:
         if self._failed is not None:
             raise RuntimeError(
                 f"an earlier call on graph {self._config.name!r} failed ({self._failed}): "
-                "make a new GraphFeatures, which goes on from what was acknowledged"
+                "make a new GraphFeatures, whose stats()['rows'] says which rows the graph has"
             )
 
     def _join_log(self) -> None:
@@ -654,7 +661,9 @@ class ClusterEngine:
         return 0 if statistics is None else sum(column != 3 for column in statistics[1])
 
     def close(self) -> None:
-        """End the workers; the graph persists."""
+        """End the workers; the graph persists.  In a forked child nothing ends."""
+        if os.getpid() != self._pid:
+            return
         if self._workers is not None:
             self._workers.close()
             with contextlib.suppress(farrow.FarrowError):

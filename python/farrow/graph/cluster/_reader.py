@@ -31,11 +31,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow._native import Client, GraphEngine, GraphSegment
+    from farrow.events import Event, Subscription
+
+    # The rows of a call, and their features.
+    _Computed = tuple[pa.Table, npt.NDArray[np.float64]]
 
 
 # A take-over reads the log and puts a manifest. If it takes longer, its process was killed.
 _TAKEOVER_SECONDS = 5.0
 _TAKEOVER_PAUSE_SECONDS = 0.002
+# Pause between two looks for another writer, while no rows come.
+_LOOK_SECONDS = 1.0
 
 
 def accounts_of(client: Client, manifest: Manifest) -> npt.NDArray[np.int64]:
@@ -241,32 +247,76 @@ class GraphReader:
         Yields:
             The rows of one call, and an array with a row of features for each.
         """
-        home = self._manifest.home
-        node = elsewhere(self._client, home)
-        prefix = f"graph/{self.name}/log/"
-        events = self._client.subscribe(prefix, kinds=["sealed"], timeout=timeout, node=node)
+        events = self._subscribed()
         self._catch_up()
-        return self._computed(events, share)
+        return self._followed(events, share, timeout)
 
-    def _computed(
-        self, events: Any, share: tuple[int, int]
-    ) -> Iterator[tuple[pa.Table, npt.NDArray[np.float64]]]:
-        with events:
-            for event in events:
-                if not isinstance(event, farrow.events.Sealed) or event.name is None:
-                    # A gap: the node's event list overflowed.
-                    self._catch_up()
-                    continue
-                entry = Entry.of(event.name)
-                if entry.first < self._engine.next_number() or not self._counts(entry):
-                    continue
+    def _subscribed(self) -> Subscription:
+        """The events of the log, which is on the node of the writer."""
+        node = elsewhere(self._client, self._manifest.home)
+        return self._client.subscribe(f"graph/{self.name}/log/", kinds=["sealed"], node=node)
+
+    def _followed(
+        self, events: Subscription, share: tuple[int, int], timeout: float | None
+    ) -> Iterator[_Computed]:
+        home, last = self._manifest.home, time.monotonic()
+        try:
+            while True:
+                left = _LOOK_SECONDS
+                if timeout is not None:
+                    left = min(left, last + timeout - time.monotonic())
                 try:
-                    computed = self.compute(entry, share)
-                except farrow.NotFound:
-                    # The entry was joined with others, or moved into a segment, before this read.
-                    self._catch_up()
-                    continue
-                yield computed
+                    computed = self._after(events.next(timeout=max(left, 0.0)), share)
+                except farrow.Timeout:
+                    if timeout is not None and time.monotonic() >= last + timeout:
+                        return
+                    # A writer on another node has its log there.
+                    computed = None
+                    self._follow_manifest()
+                if computed is not None:
+                    yield computed
+                    last = time.monotonic()
+                if self._manifest.home != home:
+                    home = self._manifest.home
+                    events.close()
+                    events = self._subscribed()
+                    for computed in self._computed_of_log(share):
+                        yield computed
+                        last = time.monotonic()
+        finally:
+            events.close()
+
+    def _computed_of_log(self, share: tuple[int, int]) -> Iterator[_Computed]:
+        """Each call of the log that this copy lacks."""
+        for entry in counted(self._client, self.name, self._manifest):
+            if entry.end <= self._engine.next_number():
+                continue
+            try:
+                computed = self.compute(entry, share)
+            except farrow.NotFound:
+                # As in `_after`.
+                self._catch_up()
+                return
+            yield computed
+
+    def _after(self, event: Event, share: tuple[int, int]) -> _Computed | None:
+        """What an event of the log brings; None if it brings no rows of a call."""
+        if not isinstance(event, farrow.events.Sealed) or event.name is None:
+            # A gap: the node's event list overflowed.
+            self._catch_up()
+            return None
+        entry = Entry.of(event.name)
+        if entry.epoch > self._manifest.writers[-1][0]:
+            # Of a graph that was fitted anew, whose rows begin with number 0.
+            self._follow_manifest()
+        if entry.first < self._engine.next_number() or not self._counts(entry):
+            return None
+        try:
+            return self.compute(entry, share)
+        except farrow.NotFound:
+            # The entry was joined with others, or moved into a segment, before this read.
+            self._catch_up()
+            return None
 
     def _counts(self, entry: Entry) -> bool:
         """Whether a new entry counts."""
@@ -383,4 +433,4 @@ class GraphReader:
 
     def stats(self) -> dict[str, Any]:
         """Contents of the graph, as in ``GraphFeatures.stats``."""
-        return self._engine.stats()
+        return {**self._engine.stats(), "rows": self._engine.next_number()}
