@@ -297,7 +297,7 @@ def test_ctrl_c_ends_a_node_without_a_word(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "farrow", "node", "--socket", str(socket), "--memory", "8M"]
     # The mode of its files does not depend on the umask: others would not trust the lock.
     shared = ["sh", "-c", 'umask 002; exec "$@"', "sh", *command, "--no-prepare"]
-    node = subprocess.Popen(shared, stderr=subprocess.PIPE, text=True, process_group=0)
+    node = subprocess.Popen(shared, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         until = time.monotonic() + 60
         while not socket.exists():
@@ -308,7 +308,8 @@ def test_ctrl_c_ends_a_node_without_a_word(tmp_path: Path) -> None:
         os.killpg(node.pid, signal.SIGINT)
         _, said = node.communicate(timeout=60)
     assert node.returncode == 0
-    assert "Traceback" not in said and "KeyboardInterrupt" not in said, said
+    assert "Traceback" not in said, said
+    assert "KeyboardInterrupt" not in said, said
 
 
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:

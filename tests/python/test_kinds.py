@@ -122,7 +122,7 @@ REFUSED = {
     "a subclass": (np.arange(3).view(Units), "numpy.asarray"),
     "objects": (np.array([{}], object), "Python objects"),
     "numpy scalar": (np.float64(1), "numpy.asarray"),
-    "pandas index": (pd.Index([1, 2]), "numpy.asarray"),
+    "pandas index": (pd.Index([1, 2]), r"put its \.to_frame\(\)"),
     "pandas categories": (pd.Categorical(["a"]), "numpy.asarray"),
     "number": (7, "cannot put"),
     "list": ([1, 2], "cannot put"),
