@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -218,6 +219,32 @@ def test_any_file_system_of_fsspec_holds_a_backup(client: farrow.Client) -> None
     assert client.get("table").equals(TABLE)
     with pytest.raises(farrow.InvalidArgument, match="nowhere://"):
         backup.create(client, "nowhere://x")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_manifest_is_replaced_in_one_step_on_file_systems_without_that(
+    client: farrow.Client, tmp_path: Path, is_killed: bool
+) -> None:
+    """A kill while it was written left half of it, and every later backup was refused."""
+    place = Place(tmp_path)
+    handler = pytest.importorskip("fsspec").filesystem("file", skip_instance_cache=True)
+    place._filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(handler))
+    place.is_local = False
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"the former one")
+
+    def move(*_: object, **__: object) -> None:
+        raise OSError("killed")
+
+    if is_killed:
+        handler.mv = move
+        with pytest.raises(OSError, match="killed"):
+            place.replace("manifest.json", b"another one")
+        assert path.read_bytes() == b"the former one"
+    else:
+        place.replace("manifest.json", b"another one")
+        assert path.read_bytes() == b"another one"
+        assert not path.with_name(".manifest.json.new").exists()
 
 
 def test_names_that_exist_are_refused_skipped_or_replaced(

@@ -78,6 +78,10 @@ class Sink:
         return File(path, self.nbytes, self._sum.hexdigest())
 
 
+# Parts of the names of pyarrow and fsspec for their file systems.
+_OBJECT_STORES = ("s3", "gcs", "gs", "abfs", "az")
+
+
 class Place:
     """A folder of this machine, or a prefix of a bucket."""
 
@@ -143,8 +147,14 @@ class Place:
     def replace(self, path: str, data: bytes) -> None:
         """Write a file that is there as a whole or not at all, after all files before it."""
         if not self.is_local:
-            with self._filesystem.open_output_stream(self._full(path)) as stream:
+            # Object stores replace an object when its stream ends; others empty the file first.
+            name = self._filesystem.type_name
+            is_whole = any(store in name for store in _OBJECT_STORES)
+            written = self._full(path if is_whole else f".{path}.new")
+            with self._filesystem.open_output_stream(written) as stream:
                 stream.write(data)
+            if not is_whole:
+                self._filesystem.move(written, self._full(path))
             return
         # The lock of the folder is held: what has this name is a killed backup's.
         beside = self._full(f".{path}.new")

@@ -42,6 +42,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Connections served at a time; a browser opens six.
 _CONNECTIONS_MAX = 32
 _IDLE_SECONDS = 15.0
+# A connection that is ended gives its place back in this time.
+_PLACE_SECONDS = 0.5
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -134,6 +136,8 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.token, self.samples = token, samples
         self._open: set[socket.socket] = set()
+        # Connections that have not shown the token, oldest first.
+        self._strangers: dict[socket.socket, None] = {}
         self._places = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         super().__init__((host, port), _Handler)
         bound = self.server_address[1]
@@ -153,10 +157,20 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
-            # The browser tries again.
-            self.shutdown_request(request)
-            return
+            # Another user of the machine may have taken all places, and asks nothing.
+            for stranger in list(self._strangers)[:1]:
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
+            if not self._places.acquire(timeout=_PLACE_SECONDS):
+                # The browser tries again.
+                self.shutdown_request(request)
+                return
+        self._strangers[request] = None
         super().process_request(request, client_address)
+
+    def admit(self, connection: socket.socket) -> None:
+        """Note that a connection has shown the token."""
+        self._strangers.pop(connection, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
@@ -164,6 +178,7 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._open.discard(request)
+            self._strangers.pop(request, None)
             self._places.release()
 
     def server_close(self) -> None:
@@ -229,7 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
         except CookieError:
             return False
         found = cookies.get(self.server.cookie)
-        return found is not None and _same(found.value, self.server.token)
+        is_known = found is not None and _same(found.value, self.server.token)
+        if is_known:
+            self.server.admit(self.connection)
+        return is_known
 
     def _send(
         self,
