@@ -335,8 +335,8 @@ class _Reader:
             try:
                 self._restore(entry, is_taken=entry.name in taken)
             except (FarrowError, OSError, MemoryError, pa.ArrowException) as error:
-                is_gone = entry.name in taken and not self._client.contains(entry.name)
-                if not done and not is_gone:
+                is_deleted = entry.name in taken and not self._client.contains(entry.name)
+                if not done and not is_deleted:
                     raise
                 missing = [one.name for one in entries[len(done) :]]
                 restored = _some(done) or "none"
@@ -344,7 +344,7 @@ class _Reader:
                     f"{entry.name!r} was not restored: {error}; {len(done)} of {len(entries)} "
                     f"objects were restored: {restored}; not restored: {_some(missing)}"
                 )
-                if is_gone:
+                if is_deleted:
                     text += f"; the former {entry.name!r} was deleted"
                 raise IncompleteRestore(text, done, missing) from error
             done.append(entry.name)

@@ -307,7 +307,7 @@ class GraphReader:
             return None
         entry = Entry.of(event.name)
         if entry.epoch > self._manifest.writers[-1][0]:
-            # Of a graph that was fitted anew, whose rows begin with number 0.
+            # Of a graph that was fitted again, whose rows begin with number 0.
             self._follow_manifest()
         if entry.first < self._engine.next_number() or not self._counts(entry):
             return None
