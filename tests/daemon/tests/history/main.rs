@@ -38,6 +38,8 @@ const FOLDER_VARIABLE: &str = "FARROW_HISTORY_FOLDER";
 /// Calls of a run in every run of the tests.
 const OPERATIONS: u64 = 10_000;
 const CANARY_OPERATIONS: u64 = 2_000;
+/// Of this number of parts, one may be undecided.
+const UNDECIDED_OF: usize = 500;
 /// Of the two lines of a call, at most on average: a run is long enough when this number of bytes a call
 /// were written.
 const CALL_BYTES: u64 = 230;
@@ -140,7 +142,9 @@ impl Plan {
         let judgement = self.judge(&parts);
         let not = judgement.not.join("\n");
         assert!(judgement.not_count == 0, "{name}, seed {seed:#x}: {judgement}\n{not}");
-        assert!(judgement.undecided == 0, "{name}, seed {seed:#x}: {judgement}");
+        // Some part with many calls of unknown outcome may be beyond the limits of both checkers.
+        let undecided_max = judgement.parts / UNDECIDED_OF;
+        assert!(judgement.undecided <= undecided_max, "{name}, seed {seed:#x}: {judgement}");
         assert!(parts.counts.judged * 2 > self.operations, "too tame: {:#?}", parts.counts);
     }
 }
