@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from farrow.graph import GraphFeatures
+from farrow.graph import GraphFeatures, _rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,15 +130,16 @@ def test_patterns_of_named_accounts_hold_text_though_no_name_is_known(monkeypatc
     assert found["accounts"].to_pylist() == [["7"]]
 
 
-def test_previews_leave_no_names_behind() -> None:
+def test_previews_leave_no_names_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that only previews grew with each account that it ever saw."""
+    monkeypatch.setattr(_rows, "_NAMES_MIN", 1_000)
     rows = pa.table({"source": ["a", "b"], "target": ["x", "x"], "timestamp": [1, 2]})
     features = GraphFeatures(patterns=["fan"], window=10).fit(rows)
-    for first in range(0, 400_000, 20_000):
-        names = [f"n{number}" for number in range(first, first + 20_000)]
-        more = pa.table({"source": names, "target": ["x"] * 20_000, "timestamp": [3] * 20_000})
-        assert len(features.preview(more)) == 20_000
-    assert len(features._stream.accounts.names) < 150_000
+    for first in range(0, 10_000, 500):
+        names = [f"n{number}" for number in range(first, first + 500)]
+        more = pa.table({"source": names, "target": ["x"] * 500, "timestamp": [3] * 500})
+        assert len(features.preview(more)) == 500
+    assert len(features._stream.accounts.names) < 2_000
     # Those of the graph stay.
     assert {"a", "b", "x"} <= set(features._stream.accounts.names.values())
     assert features.transform(rows.slice(0, 1)).num_rows == 1
