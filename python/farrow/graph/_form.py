@@ -65,7 +65,8 @@ class Form:
         try:
             return self._previewed(rows, None)[0]
         finally:
-            self._forget_previewed()
+            # Names that only the preview has.
+            self.accounts.forget(self.engine)
 
     def preview_patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
         """As ``preview``, with the patterns that the rows would complete."""
@@ -73,7 +74,8 @@ class Form:
             result, found = self._previewed(rows, most)
             return result, self._evidence(found)
         finally:
-            self._forget_previewed()
+            # Names that only the preview has.
+            self.accounts.forget(self.engine)
 
     def _previewed(self, rows: Any, most: int | None) -> tuple[Any, Any]:
         table = self._table(rows)
@@ -82,11 +84,6 @@ class Form:
         columns = self._columns(table[0])
         features, found = self.engine.preview_columns(columns.ends, columns.measured, most)
         return like(self._joined(table[0], features), table[1], rows), found
-
-    def _forget_previewed(self) -> None:
-        """Forget the names of accounts that only previews had."""
-        if self.accounts.names:
-            self.accounts.forget(self.engine, self.engine.stats()["accounts"])
 
     def _evidence(self, found: Any) -> pa.Table:
         kinds, sizes, triggers, accounts, edges, dropped = found

@@ -53,9 +53,9 @@ class Accounts:
             self.names[number] = name
         return number
 
-    def forget(self, engine: Any, alive: int) -> None:
-        """Drop names of accounts that have left the graph, once there are many."""
-        if len(self.names) < max(_NAMES_MIN, 2 * alive):
+    def forget(self, engine: Any) -> None:
+        """Drop names of accounts that are not in the graph, once there are many."""
+        if len(self.names) < _NAMES_MIN or len(self.names) < 2 * engine.stats()["accounts"]:
             return
         numbers = np.fromiter(self.names, np.int64, len(self.names))
         for number in numbers[~engine.knows(numbers)].tolist():

@@ -245,5 +245,4 @@ class TransformerStream(Form):
 
     def _count(self, table: pa.Table) -> None:
         self.rows += table.num_rows
-        if self.accounts.names:
-            self.accounts.forget(self.engine, self.engine.stats()["accounts"])
+        self.accounts.forget(self.engine)

@@ -33,15 +33,20 @@ pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
     let revoked = &mut lists.own;
     let now = OffsetDateTime::now_utc();
     if !revoked.iter().any(|one| one.serial_number.as_ref() == serial) {
-        revoked.push(RevokedCertParams {
-            serial_number: SerialNumber::from_slice(&serial),
-            revocation_time: now,
-            reason_code: None,
-            invalidity_date: None,
-        });
+        revoked.push(entry_of(&serial, now));
     }
     write_lists(dir, &list, lists, now)?;
     Ok(list)
+}
+
+/// The entry of a certificate in a list.
+fn entry_of(serial: &[u8], revocation_time: OffsetDateTime) -> RevokedCertParams {
+    RevokedCertParams {
+        serial_number: SerialNumber::from_slice(serial),
+        revocation_time,
+        reason_code: None,
+        invalidity_date: None,
+    }
 }
 
 /// A certificate to revoke: its serial number, and the name of its authority in DER.
@@ -107,12 +112,7 @@ fn read_lists(path: &Path, subject: &[u8]) -> Result<RevocationLists, CertsError
             let entry = entry.map_err(|error| damaged(&error))?;
             let seconds = i64::try_from(entry.revocation_date.as_secs()).unwrap_or(i64::MAX);
             let at = OffsetDateTime::from_unix_timestamp(seconds);
-            found.own.push(RevokedCertParams {
-                serial_number: SerialNumber::from_slice(entry.serial_number),
-                revocation_time: at.map_err(|error| damaged(&error))?,
-                reason_code: None,
-                invalidity_date: None,
-            });
+            found.own.push(entry_of(entry.serial_number, at.map_err(|error| damaged(&error))?));
         }
     }
     if !text.contains(LIST_END) {

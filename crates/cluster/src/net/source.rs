@@ -77,8 +77,9 @@ pub(super) struct ServedState {
 }
 
 impl ServedState {
-    /// Takes out what a member reads.
+    /// Takes out what a member reads. No reader is sent to it any more.
     fn end_reads_of(&mut self, member: &MemberLife) -> Vec<Arc<Reading>> {
+        self.broadcasts.forget(member);
         let all = (member.clone(), HoldId(0))..=(member.clone(), HoldId(u64::MAX));
         let ended: Vec<ReaderId> =
             self.readings.range(all).map(|(reader, _)| reader.clone()).collect();
@@ -162,7 +163,6 @@ impl RegionSource {
     pub(super) fn end_reads_before(&self, member: &MemberLife, life: u64) {
         let mut state = lock(&self.state);
         let ended = state.end_reads_of(member);
-        state.broadcasts.forget(member);
         state.lives.insert(member.clone(), life);
         drop(state);
         // The end of a hold writes to the region.
@@ -173,7 +173,6 @@ impl RegionSource {
     pub(super) fn end_reads(&self, member: &MemberLife) {
         let mut state = lock(&self.state);
         let ended = state.end_reads_of(member);
-        state.broadcasts.forget(member);
         drop(state);
         drop(ended);
     }
@@ -183,7 +182,6 @@ impl RegionSource {
         let mut state = lock(&self.state);
         state.lives.remove(member);
         let ended = state.end_reads_of(member);
-        state.broadcasts.forget(member);
         state.interests.retain(|_, members| {
             members.remove(member);
             !members.is_empty()

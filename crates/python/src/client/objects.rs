@@ -35,8 +35,8 @@ fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
     // With objects it is most likely the right node, and the name a wrong one.
     let is_empty = || open.client.stats().is_ok_and(|stats| stats.node.objects == 0);
     if !open.client.has_started_node()
-        || !is_empty()
         || !not_found().is_ok_and(|class| error.is_instance(py, &class))
+        || !is_empty()
     {
         return error;
     }

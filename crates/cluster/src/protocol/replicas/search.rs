@@ -169,11 +169,7 @@ impl NodeState {
         lost: &LostFetch,
         now_ms: u64,
     ) {
-        let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
-        for waiter in waiters {
-            by_key.entry(waiter.key.clone()).or_default().push(waiter);
-        }
-        for (key, waiters) in by_key {
+        for (key, waiters) in by_key(waiters) {
             let mut openings = self.replicas.openings.values_mut();
             if let Some(opening) = openings.find(|one| one.key == key && one.import.is_none()) {
                 opening.late.extend(waiters);
@@ -196,11 +192,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
-        for waiter in waiters {
-            by_key.entry(waiter.key.clone()).or_default().push(waiter);
-        }
-        for (key, waiters) in by_key {
+        for (key, waiters) in by_key(waiters) {
             if let Some(known) = self.known_by_net(&key, now_ms) {
                 answer_all(waiters, &Ok(fetched(known)), out);
                 continue;
@@ -375,6 +367,15 @@ impl NodeState {
             }
         }
     }
+}
+
+/// Clients by what they want: those with equal keys share one search.
+fn by_key(waiters: Vec<FetchWaiter>) -> BTreeMap<FetchKey, Vec<FetchWaiter>> {
+    let mut by_key: BTreeMap<FetchKey, Vec<FetchWaiter>> = BTreeMap::new();
+    for waiter in waiters {
+        by_key.entry(waiter.key.clone()).or_default().push(waiter);
+    }
+    by_key
 }
 
 pub(super) fn answer_all(
