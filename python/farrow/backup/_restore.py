@@ -219,13 +219,12 @@ def _check_there(client: Client, entries: list[Entry]) -> None:
     Raises:
         IncompleteRestore: some objects are not in the node.
     """
-    missing = [
-        entry.name
-        for entry in entries
-        if not client.contains(entry.name) or not _is_whole(client, entry)
-    ]
+    missing: list[str] = []
+    there: list[str] = []
+    for entry in entries:
+        is_there = client.contains(entry.name) and _is_whole(client, entry)
+        (there if is_there else missing).append(entry.name)
     if missing:
-        there = [entry.name for entry in entries if entry.name not in set(missing)]
         text = (
             f"{len(missing)} of {len(entries)} objects are not in the node any more: evicted for"
             f" later ones, or deleted by another process: {_some(missing)}"
