@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -13,6 +14,8 @@ __all__ = ["connect", "living"]
 
 # Clients that the program still has, for values that arrive by reference (``farrow.sharing``).
 _clients: weakref.WeakSet[_native.Client] = weakref.WeakSet()
+# A set that another thread adds to while it is searched raises RuntimeError.
+_lock = threading.Lock()
 
 _LOADER = Path(__file__).with_name("_node.py")
 
@@ -53,19 +56,21 @@ def connect(
     else:
         program = sys.executable or "python3"
         client = _native.connect(None, timeout, program, _node_arguments(), namespace)
-    _clients.add(client)
+    with _lock:
+        _clients.add(client)
     return client
 
 
 def living(address: str) -> _native.Client | None:
     """A client of the node at an address that this process has already, if any."""
-    return next((client for client in _clients if client.address == address), None)
+    with _lock:
+        return next((client for client in _clients if client.address == address), None)
 
 
 def _after_fork() -> None:
     """The clients of the parent belong to the parent."""
-    global _clients
-    _clients = weakref.WeakSet()
+    global _clients, _lock
+    _clients, _lock = weakref.WeakSet(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
