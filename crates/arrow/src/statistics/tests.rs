@@ -8,6 +8,7 @@ use arrow_array::{
 };
 use arrow_array::{BinaryArray, BooleanArray, Decimal256Array, DictionaryArray};
 use arrow_buffer::{NullBuffer, i256};
+use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema};
 use proptest::prelude::*;
 
@@ -54,6 +55,29 @@ fn shortened(text: &str) -> Option<Bound> {
 
 fn floats(values: &[Option<f64>]) -> ColumnStatistics {
     of(&[Arc::new(Float64Array::from(values.to_vec()))]).remove(0)
+}
+
+/// Counts what begins in each piece of each buffer of an array, as a copy does.
+fn see(counting: &Counting<'_>, data: &ArrayData) {
+    data.buffers()
+        .iter()
+        .flat_map(|buffer| buffer.chunks(7))
+        .for_each(|piece| counting.work_on(piece));
+    data.child_data().iter().for_each(|child| see(counting, child));
+}
+
+/// A column of 100,000 numbers is counted piece by piece, and nothing is left.
+#[test]
+fn a_copy_leaves_nothing_to_count() {
+    let column = Int64Array::from_iter_values(0..100_000).slice(3, 99_000);
+    let schema = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
+    let schema = SchemaNode::try_from(&schema).unwrap();
+    let batches = [BatchData { rows: column.len(), columns: vec![column.to_data()] }];
+    let counting = Counting::new(&schema, &batches, 1);
+    assert!(counting.tasks_left() > 2);
+    see(&counting, &batches[0].columns[0]);
+    assert_eq!(counting.tasks_left(), 0);
+    assert_eq!(counting.finish().columns, of(&[Arc::new(column)]));
 }
 
 #[test]
@@ -287,6 +311,27 @@ proptest! {
         let schema = SchemaNode::try_from(&schema).unwrap();
         let one = count(&schema, &batches, 0);
         prop_assert_eq!(&one, &count(&schema, &batches, 3));
+        let (fields, _) = reserved_bytes(&schema, 1 << 20);
+        let counting = Counting::new(&schema, &batches, fields);
+        batches.iter().flat_map(|batch| &batch.columns).for_each(|data| see(&counting, data));
+        prop_assert_eq!(one, counting.finish());
+    }
+
+    #[test]
+    fn both_loops_over_numbers_agree(
+        values in prop::collection::vec(any::<f64>(), 0..200),
+        is_sorted in any::<bool>(),
+    ) {
+        let mut values = values;
+        if is_sorted {
+            values.sort_by(f64::total_cmp);
+        }
+        let cells: Vec<[u8; 8]> = values.iter().map(|value| value.to_le_bytes()).collect();
+        let plain = scan::numbers_in_lanes::<f64, 8, { scan::LANES }>(&cells);
+        prop_assert_eq!(scan::numbers::<f64, 8>(&cells), plain);
+        let cells: Vec<[u8; 1]> = values.iter().map(|value| [value.to_le_bytes()[7]]).collect();
+        let plain = scan::numbers_in_lanes::<i8, 1, { scan::LANES }>(&cells);
+        prop_assert_eq!(scan::numbers::<i8, 1>(&cells), plain);
     }
 
     #[test]

@@ -47,6 +47,21 @@ impl<'a> Part<'a> {
         RangeStatistics { length, nulls: Some(nulls), order, ..whole }
     }
 
+    /// The address of the first of those bytes that make up most of the elements.
+    pub fn address(&self) -> Option<usize> {
+        let first = self.rows.start.checked_add(self.data.offset())?;
+        let (buffer, at) = match ArrayLayout::of(self.data.data_type())? {
+            ArrayLayout::Bits => (0, first / 8),
+            ArrayLayout::Fixed { bytes, .. } => (0, first.checked_mul(bytes)?),
+            ArrayLayout::View => (0, first.checked_mul(VIEW_BYTES)?),
+            ArrayLayout::Binary(width) => {
+                (1, usize::try_from(width.read(self.buffer(0)?, first)?).ok()?)
+            }
+            _ => return None,
+        };
+        Some(self.buffer(buffer)?.get(at..)?.as_ptr().addr())
+    }
+
     /// The elements that are not null, as ranges.
     fn runs(&self) -> Vec<Range<usize>> {
         let start = self.rows.start;

@@ -91,7 +91,10 @@ impl HugeTable {
         let count = ChunkCount::new(schema, batches, self.wanted_statistics(options)?);
         let zero = labels::chunk_metadata(0, rows, count.placeholder())?;
         let unnamed = ObjectOptions { metadata: Some(&zero), wait, ..ObjectOptions::default() };
-        let mut draft = count.beside(|| place.draft(value, &unnamed))?;
+        let mut draft = match place.is_by_net() {
+            true => count.beside(|| place.draft(value, &unnamed, None)),
+            false => count.within(|before| place.draft(value, &unnamed, before)),
+        }?;
         let statistics = count.finish();
         let keys = match self.order.is_empty() {
             true => None,
@@ -266,7 +269,7 @@ impl HugeTable {
         let metadata = labels::member_metadata(member, is_removed)?;
         let wait = deadline.saturating_duration_since(Instant::now());
         let options = ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
-        let mut draft = home.draft(&Value::Bytes(b"1"), &options)?;
+        let mut draft = home.draft(&Value::Bytes(b"1"), &options, None)?;
         match draft.seal(&name, &metadata)? {
             Some(sealed) => self.keep(home, &sealed).map(drop),
             None if Instant::now() >= deadline => {

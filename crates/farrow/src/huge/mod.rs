@@ -42,6 +42,7 @@ use crate::key::ObjectKey;
 use crate::lock::lock;
 use crate::objects::draft::Draft;
 use crate::objects::object::Object;
+use crate::options::ObjectOptions;
 use crate::value::Value;
 use keys::{ChunkKeys, TableOrder, check_statistics};
 use labels::{ChunkNodes, STATISTICS_BYTES_MAX};
@@ -204,7 +205,8 @@ impl HugeTable {
         sweep::orphans(client, name)?;
         let empty = Value::Table { schema, batches: &[] };
         let metadata = labels::root_metadata(order)?;
-        let mut draft = Draft::new(client.session(), &empty, &metadata, Duration::ZERO)?;
+        let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
+        let mut draft = Draft::new(client.session(), &empty, &options, None)?;
         match draft.seal(name)? {
             Some(retained) => client.pin(&[retained.id().into()]).map(|()| true),
             None => Ok(false),

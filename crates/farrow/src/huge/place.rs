@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use farrow_memory::BeforeCopy;
 use farrow_store::{Metadata, ObjectId};
 use farrow_wire::PartSpec;
 
@@ -166,12 +167,11 @@ impl<'a> Place<'a> {
         &self,
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
+        before: Option<BeforeCopy<'_>>,
     ) -> Result<NamelessDraft, Error> {
         match &self.reach {
             NodeReach::Mapped(session) => {
-                let empty = Metadata::default();
-                let metadata = options.metadata.unwrap_or(&empty);
-                let draft = Draft::new(session, value, metadata, options.wait)?;
+                let draft = Draft::new(session, value, options, before)?;
                 Ok(NamelessDraft::Mapped(Box::new(draft)))
             }
             NodeReach::ByNet(node) => {

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use farrow_arrow::statistics::{Counting, TableStatistics, reserved_bytes};
 use farrow_arrow::{BatchData, SchemaNode};
+use farrow_memory::BeforeCopy;
 use farrow_store::Metadata;
 
 use super::labels::STATISTICS_BYTES_MAX as BYTES_MAX;
@@ -24,7 +25,7 @@ pub(super) const SMALL_BYTES_MAX: usize = 256;
 /// Statistics are smaller than the values that they describe by this factor.
 const VALUES_PER_BYTE: usize = 2;
 /// Tasks from which on a thread pays: below, its start takes as long as the count.
-const TASKS_PER_THREAD: usize = 4;
+const TASKS_PER_THREAD: usize = 32;
 /// More threads only wait for memory, which the copy needs as well.
 const THREADS_MAX: usize = 4;
 
@@ -58,7 +59,7 @@ impl<'a> ChunkCount<'a> {
             return Self::Nothing;
         };
         let counting = Counting::new(schema, batches, fields);
-        if counting.tasks() >= TASKS_PER_THREAD {
+        if counting.tasks_left() >= TASKS_PER_THREAD {
             return Self::Beside { schema, counting, bytes };
         }
         let columns = schema.children().len();
@@ -78,27 +79,25 @@ impl<'a> ChunkCount<'a> {
         }
     }
 
-    /// Counts in threads of its own while `copy` runs.
-    pub(super) fn beside<T>(&self, copy: impl FnOnce() -> T) -> T {
+    /// Counts what `copy` copies, piece by piece, so that memory is read once for both; then, in
+    /// several threads, what it has not copied.
+    pub(super) fn within<T>(&self, copy: impl FnOnce(Option<BeforeCopy<'_>>) -> T) -> T {
         let Self::Beside { counting, .. } = self else {
-            return copy();
+            return copy(None);
         };
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let useful = (counting.tasks() / TASKS_PER_THREAD).min(THREADS_MAX);
-        let threads = useful.min(cores.div_ceil(2));
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                // Without a thread, the caller counts all of it.
-                let thread = thread::Builder::new().name("farrow-statistics".into());
-                drop(thread.spawn_scoped(scope, || counting.work()));
-            }
-            let copied = copy();
-            counting.work();
-            copied
-        })
+        let copied = copy(Some(&|piece| counting.work_on(piece)));
+        count_while(counting, || copied)
     }
 
-    /// The statistics as text, after [`Self::beside`].
+    /// Counts in threads of its own while `copy` waits for another node.
+    pub(super) fn beside<T>(&self, copy: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Beside { counting, .. } => count_while(counting, copy),
+            _ => copy(),
+        }
+    }
+
+    /// The statistics as text, after [`Self::within`] or [`Self::beside`].
     pub(super) fn finish(self) -> Option<String> {
         match self {
             Self::Nothing => None,
@@ -110,6 +109,22 @@ impl<'a> ChunkCount<'a> {
             }
         }
     }
+}
+
+/// Does all tasks, in the caller's thread after `work` and in threads of its own beside it.
+fn count_while<T>(counting: &Counting<'_>, work: impl FnOnce() -> T) -> T {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let useful = (counting.tasks_left() / TASKS_PER_THREAD).min(THREADS_MAX);
+    thread::scope(|scope| {
+        for _ in 0..useful.min(cores.div_ceil(2)) {
+            // Without a thread, the caller counts all of it.
+            let thread = thread::Builder::new().name("farrow-statistics".into());
+            drop(thread.spawn_scoped(scope, || counting.work()));
+        }
+        let done = work();
+        counting.work();
+        done
+    })
 }
 
 impl HugeTable {

@@ -3,8 +3,8 @@
 //! For a caller that tries several names until one is free: the bytes are written once.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use farrow_memory::BeforeCopy;
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::SealItem;
 
@@ -36,15 +36,21 @@ pub(crate) struct SealedHold {
 }
 
 impl Draft {
-    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals.
+    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals. `before` is
+    /// called with each piece of a large buffer right before it is copied.
     pub(crate) fn new(
         session: &Arc<Session>,
         value: &Value<'_>,
-        metadata: &Metadata,
-        wait: Duration,
+        options: &ObjectOptions<'_>,
+        before: Option<BeforeCopy<'_>>,
     ) -> Result<Self, Error> {
-        let options = ObjectOptions { metadata: Some(metadata), wait, ..ObjectOptions::default() };
-        Self::with(session, value, &options)
+        session.check()?;
+        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
+        let options = ObjectOptions { wait, ..*options };
+        let small = &mut WriteBatch::after(session, before);
+        let mut written = put::write(session, value, &options, reservation.into(), small)?;
+        written.item.is_held_by_creator = true;
+        Ok(Self { session: Arc::clone(session), written: Some(written) })
     }
 
     /// Writes a value that is to be brought to another node, with its labels and without its name.
@@ -53,21 +59,7 @@ impl Draft {
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        Self::with(session, value, &ObjectOptions { name: None, ..*options })
-    }
-
-    fn with(
-        session: &Arc<Session>,
-        value: &Value<'_>,
-        options: &ObjectOptions<'_>,
-    ) -> Result<Self, Error> {
-        session.check()?;
-        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
-        let options = ObjectOptions { wait, ..*options };
-        let small = &mut WriteBatch::nothing(session);
-        let mut written = put::write(session, value, &options, reservation.into(), small)?;
-        written.item.is_held_by_creator = true;
-        Ok(Self { session: Arc::clone(session), written: Some(written) })
+        Self::new(session, value, &ObjectOptions { name: None, ..*options }, None)
     }
 
     /// Replaces the metadata with metadata of the same encoded length.

@@ -195,7 +195,7 @@ fn write_bytes(
         small.write(primary.offset, bytes)
     } else {
         session.region.alias(primary).map_err(Error::from).and_then(|alias| {
-            alias.write_fresh(primary.offset, bytes)?;
+            alias.write_fresh(primary.offset, bytes, None)?;
             background::unmap(alias);
             Ok(())
         })
@@ -276,7 +276,7 @@ fn fill(
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
         if let CopySource::Bytes(bytes) = copy.source {
-            alias.write_fresh(offset, bytes)?;
+            alias.write_fresh(offset, bytes, small.before())?;
         } else {
             rewritten.resize(copy.length as usize, 0);
             copy.fill(&mut rewritten);

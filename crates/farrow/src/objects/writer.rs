@@ -175,7 +175,7 @@ impl WriterMemory {
         if target.length.0 >= FRESH_BYTES_MIN {
             let pages = target.outward(page_bytes()).unwrap_or(self.pages);
             let alias = region.alias(pages)?;
-            alias.write_fresh(target.offset, from)?;
+            alias.write_fresh(target.offset, from, None)?;
             background::unmap(alias);
         } else {
             region.writable_slice(self.pages)?.write_at(target.offset, from)?;

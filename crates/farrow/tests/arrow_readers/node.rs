@@ -235,7 +235,7 @@ impl Node {
     fn store(&self, at: Offset, bytes: &[u8], is_published: bool) -> Outcome<()> {
         let extent = self.extent.as_ref().ok_or("no extent")?;
         let stored = match is_published {
-            true => extent.alias.write_fresh(at, bytes),
+            true => extent.alias.write_fresh(at, bytes, None),
             false => extent.alias.write(at, bytes),
         };
         stored.map_err(text)

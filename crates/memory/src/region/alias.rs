@@ -88,6 +88,12 @@ impl Region {
     }
 }
 
+/// Called with each piece of a source right before it is copied.
+pub type BeforeCopy<'a> = &'a (dyn Fn(&[u8]) + Sync);
+
+/// Such a piece, which a second-level cache keeps until it is copied.
+const PIECE_BYTES: usize = 256 << 10;
+
 /// A writable mapping of a range, held by its only writer and unmapped on drop.
 #[derive(Debug)]
 pub struct Alias {
@@ -212,9 +218,17 @@ impl Alias {
     /// faults would halve the speed. While one thread populates entries, another can use the full
     /// memory bandwidth.
     ///
+    /// `before` is called with each piece of `from` right before it is copied, by several threads
+    /// and in any order: what it reads is in a cache when the copy reads it.
+    ///
     /// # Errors
     /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
-    pub fn write_fresh(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+    pub fn write_fresh(
+        &self,
+        offset: Offset,
+        from: &[u8],
+        before: Option<BeforeCopy<'_>>,
+    ) -> Result<(), AccessError> {
         self.target(offset, from)?;
         let plan = self.region.profile().copy_plan();
         let is_parallel = Length::from(from.len()) >= plan.parallel_bytes_min;
@@ -236,11 +250,29 @@ impl Alias {
                 // An error is ignored: without the entries the copy is only slower.
                 let _ = self.populate_part(Span::new(at, Length::from(part.len())));
             }
-            if let Err(error) = self.write_part(at, part, Length::from(from.len())) {
+            if let Err(error) = self.write_pieces(at, part, Length::from(from.len()), before) {
                 let _ = failed.set(error);
             }
         });
         failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// As [`Alias::write_part`]; see [`Alias::write_fresh`] for `before`.
+    fn write_pieces(
+        &self,
+        offset: Offset,
+        part: &[u8],
+        all: Length,
+        before: Option<BeforeCopy<'_>>,
+    ) -> Result<(), AccessError> {
+        let Some(before) = before else { return self.write_part(offset, part, all) };
+        let mut at = offset;
+        for piece in part.chunks(PIECE_BYTES) {
+            before(piece);
+            self.write_part(at, piece, all)?;
+            at = Offset(at.0 + piece.len() as u64);
+        }
+        Ok(())
     }
 
     /// Words for reading and writing, by region offset.
