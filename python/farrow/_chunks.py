@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._native import Client
-from farrow._pruning import Index, columns_of
+from farrow._pruning import Index, check_columns, columns_of
 from farrow._statistics import check_gaps, chunk_statistics
 from farrow._views import check_selectable, schema_without_views, without_views
 from farrow.exceptions import InvalidArgument, NotFound
@@ -34,7 +34,8 @@ def chunks(
     Raises:
         NotFound: there is neither.
         RowsMissing: the huge table has gaps.
-        InvalidArgument: the object has no columns, or a version is given for one without.
+        InvalidArgument: the object has no columns, the filter has one that does not exist, or a
+            version is given for an object without.
     """
     try:
         huge = client.huge_table(name)
@@ -44,12 +45,14 @@ def chunks(
         version = huge.version if version is None else version
         known = [chunk for chunk, _ in chunk_statistics(huge, version)]
         check_gaps(huge, version, [chunk.partition for chunk in known])
+        _check_columns(filter, huge.schema)
         numbers, _ = Index(huge.schema, [*known]).matching(filter)
         return schema_without_views(huge.schema), [known[number].partition for number in numbers]
     if version is not None:
         raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
     if not isinstance(value, (pa.Table, pa.RecordBatch)):
         raise InvalidArgument(f"{name!r} is a {type(value).__name__}, not a table")
+    _check_columns(filter, value.schema)
     listed = client.list(name, all_nodes=True)
     # Times of a list do not fit Python's datetime, which would need pandas.
     listed = listed.select(["name", "node", "bytes", "id"])
@@ -59,6 +62,14 @@ def chunks(
     one = rows[0]
     whole = Partition(0, value.num_rows, one["node"] or "", one["bytes"], one["id"], 0)
     return schema_without_views(value.schema), [whole]
+
+
+def _check_columns(filter: pc.Expression | None, schema: pa.Schema) -> None:
+    if filter is not None:
+        try:
+            check_columns(filter, schema)
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"a filter on columns {schema.names}: {error}") from None
 
 
 def groups(chunks: Sequence[Partition], count: int) -> list[list[Partition]]:

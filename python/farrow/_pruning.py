@@ -16,12 +16,17 @@ from farrow._statistics import ChunkStatistics, ColumnStatistics, guarantee, pla
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-__all__ = ["Index", "columns_of", "text_of"]
+__all__ = ["Index", "check_columns", "columns_of", "text_of"]
 
 # Functions that compute no number, in the text of a filter, and references to nested fields.
 # Comparisons have no name there.
-_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "cast", "Nested", "Name"}
+_NO_NUMBERS = {"invert", "is_null", "is_valid", "is_in", "if_else", "cast", "Nested", "Name"}
 _FUNCTION = re.compile(r"(\w+)\(")
+# An option of each ``is_null``, whose name is no NaN.
+_NULL_OPTION = "nan_is_null=false"
+# The type of the values of an ``is_in``.
+_SETS = re.compile(r"value_set=(.+?):(?:\[|\d+ nulls)")
+_FLOATS = {"halffloat", "float", "double"}
 # A reference by number, in the text of a filter.
 _BY_NUMBER = "FieldPath"
 # Sets of filtered columns whose guarantees are cached; queries of one program name few.
@@ -106,13 +111,20 @@ class Index:
         """The columns whose guarantees may be used: all that the text of a filter names, or more.
 
         Arrow simplifies a comparison with a NaN of the filter as if NaN had an order, and finds
-        that no row matches. So bounds of floating-point columns serve filters without NaN only.
+        that no row matches. So bounds of numbers serve filters without NaN only.
+
+        It compares the values of a set with the bounds before it converts them to the type of the
+        column, as the scan does.
         """
-        is_ordered = text is not None and _cannot_make_nan(text)
+        if text is None:
+            return ()
+        named = [field for field in self._schema if field.name in text]
+        is_ordered = _cannot_make_nan(text, named)
+        sets = set(_SETS.findall(text))
         return tuple(
             field.name
-            for field in self._schema
-            if (text is None or field.name in text) and (is_ordered or not _has_nan(field.type))
+            for field in named
+            if (is_ordered or not _can_meet_nan(field.type)) and not _is_converted(field.type, sets)
         )
 
     def _dataset(self, columns: tuple[str, ...]) -> ds.FileSystemDataset:
@@ -147,17 +159,55 @@ def _integers(column: ColumnStatistics | None, rows: int) -> Bounds | None:
     return None if low is None or high is None else (low, high)
 
 
-def _cannot_make_nan(text: str) -> bool:
-    """Whether a filter has neither a NaN nor a function that could return one."""
-    return "nan" not in text.lower() and set(_FUNCTION.findall(text)) <= _NO_NUMBERS
+def _cannot_make_nan(text: str, named: list[pa.Field]) -> bool:
+    """Whether a filter on these columns has neither a NaN nor a function that could return one."""
+    if "nan" in text.lower().replace(_NULL_OPTION, ""):
+        return False
+    functions = set(_FUNCTION.findall(text))
+    # A text can be "nan".
+    has_texts = any(_is_text(one) for field in named for one in _values(field.type))
+    return functions <= _NO_NUMBERS and not (has_texts and "cast" in functions)
 
 
-def _has_nan(data_type: pa.DataType) -> bool:
-    """Whether values of this type, or of a field of a struct, can be NaN."""
+def _can_meet_nan(data_type: pa.DataType) -> bool:
+    """Whether Arrow compares values of this type with a NaN; integers it compares as floats."""
+    return any(
+        pa.types.is_floating(one) or pa.types.is_integer(one) or pa.types.is_decimal(one)
+        for one in _values(data_type)
+    )
+
+
+def _is_converted(data_type: pa.DataType, sets: set[str]) -> bool:
+    """Whether the scan rounds values of sets of these types to values of this type."""
+    return any(
+        (pa.types.is_floating(one) and any(kind in _FLOATS - {str(one)} for kind in sets))
+        or (pa.types.is_date(one) and any(kind.startswith("timestamp") for kind in sets))
+        for one in _values(data_type)
+    )
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return any(name in str(data_type) for name in ("string", "binary"))
+
+
+def _values(data_type: pa.DataType) -> list[pa.DataType]:
+    """The type of the values, of all fields of a struct."""
     if isinstance(data_type, pa.BaseExtensionType):
-        return _has_nan(data_type.storage_type)
+        return _values(data_type.storage_type)
     if pa.types.is_struct(data_type):
-        return any(_has_nan(field.type) for field in data_type)
-    if pa.types.is_dictionary(data_type):
-        return _has_nan(data_type.value_type)
-    return bool(pa.types.is_floating(data_type))
+        return [one for field in data_type for one in _values(field.type)]
+    return _values(data_type.value_type) if pa.types.is_dictionary(data_type) else [data_type]
+
+
+def check_columns(filter: pc.Expression, schema: pa.Schema) -> None:
+    """Raise ArrowInvalid if a filter has a column that does not exist.
+
+    A scan finds this out too, if it has a chunk to read. Other errors are left to it.
+    """
+    try:
+        list(ds.InMemoryDataset([], schema=plain_schema(schema)).get_fragments(filter))
+    except pa.ArrowInvalid as error:
+        if "FieldRef" in str(error):
+            raise
+    except (pa.ArrowException, TypeError, ValueError):
+        pass

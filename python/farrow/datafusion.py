@@ -16,7 +16,8 @@ for each partition; a native table provider would need DataFusion itself in this
 
 DataFusion leaves each filter that it can express to Arrow, for which comparisons with NaN are
 false.  For DataFusion, NaN is greater than all numbers and equal to itself.  So it applies filters
-on floating-point columns itself, and they exclude no chunk.
+on floating-point columns itself, and they exclude no chunk.  ``NOT IN`` of Arrow is true for null:
+such a filter is rewritten.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._attached import NewestRows, newest_rows, register_each
+from farrow._null_sets import with_null_sets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,18 +125,21 @@ def detach(context: datafusion.SessionContext, names: Iterable[str]) -> None:
 
 
 class _Rows(NewestRows):
-    """Rows whose filter can be a constant: DataFusion simplifies contradictions to one."""
+    """Rows whose filter can be a constant, to which DataFusion simplifies contradictions, or a
+    set."""
 
     def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
         return super().scanner(*arguments, filter=_expression(filter), **options)
 
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
-        fragments = super().get_fragments(_expression(filter))
-        return map(_Fragment, fragments) if isinstance(filter, pa.Scalar) else fragments
+        rewritten = _expression(filter)
+        fragments = super().get_fragments(rewritten)
+        # DataFusion passes the filter to the scanner of each fragment once more.
+        return fragments if rewritten is filter else map(_Fragment, fragments)
 
 
 class _Fragment:
-    """A fragment of rows whose filter is a constant."""
+    """A fragment of rows whose filter is a constant or a set."""
 
     def __init__(self, fragment: Any) -> None:
         self._fragment = fragment
@@ -147,14 +152,22 @@ class _Fragment:
 
 
 def _expression(filter: pc.Expression | pa.Scalar | None) -> pc.Expression | None:
-    return pc.scalar(filter) if isinstance(filter, pa.Scalar) else filter
+    if filter is None:
+        return None
+    return pc.scalar(filter) if isinstance(filter, pa.Scalar) else with_null_sets(filter)
 
 
 def _compares_nan(schema: pa.Schema) -> bool:
     """Whether a filter on one of the columns can differ from Arrow's."""
     # DataFusion reports columns of the same name when it reads them.
-    is_floating = any(pa.types.is_floating(field.type) for field in schema)
+    is_floating = any(_is_floating(field.type) for field in schema)
     return is_floating and len(set(schema.names)) == len(schema)
+
+
+def _is_floating(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    return bool(pa.types.is_floating(data_type))
 
 
 def _column(field: pa.Field) -> datafusion.Expr:
@@ -162,7 +175,7 @@ def _column(field: pa.Field) -> datafusion.Expr:
     import datafusion
 
     column = datafusion.column(_quoted(field.name))
-    if not pa.types.is_floating(field.type):
+    if not _is_floating(field.type):
         return column
     # Where it is NaN, itself: NaN differ in their signs.
     return datafusion.functions.nanvl(column, column).alias(field.name)

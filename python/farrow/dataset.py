@@ -34,7 +34,7 @@ import pyarrow.fs as fs
 
 from farrow import _views
 from farrow._far_object import FarObject, far_object
-from farrow._pruning import Index, columns_of
+from farrow._pruning import Index, check_columns, columns_of
 from farrow._ranges import cut
 from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
 
@@ -213,7 +213,14 @@ def _in_place(table: HugeTable, version: int, run: list[ChunkStatistics]) -> Ite
     two."""
     first, last = run[0].partition, run[-1].partition
     rows = slice(first.position, last.position + last.rows)
-    left = iter(table.table(version, rows=rows).to_batches())
+    found = table.table(version, rows=rows)
+    if not found.schema.names:
+        # No arrays divide the rows.
+        for one in run:
+            count = one.partition.rows
+            yield _Chunk(one, count, found.slice(0, count).to_batches())
+        return
+    left = iter(found.to_batches())
     for one in run:
         own: list[pa.RecordBatch] = []
         count = 0
@@ -323,7 +330,10 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
             >>> [chunk.position for chunk in found.partitions(pc.field("day") == 1)]
             [2]
         """
-        numbers, _ = self._index.matching(self._with_filter(filter))
+        wanted = self._with_filter(filter)
+        if wanted is not None:
+            check_columns(wanted, self.schema)
+        numbers, _ = self._index.matching(wanted)
         found = [self._chunks[number].statistics for number in numbers]
         return [one.partition for one in found if one is not None]
 
@@ -336,6 +346,8 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """
         if self._with_filter(None) is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
+        if filter is not None:
+            check_columns(filter, self.schema)
         return self._fragments(filter)
 
     def _fragments(self, filter: pc.Expression | None) -> Iterator[Any]:

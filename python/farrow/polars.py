@@ -103,7 +103,10 @@ def scan(
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = None if predicate is None else _pruning_filter(predicate, found.schema)
+        # The first rows are those before the filter: no chunk can be left out of their count.
+        wanted = None
+        if predicate is not None and most is None:
+            wanted = _pruning_filter(predicate, found.schema)
         schema, chunks = found._read(found._with_filter(wanted), columns)
         # That of the dataset, which polars does not know.
         own_filter = found._with_filter(None)
@@ -114,15 +117,11 @@ def scan(
             else:
                 selection = {"columns": columns, "filter": own_filter}
                 chosen = _views.scanner(batches, schema, selection).to_table()
-            if predicate is None and most is not None:
-                chosen = chosen.slice(0, most)
-            frame = pl.DataFrame(in_polars(chosen))
-            if predicate is not None:
-                frame = frame.filter(predicate)
             if most is not None:
-                frame = frame.head(most)
-                most -= frame.height
-            yield frame
+                chosen = chosen.slice(0, most)
+                most -= chosen.num_rows
+            frame = pl.DataFrame(in_polars(chosen))
+            yield frame if predicate is None else frame.filter(predicate)
             if most == 0:
                 return
 

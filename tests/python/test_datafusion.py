@@ -49,6 +49,41 @@ def test_datafusion_compares_nan_as_in_its_own_tables(client: farrow.Client, whe
         assert sorted(found["n"].to_pylist()) == NAN_FILTERS[where]
 
 
+# In SQL, null is in no set and out of none.
+SET_FILTERS = {
+    "n not in (1, 3, 4, 5, 6)": [2, 7],
+    "(n in (1, 3, 4, 5, 6)) is null": [None, None],
+    "not (n in (1, 3, 4, 5, 6) and name = 'b')": [1, 2, 7],
+    "name not in ('a', 'c', 'd', 'e')": [2, 7],
+    "n not in (1, 3, 4, 5, null)": [],
+    "n in (1, 3, 4, 5, 6)": [1],
+    "n > 1 and n not in (1, 3, 4, 5, 6) and name is not null": [2, 7],
+    "ratio = 'nan'::double": [2],
+}
+
+
+@pytest.mark.parametrize("where", SET_FILTERS)
+def test_datafusion_finds_null_in_no_set(client: farrow.Client, where: str) -> None:
+    """DataFusion leaves a set of four values and more to a dataset, as ``is_in``, and Arrow's is
+    false for null."""
+    rows = pa.table(
+        {
+            "n": [1, 2, None, 7, None],
+            "name": ["a", "b", None, "x", None],
+            "ratio": pa.array([0.5, math.nan, None, 2.0, 3.0]).dictionary_encode(),
+        }
+    )
+    table = client.huge_table("trades", rows.schema)
+    for start in (0, 3):
+        table.append(rows.slice(start, 3))
+    context = datafusion.SessionContext()
+    context.register_record_batches("own", [rows.to_batches()])
+    assert attach(context, client) == ["trades"]
+    for source in ("own", "trades"):
+        found = context.sql(f"select n from {source} where {where}").to_arrow_table()
+        assert sorted(found["n"].to_pylist(), key=str) == SET_FILTERS[where], source
+
+
 def test_datafusion_takes_a_filter_that_contradicts_itself(client: farrow.Client) -> None:
     """DataFusion passes ``false``, a scalar and no expression, which pyarrow refuses."""
     client.put(pa.table({"n": [1, 2, 3]}), "trades")

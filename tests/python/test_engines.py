@@ -364,6 +364,30 @@ def test_predicates_mean_what_polars_says(mixed: farrow.HugeTable, number: int) 
     assert [part.position // 3 for part in dataset.partitions(found)] == chunks
 
 
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_the_first_rows_of_a_scan_are_those_before_the_filter(
+    client: farrow.Client, engine: str
+) -> None:
+    """polars passes the number of rows and the filter that follows in one call."""
+    pl: Any = pytest.importorskip("polars")
+    from farrow.polars import scan
+
+    table = client.huge_table("nine", pa.schema({"x": pa.int64()}))
+    for first in (0, 3, 6):
+        table.append(pa.table({"x": range(first, first + 3)}))
+    frame = pl.DataFrame({"x": range(9)})
+    for first in (0, 2, 4, 5, 9, 20):
+        for least in (0, 2, 4, 8, 99):
+            condition = pl.col("x") >= least
+            for ask in (
+                lambda rows, n=first, c=condition: rows.head(n).filter(c),
+                lambda rows, n=first, c=condition: rows.filter(c).head(n),
+                lambda rows, n=first, c=condition: rows.head(n).filter(c).head(2),
+            ):
+                found = ask(scan(table)).collect(engine=engine)
+                assert found.equals(ask(frame)), (first, least)
+
+
 def test_polars_scans_the_dataset_as_well(
     trades: farrow.HugeTable, scans: list[tuple[Any, int]]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime as dt
+import math
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -137,6 +138,25 @@ def test_types_that_ascend(client: farrow.Client) -> None:
         with pytest.raises(farrow.InvalidArgument, match="ascends by"):
             table.append(pa.table({"k": column[:1]}))
         table.append(pa.table({"k": column[1:]}))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())]
+)
+def test_both_zeros_are_one_partition(client: farrow.Client, kind: pa.DataType) -> None:
+    table = client.huge_table("strikes", pa.schema({"strike": kind}), partition_by=["strike"])
+
+    def rows(values: list[float]) -> pa.Table:
+        if pa.types.is_dictionary(kind):
+            indices = pa.array(range(len(values)), pa.int8())
+            return pa.table({"strike": pa.DictionaryArray.from_arrays(indices, pa.array(values))})
+        return pa.table({"strike": pa.array(values, kind)})
+
+    for values in ([0.0, 0.0], [-0.0], [0.0, -0.0], [1.5]):
+        table.append(rows(values))
+    assert table.rows == 6
+    with pytest.raises(farrow.InvalidArgument, match="NaN"):
+        table.append(rows([math.nan]))
 
 
 def test_appends_that_race_keep_the_order(nodes: Cluster) -> None:

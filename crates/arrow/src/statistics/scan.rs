@@ -15,6 +15,7 @@ impl F16 {
     const INFINITY: Self = Self(Half::INFINITY);
     const NEG_INFINITY: Self = Self(Half::NEG_INFINITY);
 
+    #[inline]
     fn from_le_bytes(bytes: [u8; 2]) -> Self {
         Self(Half::from_le_bytes(bytes))
     }
@@ -142,6 +143,7 @@ pub(super) trait Number<const N: usize>: Copy + PartialOrd {
     fn key<'a>(self) -> Comparable<'a>;
 
     /// Only NaN is unordered with itself.
+    #[inline]
     fn is_nan(self) -> bool {
         self.partial_cmp(&self).is_none()
     }
@@ -153,10 +155,12 @@ macro_rules! numbers {
             const HIGHEST: Self = $highest;
             const LOWEST: Self = $lowest;
 
+            #[inline]
             fn read(bytes: [u8; $bytes]) -> Self {
                 $read(bytes)
             }
 
+            #[inline]
             fn key<'a>(self) -> Comparable<'a> {
                 $key(self)
             }

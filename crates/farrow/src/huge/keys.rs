@@ -98,12 +98,13 @@ impl TableOrder {
         };
         let mut partition = Vec::with_capacity(self.partition_by.len());
         for number in &self.partition_by {
-            let value = single_value(statistics(*number)?, found.rows);
+            let data_type = schema.children().get(*number).map(SchemaNode::data_type);
+            let value = single_value(statistics(*number)?, data_type, found.rows);
             partition.push(value.ok_or_else(|| {
                 let name = name_of(schema, *number);
                 format!(
-                    "column {name:?} of its partitions has several values in {} rows, or one \
-                         of more than 32 B",
+                    "column {name:?} of its partitions has several values in {} rows, NaN, or \
+                         one of more than 32 B",
                     found.rows
                 )
             })?);
@@ -173,13 +174,31 @@ fn text(node: &SchemaNode) -> &str {
 }
 
 /// The value that all rows have: `Some(None)` if they are null.
-fn single_value(column: &ColumnStatistics, rows: u64) -> Option<Option<Vec<u8>>> {
+fn single_value(
+    column: &ColumnStatistics,
+    data_type: Option<&DataType>,
+    rows: u64,
+) -> Option<Option<Vec<u8>>> {
     if column.nulls == Some(rows) {
         return Some(None);
     }
     let (min, max) = (column.min.as_ref()?, column.max.as_ref()?);
-    let is_one = min.is_exact && max.is_exact && min.bytes == max.bytes;
-    (is_one && column.nulls == Some(0) && !column.has_nan).then(|| Some(min.bytes.clone()))
+    let is_same = min.bytes == max.bytes || are_zeros(&min.bytes, &max.bytes, data_type);
+    let is_one = min.is_exact && max.is_exact && is_same;
+    (is_one && column.nulls == Some(0) && !column.has_nan).then(|| Some(max.bytes.clone()))
+}
+
+/// Whether these are the bounds of floating-point zeros: -0.0 and 0.0, whatever their signs.
+fn are_zeros(min: &[u8], max: &[u8], data_type: Option<&DataType>) -> bool {
+    let values = match data_type {
+        Some(DataType::Dictionary(_, values)) => values,
+        Some(other) => other,
+        None => return false,
+    };
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    values.is_floating()
+        && is_zero(max)
+        && min.split_last().is_some_and(|(top, rest)| *top == 0x80 && is_zero(rest))
 }
 
 /// Bytes of a type whose values are integers in memory, and whether they have a sign.
