@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Callable
 
-from citations import parts
+from citations import engines, parts
 from citations.raw import Run, digits, run_of, shown, spread, table
 
 __all__ = ["BLOCKS", "KINDS", "text_of"]
@@ -228,11 +228,13 @@ def _per_edge(run: Run) -> str:
 KINDS = {
     "readme": "store", "stores": "store", "tables": "tables", "graph": "graph",
     "coherence": "coherence", "hits": "network", "fabric": "fabric", "by-net": "by-net",
+    "engines": "engines", "tpch": "tpch", "sql": "sql", "sharing": "sharing", "loads": "loads",
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
     "coherence": parts.coherence, "hits": parts.hits, "fabric": parts.fabric,
-    "by-net": parts.by_net,
+    "by-net": parts.by_net, "engines": engines.engines, "tpch": engines.tpch, "sql": engines.sql,
+    "sharing": engines.sharing, "loads": engines.loads,
 }  # fmt: skip
 
 

@@ -1,0 +1,143 @@
+"""Blocks of figures about query engines, references between processes, and loads of files."""
+
+from __future__ import annotations
+
+import statistics
+
+from citations.raw import Run, digits, run_of, shown, spread, table
+
+__all__ = ["engines", "loads", "sharing", "sql", "tpch"]
+
+_PEER = "farrow"
+_QUERIES = range(1, 23)
+
+
+def _pair(run: Run, case: str, ours: str, theirs: str) -> list[str]:
+    """Both medians with the middle half of the samples, and the ratio of the medians."""
+    cells = []
+    for variant in (ours, theirs):
+        found = run.need(case, _PEER, variant)
+        cells.append(f"{shown(statistics.median(found), 'ms')} ({spread(found, 'ms')})")
+    ratio = run.median(case, _PEER, ours) / run.median(case, _PEER, theirs)
+    return [*cells, digits(ratio)]
+
+
+def engines(page: str) -> str:
+    """Queries of three engines over a huge table."""
+    run = run_of("engines")
+    rows = []
+    for title, case in (("group-by of all rows", "group-by"), ("0.3 % of the rows", "range")):
+        for engine, theirs in (
+            ("DuckDB", "its own table"), ("DuckDB", "a plain table"), ("polars", "Parquet"),
+            ("DataFusion", "Parquet"),
+        ):  # fmt: skip
+            pair = _pair(run, case, f"{engine} over Farrow", f"{engine} over {theirs}")
+            rows.append([f"{title}, {engine}", pair[0], theirs, pair[1], pair[2]])
+    lead = (
+        f"`make bench-engines`, {run.link(page)}: a huge table of 32 chunks of a million rows each"
+        " (int64, int32, float64). Medians, the middle half of the samples, and the ratio of the"
+        " medians; a plain table is one of pyarrow.\n\n"
+    )
+    plain = run.median("append", _PEER, "without statistics")
+    counted = run.median("append", _PEER, "with statistics")
+    tail = (
+        f"\n\nAn append of 160 MB by copy takes {shown(counted, 'ms')} with statistics and"
+        f" {shown(plain, 'ms')} without: {100 * (counted / plain - 1):.0f} % more."
+    )
+    heads = ["", "over Farrow", "over", "", "ratio"]
+    return lead + table(heads, rows) + tail
+
+
+def _mean(run: Run, ours: str, theirs: str) -> tuple[str, str, str]:
+    """The geometric mean of the ratios of all queries, the least and the greatest."""
+    found = [
+        run.median(f"query {number}", _PEER, ours) / run.median(f"query {number}", _PEER, theirs)
+        for number in _QUERIES
+    ]
+    return digits(statistics.geometric_mean(found)), digits(min(found)), digits(max(found))
+
+
+def tpch(page: str) -> str:
+    """The queries of TPC-H in DuckDB."""
+    run = run_of("tpch")
+    own, parquet = "DuckDB's own tables", "Parquet"
+    rows = [[one, *_mean(run, one, own)] for one in ("Farrow", parquet)]
+    lead = (
+        f"`make bench-tpch`, {run.link(page)}: the 22 queries of TPC-H at scale factor 1 in DuckDB,"
+        " all answers compared. Time over that with DuckDB's own tables:\n\n"
+    )
+    return lead + table(["", "geometric mean", "least", "greatest"], rows)
+
+
+def sql(page: str) -> str:
+    """The queries of TPC-H over two nodes."""
+    run = run_of("sql")
+    rows = [[one, *_mean(run, one, "DuckDB")] for one in ("farrow.sql", "DataFusion", "Spark")]
+    moved = [
+        sum(
+            sum(run.samples(f"query {number}", _PEER, f"farrow.sql, {what}"))
+            for what in ("exchanges", "tables", "result")
+        )
+        for number in _QUERIES
+    ]
+    lead = (
+        f"`make bench-sql`, {run.link(page)}: {run.document['notes'][-1]}. DuckDB has its own"
+        " tables in the memory of one process, DataFusion reads Farrow's tables in one process,"
+        " Spark reads Parquet in the page cache; all have the same two cores, and all answers are"
+        " compared. Time over DuckDB's:\n\n"
+    )
+    tail = (
+        f"\n\nA query moved {min(moved) / 1e6:.0f} to {max(moved) / 1e6:.0f} MB between the nodes,"
+        f" {statistics.median(moved) / 1e6:.0f} MB in the median."
+    )
+    return lead + table(["", "geometric mean", "least", "greatest"], rows) + tail
+
+
+def sharing(page: str) -> str:
+    """A table from process to process."""
+    run = run_of("sharing")
+    rows = []
+    for title, case in (
+        ("`multiprocessing.Pipe`: the table there, a sum back", "pipe"),
+        ("`multiprocessing.Pool`: half of the table as a result", "result"),
+        ("Dask: a table from worker to worker, and its sum", "dask"),
+        ("Ray: a table as the argument of an actor, and its sum", "ray"),
+    ):
+        found = [run.samples(case, peer) for peer in ("reference", "own path")]
+        if all(found):
+            medians = [statistics.median(one) for one in found]
+            cells = [
+                f"{shown(middle, 'ms')} ({spread(one, 'ms')})"
+                for middle, one in zip(medians, found, strict=True)
+            ]
+            rows.append([title, *cells, digits(medians[1] / medians[0])])
+    alone = shown(run.median("sum", "here"), "ms")
+    lead = (
+        f"`make bench-sharing`, {run.link(page)}: a table of 960 MB. Medians, and the middle half"
+        f" of the samples. The sum alone takes {alone}.\n\n"
+    )
+    heads = ["", "by reference", "the engine's own path", "times faster"]
+    return lead + table(heads, rows) + f"\n\n{run.document['notes'][0]}"
+
+
+def loads(page: str) -> str:
+    """Files read into the pool."""
+    run = run_of("loads")
+    rows = []
+    for title, kind in (("CSV, 166 MiB", "csv"), ("Parquet", "parquet"), ("Arrow IPC", "arrow")):
+        for when, case in (("first", "first load of a process"), ("later", "load")):
+            found = [run.need(f"{case}, {kind}", _PEER, pool) for pool in ("farrow", "private")]
+            puts = run.median(f"put after {case}, {kind}", _PEER, "farrow")
+            medians = [statistics.median(one) for one in found]
+            cells = [
+                f"{shown(middle, 'ms')} ({spread(one, 'ms')})"
+                for middle, one in zip(medians, found, strict=True)
+            ]
+            ratio = digits(medians[0] / medians[1])
+            rows.append([f"{title}, {when}", *cells, ratio, shown(puts, "ms")])
+    lead = (
+        f"`make bench-loads`, {run.link(page)}: files in the page cache, read by pyarrow. Medians,"
+        " and the middle half of the samples.\n\n"
+    )
+    heads = ["load", "into Farrow's pool", "into private memory", "ratio", "put of it"]
+    return lead + table(heads, rows)
