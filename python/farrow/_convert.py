@@ -129,6 +129,6 @@ def _duckdb(value: Any) -> Any:
     if isinstance(value, pa.Table):
         try:
             return duckdb.from_arrow(value)
-        except duckdb.NotSupportedError as error:
+        except (duckdb.NotSupportedError, duckdb.InvalidInputException) as error:
             raise _unsupported(value, "DuckDB", str(error)) from error
     raise _unsupported(value, "DuckDB", "tables have one")

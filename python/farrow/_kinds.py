@@ -115,6 +115,14 @@ def check_names(value: Any) -> None:
     return None
 
 
+def check_schema(schema: Any) -> None:
+    """As :func:`check_names`, for a schema; one that is not pyarrow's has names without NUL."""
+    import pyarrow as pa
+
+    if isinstance(schema, pa.Schema):
+        check_names(schema.empty_table())
+
+
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and "\0" in name:
         begin = name[: name.index("\0")]

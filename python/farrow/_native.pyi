@@ -1584,7 +1584,9 @@ class HugeTable:
                 difference), the rows break the order or the partitions of the table (the message
                 has the values), ``statistics`` is false for such a table, the table would have
                 more than 2^63 - 1 rows, or the node does not exist.
-            Timeout: a concurrent append won each attempt.
+            Timeout: a concurrent append won each attempt.  After this error, Disconnected and
+                NodeLost the rows may be in the table: compare ``version``, or append with
+                ``position``, which refuses them a second time.
             OutOfMemory, QuotaExceeded, ...: as ``Client.put``.
 
         Examples:
@@ -1746,6 +1748,8 @@ class EventStream:
         """The next event, or None if none is available yet."""
     def next(self, timeout: float | None = None) -> tuple[Any, ...] | None:
         """The next event; None after ``timeout`` seconds, or when the stream was closed."""
+    def is_connected(self) -> bool:
+        """Whether ``arm`` only sends a message, and does not wait for the node."""
     def arm(self) -> tuple[int | None, float]:
         """A file descriptor to wait for before the next ``take``, or None and seconds to sleep."""
     def close(self) -> None:

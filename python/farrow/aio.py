@@ -455,10 +455,33 @@ async def _run(
         # A call that waits for a thread has not begun.
         if not job.cancel():
             token.cancel()
+            removed: Future[None] = Future()
+            # By the job, since the task may be cancelled once more while it waits.
+            job.add_done_callback(functools.partial(_remove, undo, removed))
+            running.add_done_callback(_read)
             await asyncio.wait([running])
-            # The exception is read, so that the loop does not report it: no task waits for it.
-            if not running.cancelled() and running.exception() is None and undo is not None:
-                # After ``close`` there is no thread, and no client that could delete.
-                with contextlib.suppress(RuntimeError):
-                    await asyncio.wait([asyncio.wrap_future(undo(running.result()))])
+            await asyncio.wait([asyncio.wrap_future(removed)])
         raise
+
+
+def _read(running: asyncio.Future[Any]) -> None:
+    """Read an exception that no task waits for, so that the loop does not report it."""
+    if not running.cancelled():
+        running.exception()
+
+
+def _remove(
+    undo: Callable[[T], Future[None]] | None, removed: Future[None], job: Future[T]
+) -> None:
+    """Remove the result of a job that has ended, if there is one; ``removed`` ends then."""
+
+    def end(_: object = None) -> None:
+        removed.set_result(None)
+
+    if undo is None or job.cancelled() or job.exception() is not None:
+        return end()
+    try:
+        undo(job.result()).add_done_callback(end)
+    except RuntimeError:
+        # After ``close`` there is no thread, and no client that could delete.
+        end()

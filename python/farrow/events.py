@@ -179,7 +179,9 @@ class Subscription:
                 left = min(left, end - loop.time())
                 if left <= 0:
                     break
-            socket, pause = self._stream.arm()
+            # A connection is made on a thread: the node may be away.
+            arm = self._stream.arm
+            socket, pause = arm() if self._stream.is_connected() else await asyncio.to_thread(arm)
             if socket is None:
                 await asyncio.sleep(min(pause, left))
             else:

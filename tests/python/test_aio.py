@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -180,3 +182,33 @@ def test_a_put_that_completes_after_its_task_was_cancelled_leaves_no_unnamed_obj
             assert await client.contains("named")
 
     asyncio.run(main())
+
+
+def test_a_put_whose_task_is_cancelled_twice_leaves_no_unnamed_object() -> None:
+    """The second cancel ended the wait for the call, and what it made was not removed."""
+    begun, goes_on, removed = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> str:
+        begun.set()
+        goes_on.wait(LIMIT_SECONDS)
+        return "object"
+
+    with ThreadPoolExecutor(2) as threads:
+
+        def undo(made: str) -> Any:
+            assert made == "object"
+            return threads.submit(removed.set)
+
+        async def main() -> None:
+            task = asyncio.ensure_future(farrow.aio._run(threads, call, undo))
+            await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(removed.wait, LIMIT_SECONDS)
+
+        asyncio.run(main())

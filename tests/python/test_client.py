@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -303,3 +305,25 @@ def test_a_client_says_why_it_cannot_be_sent(client: farrow.Client) -> None:
     for send in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"call farrow\.connect\(\) in the other process"):
             send(client)
+
+
+@pytest.mark.parametrize("call", ["get", "subscribe"])
+def test_a_call_that_needs_the_daemon_lets_other_threads_run(node: Node, call: str) -> None:
+    """A get that needed another page of holds, and a subscription, waited for the node with the
+    GIL: all threads stood still, also the one that would have let the node go on."""
+    client = farrow.connect(node.socket)
+    names = [f"held {number}" for number in range(1200)]
+    client.put_many([b"value"] * len(names), names)
+    # The first page of holds, and more than half of a second one at most.
+    held = [client.get(name) for name in names[:600]]
+    os.kill(node.pid, signal.SIGSTOP)
+    timer = threading.Timer(0.5, os.kill, (node.pid, signal.SIGCONT))
+    timer.start()
+    try:
+        if call == "get":
+            held += [client.get(name) for name in names[600:]]
+            assert bytes(held[-1]) == b"value"
+        else:
+            client.subscribe().close()
+    finally:
+        timer.join()

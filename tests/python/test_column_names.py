@@ -78,3 +78,12 @@ assert client.get(client.put(table)).equals(table)
         [sys.executable, "-c", script], env=env, timeout=60, check=True, capture_output=True
     )
     assert b"after a NUL" in done.stdout, done
+
+
+def test_a_schema_with_nul_is_refused(client: farrow.Client) -> None:
+    """A huge table had two columns of one name, and refused all rows."""
+    nested = pa.schema({"a": pa.struct([pa.field("q\0r", pa.int64())])})
+    for schema in (pa.schema([("a\0x", pa.int64()), ("a\0y", pa.int64())]), nested):
+        with pytest.raises(farrow.InvalidArgument, match="after a NUL"):
+            client.huge_table("trades", schema)
+    assert not client.contains("trades")

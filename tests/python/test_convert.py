@@ -27,6 +27,13 @@ MISSING = {
 }
 
 
+def test_duckdb_has_no_table_without_columns(client: farrow.Client) -> None:
+    pytest.importorskip("duckdb")
+    reference = client.put(pa.table({"x": [1]}).select([]))
+    with pytest.raises(farrow.UnsupportedType, match="no DuckDB value of a "):
+        client.get(reference, as_="duckdb")
+
+
 @pytest.mark.parametrize("case", MISSING)
 def test_types_that_a_library_does_not_have(client: farrow.Client, case: str) -> None:
     library, _ = case.split(", ")

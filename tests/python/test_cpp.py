@@ -74,6 +74,14 @@ def test_c_labels(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_c_at_exit(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
+    """Before, the first call of an exit handler ended the program by SIGABRT."""
+    program = compile_c("tests/late.c", tmp_path / "late", capi)
+    run_program(program, client.address)
+    assert client.list()["name"].to_pylist() == ["at exit"]
+
+
+@needs_compiler
 def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     linked = (f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}")
     example = compile_cpp("examples/table.cc", tmp_path / "table", *linked)
@@ -187,6 +195,26 @@ def test_stock_reader_reads_many_batches(shared: farrow.Client, stock_reader: ct
     assert outside == 0
     again = _native.import_dissociated(shared, messages.refs, messages.schema, messages.batches)
     assert again.to_pylist() == table.to_pylist()
+
+
+def test_messages_of_another_node_are_read_from_its_memory(nodes: Cluster) -> None:
+    """Offsets were looked up in the memory of the client's own node: other bytes, and no error."""
+    at_a, at_b = nodes.client("a"), nodes.client("b")
+    table = pa.table({"n": range(10_000)})
+    noise = at_b.put(pa.table({"n": [7] * 10_000}))
+    messages = _native.export_dissociated(at_a, at_a.put(table))
+    read = _native.import_dissociated(at_b, messages.refs, messages.schema, messages.batches)
+    assert read.equals(table)
+    # At another node than that of the object all is copied.
+    copied = _native.export_dissociated(at_b, messages.refs[0])
+    assert len(copied.refs) == 1
+    again = _native.import_dissociated(at_b, copied.refs, copied.schema, copied.batches)
+    assert again.equals(table)
+    with pytest.raises(farrow.InvalidDescriptor, match="regions"):
+        refs = [*messages.refs, noise]
+        _native.import_dissociated(at_b, refs, messages.schema, messages.batches)
+    at_a.delete(messages.refs)
+    at_b.delete([noise, *copied.refs])
 
 
 def test_forged_messages_are_errors(shared: farrow.Client) -> None:

@@ -5,17 +5,11 @@ use crate::errors::{invalid_argument, raise};
 use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, target, targets};
 use crate::waiting::without_gil;
-use arrow_buffer::Buffer;
 use farrow::arrow::dissociated::{BatchMessages, Export, Messages, import};
-use farrow::arrow::foreign_buffer;
-use farrow::{Error, Length, Object, Offset, Span};
+use farrow::{Error, Object, Offset};
 use farrow_capi::convert;
-use farrow_memory::SealedBytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::panic::RefUnwindSafe;
-use std::ptr::NonNull;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The dictionaries to read before a batch, and the batch.
@@ -90,9 +84,12 @@ pub fn export(
     }
     let region = client.region();
     let length = region.length().0;
+    // Offsets are of this region: of an object at another node, all buffers were copied.
+    let here = client.region_uid();
+    let of_region = held.iter().filter(|object| object.id().region().0 == here);
     Ok(DissociatedMessages {
         messages: export.messages(base, length),
-        refs: held.iter().map(|object| ObjectRef { id: object.id(), name: None }).collect(),
+        refs: of_region.map(|object| ObjectRef { id: object.id(), name: None }).collect(),
         base: region.base().0,
         length,
         _held: held,
@@ -114,35 +111,6 @@ fn write_copies(client: &farrow::Client, export: &Export) -> Result<(Offset, Obj
     Ok((offset, client.get(&id.into(), Duration::ZERO)?))
 }
 
-/// Bytes of a block, and the hold on its object.
-struct HeldBlock {
-    bytes: SealedBytes,
-    _object: Object,
-}
-
-// A panic cannot leave it inconsistent: its fields never change.
-impl RefUnwindSafe for HeldBlock {}
-
-/// The blocks of the objects as buffers that hold them.
-fn block_buffers(
-    client: &farrow::Client,
-    objects: &[Object],
-) -> Result<Vec<(Span, Buffer)>, Error> {
-    let mut buffers = Vec::new();
-    for object in objects {
-        for block in object.blocks() {
-            let bytes = client.region().sealed(*block)?;
-            let size = bytes.as_slice().len();
-            let Some(data) = NonNull::new(bytes.as_ptr().cast_mut()) else { continue };
-            let owner = Arc::new(HeldBlock { bytes, _object: object.clone() });
-            debug_assert_eq!(owner.bytes.as_ptr(), data.as_ptr());
-            // SAFETY: the owner holds the object: its bytes stay mapped and unchanged.
-            buffers.push((*block, unsafe { foreign_buffer(data, size, owner) }));
-        }
-    }
-    Ok(buffers)
-}
-
 #[doc = doc!("import_dissociated")]
 #[pyfunction]
 #[pyo3(name = "import_dissociated", signature = (client, refs, schema, batches))]
@@ -154,13 +122,16 @@ pub fn import_table<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let inner = client.get().inner()?;
     let objects = without_gil(client.py(), || inner.get_many(&refs, Duration::ZERO))?;
-    let buffers = block_buffers(&inner, &objects).map_err(raise)?;
-    let resolve = |offset: u64, length: u64| {
-        let wanted = Span { offset: Offset(offset), length: Length(length) };
-        let (block, buffer) = buffers.iter().find(|(block, _)| block.contains(wanted))?;
-        let start = usize::try_from(offset - block.offset.0).ok()?;
-        Some(buffer.slice_with_length(start, usize::try_from(length).ok()?))
-    };
+    // The messages have offsets in one region.
+    let mut regions = objects.iter().map(|object| object.id().region().0);
+    if let Some(first) = regions.next()
+        && let Some(other) = regions.find(|other| *other != first)
+    {
+        let reason = format!("objects of the regions {first:#018x} and {other:#018x}");
+        return Err(raise(Error::InvalidDescriptor(reason)));
+    }
+    let resolve =
+        |offset: u64, length: u64| objects.iter().find_map(|object| object.resolve(offset, length));
     let batches = batches
         .into_iter()
         .map(|(dictionaries, record_batch)| BatchMessages { dictionaries, record_batch })

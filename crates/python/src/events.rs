@@ -1,6 +1,7 @@
 //! `client.subscribe()`: the native stream of `farrow.events.Subscription`.
 
 use crate::errors::{invalid_argument, raise};
+use crate::waiting::without_gil;
 use farrow::{CloseHandle, EventKind, Next, Registration, Seen, SubscribeOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -38,6 +39,7 @@ fn kind_of(name: &str) -> PyResult<EventKind> {
 impl EventStream {
     /// A stream of the selected events.
     pub fn new(
+        py: Python<'_>,
         client: &farrow::Client,
         prefix: String,
         kinds: Option<Vec<String>>,
@@ -48,7 +50,7 @@ impl EventStream {
             None => EventKind::ALL.to_vec(),
         };
         let options = SubscribeOptions { prefix, kinds, is_from_oldest };
-        let stream = client.subscribe(options).map_err(raise)?;
+        let stream = without_gil(py, || client.subscribe(options))?;
         Ok(Self { close_handle: stream.close_handle(), stream: Mutex::new(stream) })
     }
 
@@ -97,9 +99,16 @@ impl EventStream {
         }
     }
 
+    #[doc = doc!("EventStream.is_connected")]
+    fn is_connected(&self) -> PyResult<bool> {
+        Ok(self.stream()?.is_connected())
+    }
+
     #[doc = doc!("EventStream.arm")]
-    fn arm(&self) -> PyResult<(Option<i32>, f64)> {
-        match self.stream()?.arm().map_err(raise)? {
+    fn arm(&self, py: Python<'_>) -> PyResult<(Option<i32>, f64)> {
+        let mut guard = self.stream()?;
+        let stream = &mut *guard;
+        match py.detach(|| stream.arm()).map_err(raise)? {
             Registration::Socket(socket) => Ok((Some(socket.as_raw_fd()), 0.0)),
             Registration::Pause(pause) => Ok((None, pause.as_secs_f64())),
         }

@@ -161,6 +161,7 @@ pub fn schema(object: &Bound<'_, PyAny>) -> PyResult<SchemaNode> {
         let name = object.get_type().fully_qualified_name()?;
         return Err(unsupported(format!("no schema: {name} has no __arrow_c_schema__")));
     };
+    py.import(intern!(py, "farrow._kinds"))?.call_method1("check_schema", (object,))?;
     let exported = export.call0()?;
     // SAFETY: a capsule of this name holds this structure, until it is collected.
     let node = unsafe { ffi_schema(&*capsule(&exported, c"arrow_schema")?) };

@@ -227,11 +227,11 @@ impl Client {
     fn get_here_at(&self, target: &ObjectKey, now_ns: u64) -> Result<Option<Object>, Error> {
         let own = self.session();
         if own.may_have(target)
-            && let Some(held) = own.hold_here_at(target, now_ns)?
+            && let Some(held) = own.hold_by_loads(target, now_ns)?
         {
             return Object::new(own, held).map(Some);
         }
-        let found = self.nodes().hold_here_at(own, target, now_ns)?;
+        let found = self.nodes().hold_by_loads(own, target, now_ns)?;
         found.map(|(session, held)| Object::new(&session, held)).transpose()
     }
 

@@ -117,7 +117,7 @@ impl Nodes {
 
     /// Holds an object in the memory of a node at which this client already has a session. Sends no
     /// message.
-    pub(crate) fn hold_here_at(
+    pub(crate) fn hold_by_loads(
         &self,
         but: &Session,
         target: &ObjectKey,
@@ -125,7 +125,7 @@ impl Nodes {
     ) -> Result<Option<(Arc<Session>, Held)>, Error> {
         let usable = self.usable()?;
         for session in self.others(&usable, but).filter(|one| one.may_have(target)) {
-            if let Some(held) = session.hold_here_at(target, now_ns)? {
+            if let Some(held) = session.hold_by_loads(target, now_ns)? {
                 return Ok(Some((Arc::clone(session), held)));
             }
         }

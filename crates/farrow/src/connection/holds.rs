@@ -102,6 +102,23 @@ impl Session {
     ) -> Result<Option<Held>, Error> {
         self.check()?;
         let held = self.with_hold_blocks(|| self.reader.hold(&self.holds, target.store()))?;
+        self.used_now(held, now_ns)
+    }
+
+    /// As [`Self::hold_here_at`], without any message: also `None` if a page of holds is missing.
+    pub(crate) fn hold_by_loads(
+        &self,
+        target: &ObjectKey,
+        now_ns: u64,
+    ) -> Result<Option<Held>, Error> {
+        self.check()?;
+        match self.reader.hold(&self.holds, target.store()) {
+            Err(StoreError::HoldsExhausted { .. }) => Ok(None),
+            held => self.used_now(held.map_err(named)?, now_ns),
+        }
+    }
+
+    fn used_now(&self, held: Option<Held>, now_ns: u64) -> Result<Option<Held>, Error> {
         let Some(entry) = held.as_ref().map(Held::entry) else {
             return Ok(None);
         };

@@ -66,22 +66,23 @@ impl HugeTable {
         // Check before copying anything.
         self.next(options.position, rows)?;
         let Some(rule) = options.node.and_then(PlacementRule::parse) else {
-            return self.append_to(value, options, options.timeout);
+            return self.append_to(value, options, options.timeout)?;
         };
         let need = PlacementNeed { bytes: value.bytes(), is_mapped: false };
         self.client.place_by(rule, need, options.timeout, |attempt| {
             let options = AppendOptions { node: attempt.node, ..*options };
             self.append_to(value, &options, attempt.wait)
-        })
+        })?
     }
 
-    /// Appends rows in the memory of one node, which may take the time `wait` to make room.
+    /// Appends rows in the memory of one node, which may take the time `wait` to make room. The outer
+    /// error: the table certainly does not have the rows, and another node may take them.
     fn append_to(
         &self,
         value: &Value<'_>,
         options: &AppendOptions<'_>,
         wait: Duration,
-    ) -> Result<Partition, Error> {
+    ) -> Result<Result<Partition, Error>, Error> {
         let started = Instant::now();
         let deadline = deadline_after(options.timeout);
         let (schema, batches) = rows_of(value)?;
@@ -111,14 +112,24 @@ impl HugeTable {
             keys.iter().try_for_each(|keys| self.check_order(keys, version, position))?;
             let metadata = labels::chunk_metadata(position, rows, statistics.clone())?;
             let name = labels::chunk_name(&self.name, self.id, version);
-            if let Some(sealed) = draft.seal(&name, &metadata)? {
+            let sealed = match draft.seal(&name, &metadata) {
+                // The rows may be there.
+                Err(error @ (Error::NodeLost { .. } | Error::NodeUnreachable { .. })) => {
+                    return Ok(Err(error));
+                }
+                sealed => sealed?,
+            };
+            if let Some(sealed) = sealed {
                 let node = Arc::clone(&node);
                 let (bytes, id) = (sealed.bytes, sealed.id);
-                if !self.keep(&place, &sealed)? {
-                    // Its node was drained, and is not any more.
-                    self.join(&place, deadline)?;
-                }
-                return Ok(Partition { version, position, rows, node, bytes, id });
+                return Ok(self.keep_appended(&place, &sealed, deadline).map(|()| Partition {
+                    version,
+                    position,
+                    rows,
+                    node,
+                    bytes,
+                    id,
+                }));
             }
             races += 1;
             if Instant::now() >= deadline {
@@ -128,6 +139,26 @@ impl HugeTable {
             }
             wait_for_name(&self.client, &name, RACE_PIECE, deadline)?;
             self.adopt(&name, deadline)?;
+        }
+    }
+
+    /// As [`Self::keep`], for a chunk: its rows are in the table, also if the node of the root does
+    /// not answer any more. The next append pins it.
+    fn keep_appended(
+        &self,
+        place: &Place<'_>,
+        sealed: &SealedObject,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        match self.keep(place, sealed) {
+            Ok(true) => Ok(()),
+            // Its node was drained, and is not any more.
+            Ok(false) => self.join(place, deadline).map(drop),
+            Err(error @ Error::NotFound { .. }) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, table = self.name, "a part is not pinned");
+                Ok(())
+            }
         }
     }
 

@@ -242,7 +242,8 @@ impl Object {
 
     /// A range of the object, by its offset at seal, as a buffer that holds the object; `None` if
     /// the range is outside the object.
-    pub(crate) fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
+    #[must_use]
+    pub fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
         let wanted = Span { offset: Offset(offset), length: Length(length) };
         // Sorted by offset: the last block that starts at or before the range.

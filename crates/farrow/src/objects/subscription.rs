@@ -211,6 +211,12 @@ impl Subscription {
         }
     }
 
+    /// Whether [`Self::arm`] only sends a message: otherwise it connects to the node.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.listener.is_some()
+    }
+
     /// Asks the node to announce the next event, and returns the condition to wait for. Then call
     /// [`Self::try_next`]. For event loops: does not wait for an event.
     ///

@@ -366,7 +366,7 @@ impl Client {
             }
         };
         let client = without_gil(py, || at(&open.client, node))?;
-        let stream = EventStream::new(&client, prefix.to_owned(), kinds, is_from_oldest)?;
+        let stream = EventStream::new(py, &client, prefix.to_owned(), kinds, is_from_oldest)?;
         let class = SUBSCRIPTION.get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
         })?;
