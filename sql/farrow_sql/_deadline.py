@@ -37,6 +37,10 @@ class Deadline:
         """Whether no time is left."""
         return self._end is not None and time.monotonic() >= self._end
 
+    def left(self, most: float) -> float:
+        """Seconds until the end, from 0 to ``most``."""
+        return most if self._end is None else min(max(self._end - time.monotonic(), 0.0), most)
+
     def check(self) -> None:
         """Raise ``Late`` if no time is left."""
         if self.is_over:

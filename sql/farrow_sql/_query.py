@@ -105,9 +105,10 @@ class Query:
         parts = [len(source.parts) for source in found]
         for source, left in zip(found, prune(self._text, found), strict=True):
             source.parts = left
-        connected = workers(self._client, self._lost)
+        connected = workers(self._client, self._lost, self._deadline)
         prepared = Prepared(found, parts, connected.workers, None, unused=connected.unused)
         try:
+            self._deadline.check()
             if prepared.workers:
                 prepared.plan = _plan.make(self._text, found, len(prepared.workers))
             else:

@@ -17,6 +17,7 @@ import datafusion
 
 import farrow
 from farrow_sql._channel import Channel, NotTheWorker, client_channel
+from farrow_sql._deadline import NEVER
 from farrow_sql._errors import raised
 from farrow_sql._exchange import delete_leftovers
 from farrow_sql._messages import done_of, message_of, receive, send
@@ -25,6 +26,7 @@ from farrow_sql._processes import has_ended
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from farrow_sql._deadline import Deadline
     from farrow_sql._task import Done, Task
 
 __all__ = [
@@ -99,7 +101,7 @@ class Found:
     unused: list[str] = field(default_factory=list)
 
 
-def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
+def workers(client: farrow.Client, lost: Collection[str] = (), deadline: Deadline = NEVER) -> Found:
     """Connections to all workers that answer and have the same versions, by node; announcements of
     those that are proved to have ended are deleted.
 
@@ -109,10 +111,14 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
     Args:
         client: the client that finds the announcements.
         lost: the names of workers that are not used.
+        deadline: when the wait for them ends; a later one is not used.
+
+    Raises:
+        Late: the announcements were not read by then.
     """
     found = Found()
     announced = {}
-    for name, one in announcements(client, PREFIX):
+    for name, one in deadline.read(lambda: list(announcements(client, PREFIX))):
         short = name[len(PREFIX) :]
         if short in lost:
             found.unused.append(f"worker {short}: it, or its node, has ended during the query")
@@ -120,7 +126,9 @@ def workers(client: farrow.Client, lost: Collection[str] = ()) -> Found:
             announced[short] = one
     # At a time, so that machines that do not answer cost the time of one.
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        answers = list(pool.map(_connected, announced, announced.values()))
+        answers = list(
+            pool.map(lambda name: _connected(name, announced[name], deadline), announced)
+        )
     for short, answer in zip(announced, answers, strict=True):
         if isinstance(answer, Worker):
             found.workers.append(answer)
@@ -173,14 +181,14 @@ def announcements(
             yield name, found
 
 
-def _connected(name: str, announced: dict[str, Any]) -> Worker | Exception:
+def _connected(name: str, announced: dict[str, Any], deadline: Deadline) -> Worker | Exception:
     try:
-        return _connect(name, announced)
+        return _connect(name, announced, deadline)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, farrow.FarrowError) as error:
         return error
 
 
-def _connect(name: str, announced: dict[str, Any]) -> Worker:
+def _connect(name: str, announced: dict[str, Any], deadline: Deadline) -> Worker:
     # Never without encryption: what announces none is another version.
     for what, own in (("protocol", PROTOCOL), ("datafusion", datafusion.__version__)):
         if announced.get(what) != own:
@@ -189,5 +197,6 @@ def _connect(name: str, announced: dict[str, Any]) -> Worker:
     if not 0 < address[1] < 1 << 16:
         raise ValueError(f"a port {address[1]}")
     key = bytes.fromhex(announced["key"])
-    channel = client_channel(address, str(announced["certificate"]), key, _CONNECT_SECONDS)
+    seconds = deadline.left(_CONNECT_SECONDS)
+    channel = client_channel(address, str(announced["certificate"]), key, seconds)
     return Worker(name, str(announced["node"]), channel)

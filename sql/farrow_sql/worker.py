@@ -132,6 +132,7 @@ class Supervisor:
         self._processes: list[_Process] = []
         self._was_announced = False
         self._refusal: type[farrow.FarrowError] | None = None
+        self._obstacle: type[OSError] | None = None
         # Without a folder for temporary files only what spills fails.
         self._spill: SpillFolder | None = None
         with contextlib.suppress(OSError):
@@ -143,6 +144,7 @@ class Supervisor:
         Raises:
             PermissionDenied, QuotaExceeded, InvalidArgument: it cannot be announced.
             ChildProcessError: its first process ended before it served.
+            OSError: its first process cannot be started.
         """
         announced = cleaned = -_ANNOUNCE_SECONDS
         try:
@@ -151,7 +153,7 @@ class Supervisor:
             self._start_missing()
             self._wait_for_first()
             while not self._stop.wait(_POLL_SECONDS):
-                self._start_missing()
+                self._try_start_missing()
                 if time.monotonic() - announced >= _ANNOUNCE_SECONDS:
                     self._announce()
                     announced = time.monotonic()
@@ -170,12 +172,9 @@ class Supervisor:
         """
         first = self._processes[0].popen
         if not first.stdout.read(1):  # type: ignore[union-attr]
-            code = first.wait()
+            first.wait()
             if not self._stop.is_set():
-                raise ChildProcessError(
-                    f"process {first.pid} of worker {self.name} ended with code {code} before it"
-                    " served: its messages are above"
-                )
+                raise self._ended(first)
 
     def stop(self) -> None:
         """End :meth:`serve`; it may be called by a signal handler."""
@@ -222,6 +221,19 @@ class Supervisor:
             for process in self._processes:
                 process.end()
 
+    def _try_start_missing(self) -> None:
+        """Start processes in the place of those that ended; later, if the machine has no room."""
+        try:
+            self._start_missing()
+        except OSError as error:
+            # Once for each kind: it may last.
+            if type(error) is not self._obstacle:
+                print(f"farrow sql-worker: no new process: {error}", file=sys.stderr, flush=True)
+            self._obstacle = type(error)
+            self._stop.wait(_RESTART_SECONDS)
+        else:
+            self._obstacle = None
+
     def _start_missing(self) -> None:
         now = time.monotonic()
         ended = [one for one in self._processes if not one.is_running]
@@ -236,7 +248,24 @@ class Supervisor:
             self._processes.append(self._start(now))
 
     def _start(self, now: float) -> _Process:
-        spill = None if self._spill is None else self._spill.add()
+        spill = None
+        if self._spill is not None:
+            with contextlib.suppress(OSError):
+                spill = self._spill.add()
+        try:
+            return _Process(self._open(spill), now, spill)
+        except BaseException:
+            if spill is not None:
+                SpillFolder.remove(spill)
+            raise
+
+    def _open(self, spill: Path | None) -> subprocess.Popen[bytes]:
+        """A process that has its settings.
+
+        Raises:
+            ChildProcessError: it ended before it read them.
+            OSError: it cannot be started.
+        """
         # DataFusion spills there.
         environment = {"TMPDIR": str(spill)} if spill else {}
         popen = subprocess.Popen(
@@ -246,10 +275,22 @@ class Supervisor:
             pass_fds=[self._listener.fileno()],
             env={**os.environ, **environment},
         )
-        # It ends when this pipe does: also if this process is killed.
-        popen.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
-        popen.stdin.flush()  # type: ignore[union-attr]
-        return _Process(popen, now, spill)
+        try:
+            # It ends when this pipe does: also if this process is killed.
+            popen.stdin.write(self._settings.encode() + b"\n")  # type: ignore[union-attr]
+            popen.stdin.flush()  # type: ignore[union-attr]
+        except OSError:
+            # To close the pipe fails in the same way.
+            with contextlib.suppress(OSError), popen:
+                popen.kill()
+            raise self._ended(popen) from None
+        return popen
+
+    def _ended(self, popen: subprocess.Popen[bytes]) -> ChildProcessError:
+        return ChildProcessError(
+            f"process {popen.pid} of worker {self.name} ended with code {popen.wait()} before it"
+            " served: its messages are above"
+        )
 
     def _end(self) -> None:
         with contextlib.suppress(farrow.FarrowError):

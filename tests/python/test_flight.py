@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 import pytest
 
 import farrow
-from farrow.flight import FlightSqlServer
+from farrow.flight import FlightSqlServer, _engine
 from farrow.flight._messages import in_any
 from flight_cases import (
     ROWS,
@@ -76,6 +76,9 @@ def test_table_expressions_may_have_names_of_objects(raw: RawClient, client: far
     assert raw.query(narrowed).to_pylist() == [{"s": 5}]
     with pytest.raises(flight.FlightServerError, match="no columns"):
         raw.query("select * from bytes")
+    # No object can have so long a name.
+    long = "x" * 300
+    assert raw.query(f"with {long} as (select 7 as a) from {long}").to_pylist() == [{"a": 7}]
 
 
 def test_two_columns_of_one_name(raw: RawClient) -> None:
@@ -127,10 +130,25 @@ def test_a_large_result_comes_in_small_messages(raw: RawClient, client: farrow.C
     assert max(sizes) <= 2 << 20
 
 
+def test_a_long_list_of_tables_comes_in_small_messages(
+    raw: RawClient, client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"table {number}" for number in range(8)]
+    client.put_many([pa.table({"n": [1]})] * 8, names)
+    monkeypatch.setattr(_engine, "_MESSAGE_BYTES_MAX", 500)
+    command = in_any("CommandGetTables", (5, 1))
+    parts = [part.data for part in raw.get(command)]
+    assert len(parts) > 2
+    assert [name for part in parts for name in part["table_name"].to_pylist()] == names
+
+
 def test_the_tables_of_duckdb_itself(raw: RawClient, trades: farrow.HugeTable) -> None:
     names = raw.query("select table_name from information_schema.tables order by 1")
     assert names["table_name"].to_pylist() == ["trades"]
     assert raw.query("show tables")[0].to_pylist() == ["trades"]
+    assert raw.query("select count(*) as c from QUERY ('select n from trades')")["c"][
+        0
+    ].as_py() == (2 * ROWS)
     described = raw.query("describe trades")
     assert described["column_name"].to_pylist() == ["n", "price"]
     plan = raw.query("explain select * from trades").to_pylist()
@@ -305,6 +323,10 @@ def test_named_parameters(raw: RawClient, trades: farrow.HugeTable) -> None:
     raw.bind(handle, pa.table({"low": [1], "high": [2]}))
     found = raw.ask("CommandPreparedStatementQuery", (1, handle))
     assert found.to_pylist() == [{"a": 1, "b": 2}]
+    handle, _, _ = raw.prepare("select $Start::int as a, $End::int as b")
+    raw.bind(handle, pa.table({"start": [2], "end": [6]}))
+    found = raw.ask("CommandPreparedStatementQuery", (1, handle))
+    assert found.to_pylist() == [{"a": 2, "b": 6}]
 
 
 def test_prepared_statements_have_limits(raw: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import pyarrow.flight as flight
 import pytest
 
 import farrow
+from farrow.flight import _engine
+from farrow.flight._bound import bound_rows
 from flight_cases import RawClient
 
 pytest_plugins = ["flight_cases"]
@@ -106,6 +108,56 @@ def test_integers_are_what_functions_of_duckdb_take(raw: RawClient, kind: pa.Dat
 def test_columns_of_parameters_may_have_one_name(raw: RawClient) -> None:
     bound = pa.Table.from_arrays([pa.array([1]), pa.array(["x"])], ["", ""])
     assert executed(raw, "select ? as a, ? as b", bound).to_pylist() == [{"a": 1, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["start", "end"], {"Start": 2, "End": 6}),
+        (["END", "$Start"], {"End": 2, "Start": 6}),
+        # In the order in which the parameters are described.
+        (["0", "1"], {"End": 2, "Start": 6}),
+        (["a", "b"], {"End": 2, "Start": 6}),
+    ],
+)
+def test_named_parameters_ignore_case(names: list[str], found: dict[str, int]) -> None:
+    statement = _engine.Statement("", "SELECT", ["End", "Start"])
+    assert statement.by_name(dict(zip(names, (2, 6), strict=True))) == found
+
+
+@pytest.mark.parametrize("names", [["start", "ende"], ["Start", "start"]])
+def test_a_part_of_the_names_is_refused(names: list[str]) -> None:
+    statement = _engine.Statement("", "SELECT", ["End", "Start"])
+    with pytest.raises(pa.ArrowInvalid, match=r"parameters \['End', 'Start'\], bound are \['[sS]t"):
+        statement.by_name(dict(zip(names, (2, 6), strict=True)))
+
+
+NANOSECONDS = {
+    "duration": pa.array([2000, None, 1999], pa.duration("ns")),
+    "interval": pa.array([None, pa.MonthDayNano([1, -2, 3001])]),
+    "dictionary": pa.array([1999], pa.duration("ns")).dictionary_encode(),
+    "list": pa.array([[2000, 1]], pa.list_(pa.duration("ns"))),
+    "fixed size list": pa.array([[2000, 1]], pa.list_(pa.duration("ns"), 2)),
+    "struct": pa.array([{"a": [pa.MonthDayNano([0, 0, 1])]}]),
+    "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.duration("ns"))),
+    "large list": pa.array([None, [1]], pa.large_list(pa.duration("ns"))),
+    "list of a map": pa.array([[[(1, "a")]]], pa.list_(pa.map_(pa.duration("ns"), pa.string()))),
+    "union": pa.UnionArray.from_sparse(
+        pa.array([0], pa.int8()), [pa.array([1], pa.duration("ns")), pa.array(["a"])]
+    ),
+    "run": pa.RunEndEncodedArray.from_arrays([1], pa.array([1], pa.duration("ns"))),
+}
+
+
+@pytest.mark.parametrize("name", NANOSECONDS)
+def test_nanoseconds_that_duckdb_cuts_off_are_refused(name: str) -> None:
+    duckdb = pytest.importorskip("duckdb", minversion="2")
+    with duckdb.connect() as connection:
+        whole = pa.array([2000], pa.duration("ns"))
+        found = bound_rows(connection, pa.table({"a": whole, "b": [[2000]]}))
+        assert found[0]["a"].object == "00:00:00.000002"
+        with pytest.raises(pa.ArrowInvalid, match=r"parameter 'x': DuckDB keeps .* microseconds"):
+            bound_rows(connection, pa.table({"x": NANOSECONDS[name]}))
 
 
 def test_what_duckdb_cannot_read_is_refused(raw: RawClient) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +189,30 @@ def test_queries_wait_for_a_slot(
     assert found[0].to_pylist() == [{"one": 1}]
 
 
+def test_the_time_of_a_query_begins_with_its_slot() -> None:
+    from farrow.flight._queries import Call, Queries, Query
+
+    class Engine:
+        def connection(self) -> None:
+            return None
+
+    queries = Queries(Engine(), most=1, seconds=3600.0)  # type: ignore[arg-type]
+    found: list[Query] = []
+    try:
+        first = queries.begin(Call({}))
+        thread = threading.Thread(target=lambda: found.append(queries.begin(Call({}))))
+        thread.start()
+        wait_until(lambda: queries._waiting == 1, "the second one waits")
+        ended = time.monotonic()
+        first.close()
+        thread.join(LIMIT_SECONDS)
+        assert found[0]._ends_at >= ended + 3600.0
+        assert queries.count == 1
+    finally:
+        queries.close()
+    assert (queries.count, queries._waiting) == (0, 0)
+
+
 def test_the_server_ends_its_queries(
     serve: Callable[..., FlightSqlServer], trades: farrow.HugeTable
 ) -> None:
@@ -313,6 +339,36 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
         path.write_text(wrong)
         with pytest.raises(farrow.InvalidArgument, match="has no token"):
             token_of(path)
+
+
+@pytest.mark.parametrize("token", ["", "short", "a b" * 10, "x" * 5000, "ä" * 20, "x" * 20 + "\n"])
+def test_a_server_needs_a_token(serve: Callable[..., FlightSqlServer], token: str) -> None:
+    """With an empty one everybody was let in."""
+    with pytest.raises(farrow.InvalidArgument, match="has no token"):
+        serve(token=token)
+
+
+def test_no_base64_is_no_password() -> None:
+    from farrow.flight._access import Admission
+
+    for value in ("é", "====", "/w==", ""):
+        with pytest.raises(flight.FlightUnauthenticatedError, match="token is missing"):
+            Admission("t" * 16).start_call(None, {"authorization": [f"Basic {value}"]})
+
+
+def test_a_server_waits_for_the_default_node_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without --socket, the outage of a node ended workers of SQL, and was no ``Unavailable``."""
+    from farrow.cli._client import connect
+    from farrow.flight._server import _reported
+
+    monkeypatch.delenv("FARROW_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    options = argparse.Namespace(socket=None, timeout=0.1, namespace="")
+    with pytest.raises(farrow.Disconnected, match="start a node with") as caught:
+        connect(options)
+    assert isinstance(_reported(caught.value), flight.FlightUnavailableError)
 
 
 def test_an_old_duckdb_is_refused(

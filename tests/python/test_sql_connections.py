@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import ssl
 import struct
@@ -442,6 +443,57 @@ def test_a_worker_whose_process_cannot_serve_is_not_announced(
     with pytest.raises(ChildProcessError, match="ended with code 7 before it served"):
         serving.serve()
     assert client.list(WORKERS).num_rows == 0
+
+
+# Serves nothing, and says that it does.
+_SERVES = "import sys; sys.stdin.readline(); print('x', flush=True); sys.stdin.read()"
+
+
+def test_a_worker_outlives_a_machine_without_room(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended when one process could not be started once."""
+    from farrow_sql import worker
+
+    commands = [[sys.executable, "-c", _SERVES]]
+    monkeypatch.setattr(worker, "module_command", lambda module: commands[-1])
+    serving = worker.Supervisor(lambda: farrow.connect(node.socket), queries=1)
+    thread = threading.Thread(target=serving.serve)
+    thread.start()
+    try:
+        wait_until(lambda: serving._was_announced, "the worker is announced")
+        first = serving._processes[0]
+        # As if something had cleaned the folder for temporary files.
+        assert serving._spill is not None
+        shutil.rmtree(serving._spill._path)
+        commands.append(["/no/such/program"])
+        first.popen.kill()
+        wait_until(lambda: serving._obstacle is not None, "no process can be started")
+        commands.append(commands[0])
+        wait_until(lambda: serving._obstacle is None, "a process is started")
+        assert thread.is_alive()
+        assert serving._processes[0].spill is None
+    finally:
+        serving.stop()
+        thread.join(LIMIT_SECONDS)
+    assert capsys.readouterr().err.count("no new process: ") == 1
+
+
+def test_a_process_that_ends_before_it_has_its_settings(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrow_sql import worker
+
+    ends = [sys.executable, "-c", "import sys; sys.exit(7)"]
+    monkeypatch.setattr(worker, "module_command", lambda module: ends)
+    serving = worker.Supervisor(lambda: farrow.connect(node.socket), queries=1)
+    # More than a pipe takes without a reader.
+    serving._settings = "x" * (1 << 20)
+    with pytest.raises(ChildProcessError, match="ended with code 7 before it served"):
+        serving._start(0.0)
+    assert serving._spill is not None
+    assert list(serving._spill._path.iterdir()) == []
+    serving._end()
 
 
 def test_a_worker_deletes_announcements_of_killed_ones(node: Node) -> None:

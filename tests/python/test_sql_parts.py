@@ -218,6 +218,56 @@ def test_the_time_of_a_query_ends_what_the_client_waits_for(shared: farrow.Clien
         Deadline(60.0).read(lambda: shared.get("no such object"))
 
 
+def test_the_time_of_a_query_limits_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that did not answer took three seconds each, whatever the limit."""
+    from farrow_sql import _workers
+    from farrow_sql._deadline import NEVER, Deadline
+
+    announced = {
+        "protocol": _workers.PROTOCOL, "datafusion": _workers.datafusion.__version__,
+        "host": "a", "port": 1, "key": "00", "certificate": "", "node": "",
+    }  # fmt: skip
+    given: list[float] = []
+
+    def silent(address: Any, certificate: str, key: bytes, seconds: float) -> None:
+        given.append(seconds)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(_workers, "client_channel", silent)
+    monkeypatch.setattr(_workers, "announcements", lambda *_: [(_workers.PREFIX + "x", announced)])
+    for deadline in (Deadline(2.0), NEVER):
+        found = _workers.workers(None, (), deadline)  # type: ignore[arg-type]
+        assert found.unused == ["worker x: timed out"]
+    assert 0.0 <= given[0] <= 2.0
+    assert given[1] == _workers._CONNECT_SECONDS
+    assert Deadline(0.0).left(1.0) == 0.0
+
+
+def test_a_late_query_ends_the_connections_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    from farrow_sql import _query
+    from farrow_sql._deadline import Deadline
+    from farrow_sql._workers import Found
+
+    class Connected:
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    worker: Any = Connected()
+    query = _query.Query("select 1", None, timeout=60.0)  # type: ignore[arg-type]
+
+    def connect(*_: Any) -> Any:
+        query._deadline = Deadline(0.0)
+        return Found([worker])
+
+    monkeypatch.setattr(_query, "sources", lambda *_: ([], {}))
+    monkeypatch.setattr(_query, "workers", connect)
+    with pytest.raises(farrow.Timeout):
+        query.prepare()
+    assert worker.is_closed
+
+
 def test_a_worker_says_once_that_it_is_not_announced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], node: Node
 ) -> None:

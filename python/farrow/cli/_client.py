@@ -18,6 +18,10 @@ __all__ = ["connect", "parse_target"]
 _ID = re.compile("[0-9a-fA-F]{32}")
 
 
+class _NoNode(CommandError, farrow.Disconnected):
+    """No node answers at the default socket: a server waits for it as for any other."""
+
+
 def connect(options: argparse.Namespace) -> Any:
     """A client of a running node.
 
@@ -31,7 +35,7 @@ def connect(options: argparse.Namespace) -> Any:
     except farrow.Disconnected as error:
         if "FARROW_SOCKET" in os.environ:
             raise
-        raise CommandError(
+        raise _NoNode(
             f"{error}: start a node with `farrow node`,"
             " or say where it is with --socket or $FARROW_SOCKET"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import os
 import secrets
@@ -15,7 +14,7 @@ import pyarrow.flight as flight
 from farrow.exceptions import InvalidArgument
 from farrow.flight._queries import Call
 
-__all__ = ["Admission", "NoHandshake", "check_address", "token_of"]
+__all__ = ["Admission", "NoHandshake", "check_address", "checked_token", "token_of"]
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TOKEN_BYTES = 24
@@ -56,13 +55,27 @@ def token_of(path: Path) -> str:
         data = old.read(_TOKEN_LENGTH_MAX + 2).strip()
     if mode & 0o077:
         raise InvalidArgument(f"{path} has the mode {mode:o}: other users can read the token")
-    is_token = data.isascii() and _TOKEN_LENGTH_MIN <= len(data) <= _TOKEN_LENGTH_MAX
-    if not is_token or any(byte <= 32 or byte == 127 for byte in data):
+    # A byte that is no ASCII is no character of a token either.
+    return checked_token(data.decode("latin-1"), str(path))
+
+
+def checked_token(token: str, where: str) -> str:
+    """A token, if it is one.
+
+    Args:
+        token: the text.
+        where: what has it, for the error.
+
+    Raises:
+        InvalidArgument: it has not 16 to 4,096 characters of ASCII, or has spaces.
+    """
+    is_long_enough = _TOKEN_LENGTH_MIN <= len(token) <= _TOKEN_LENGTH_MAX
+    if not is_long_enough or not all("!" <= letter <= "~" for letter in token):
         raise InvalidArgument(
-            f"{path} has no token: {_TOKEN_LENGTH_MIN} to {_TOKEN_LENGTH_MAX} characters of "
+            f"{where} has no token: {_TOKEN_LENGTH_MIN} to {_TOKEN_LENGTH_MAX} characters of "
             "ASCII without spaces"
         )
-    return data.decode("ascii")
+    return token
 
 
 def new_token() -> str:
@@ -117,5 +130,6 @@ def _password(value: str) -> str:
     padded = value + "=" * (-len(value) % 4)
     try:
         return base64.b64decode(padded, validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
+        # No base64, or no UTF-8 in it.
         return ""

@@ -68,6 +68,12 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
     # Drivers may give several columns the same name, or none.
     keys = names if len(set(names)) == len(names) else [str(n + 1) for n in range(len(names))]
     columns = [f"c{number}" for number in range(len(names))]
+    for name, column in zip(keys, bound.columns, strict=True):
+        if not all(_is_in_microseconds(leaf) for one in column.chunks for leaf in _leaves(one)):
+            raise pa.ArrowInvalid(
+                f"parameter {name!r}: DuckDB keeps durations and intervals in microseconds, and "
+                f"this {column.type} has nanoseconds"
+            )
     connection.register(_VIEW, bound.rename_columns(columns))
     try:
         kinds = connection.sql(f'SELECT * FROM "{_VIEW}"').types
@@ -94,6 +100,40 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
         return dict(zip(keys, typed, strict=True))
 
     return [row_of(number, values) for number, values in enumerate(found)]
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """The arrays of which a nested one is made."""
+    parts: Sequence[pa.Array] = ()
+    if isinstance(array, pa.ExtensionArray):
+        parts = [array.storage]
+    elif isinstance(array, pa.DictionaryArray):
+        parts = [array.dictionary]
+    elif isinstance(array, pa.RunEndEncodedArray):
+        parts = [array.values]
+    elif isinstance(array, pa.UnionArray):
+        parts = [array.field(number) for number in range(array.type.num_fields)]
+    elif isinstance(array, pa.StructArray):
+        parts = array.flatten()
+    elif isinstance(array, pa.MapArray):
+        parts = [array.keys, array.items]
+    elif array.type.num_fields:
+        # Lists of all kinds.
+        parts = [array.flatten()]
+    else:
+        yield array
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _is_in_microseconds(array: pa.Array) -> bool:
+    """Whether DuckDB, which cuts nanoseconds off, keeps durations and intervals as they are."""
+    if array.type == pa.duration("ns"):
+        cut = array.cast(pa.duration("us"), safe=False)
+        return bool(cut.cast(array.type).equals(array))
+    if array.type == pa.month_day_nano_interval():
+        return all(one.nanoseconds % 1000 == 0 for one in array.drop_null().to_pylist())
+    return True
 
 
 def _narrow(connection: duckdb.DuckDBPyConnection, kind: Any, values: list[str | None]) -> Any:

@@ -44,7 +44,8 @@ _LISTED_TABLES_MAX = 2_000
 # Statements that change nothing; a transaction that can only read refuses what these contain.
 _READING = {"SELECT", "EXPLAIN"}
 _OF_CATALOG = re.compile(
-    r"\b(information_schema|pg_catalog|duckdb_\w+|pragma_\w+|show|query_table)\b", re.IGNORECASE
+    r"\b((information_schema|pg_catalog|duckdb_\w+|pragma_\w+|show|query_table)\b|query\s*\()",
+    re.IGNORECASE,
 )
 # In this order: the last one makes the others final.
 _SETTINGS = (
@@ -118,7 +119,7 @@ class TableSource:
         Raises:
             InvalidArgument: several tables differ from a name in case only.
         """
-        here = self.read(lambda client: {name for name in wanted if client.contains(name)})
+        here = self.read(lambda client: {name for name in wanted if _has(client, name)})
         found = {name: name for name in here}
         if len(found) < len(wanted):
             listed = self.names()
@@ -136,6 +137,14 @@ class TableSource:
                     "whose names differ in case only"
                 )
         return found
+
+
+def _has(client: Client, name: str) -> bool:
+    """Whether a table exists; none has a name that no object can have, as an expression may."""
+    try:
+        return client.contains(name)
+    except InvalidArgument:
+        return False
 
 
 class Statement:
@@ -160,11 +169,15 @@ class Statement:
     def by_name(self, row: dict[str, Any] | None) -> dict[str, Any]:
         """The value of each parameter.
 
+        DuckDB ignores the case of names.  Values whose columns have other names are in the order of
+        the parameters, as drivers send them that know only positions.
+
         Args:
             row: the bound values by the names of their columns, in order; None: all null.
 
         Raises:
-            ArrowInvalid: there are fewer or more values than parameters.
+            ArrowInvalid: there are fewer or more values than parameters, or only some have the name
+                of one.
         """
         if not self.parameters:
             return {}
@@ -173,9 +186,15 @@ class Statement:
             raise pa.ArrowInvalid(
                 f"the query has {len(self.parameters)} parameters, {len(row)} are bound"
             )
-        if not self.has_positions and set(row) == set(self.parameters):
-            return row
-        # By position, also of a driver that knows only these.
+        if not self.has_positions:
+            wanted = {folded(name): name for name in self.parameters}
+            given = {folded(name.removeprefix("$")): value for name, value in row.items()}
+            if given.keys() == wanted.keys():
+                return {wanted[name]: value for name, value in given.items()}
+            if given.keys() & wanted.keys():
+                raise pa.ArrowInvalid(
+                    f"the query has the parameters {self.parameters}, bound are {[*row]}"
+                )
         return dict(zip(self.parameters, row.values(), strict=True))
 
     def values(self, named: dict[str, Any]) -> list[Any] | dict[str, Any] | None:

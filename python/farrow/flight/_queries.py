@@ -169,7 +169,7 @@ class Queries:
     Args:
         engine: the database.
         most: how many run at a time.
-        seconds: how long one may take, until its last row is sent.
+        seconds: how long one may take, from its slot until its last row is sent.
     """
 
     def __init__(self, engine: Engine, *, most: int, seconds: float) -> None:
@@ -194,16 +194,17 @@ class Queries:
             FlightUnavailableError: no slot became free within 30 s, or many queries wait already.
             FlightCancelledError: the client does not wait any more.
         """
-        query = Query(self, call, id)
         with self._changed:
             if len(self._running) >= self._most and self._waiting >= _WAITING_MAX:
                 raise self._busy()
             self._waiting += 1
             try:
                 self._wait(call)
-                self._running.add(query)
             finally:
                 self._waiting -= 1
+            # Its time begins with its slot.
+            query = Query(self, call, id)
+            self._running.add(query)
         try:
             query.open(self._engine)
         except BaseException:

@@ -61,7 +61,8 @@ class FlightSqlServer:
         connect: makes a client of the node.
         host: an address of this machine; without ``certificate`` a loopback address.
         port: the port; 0: a free one.
-        token: the secret of all clients, at least 16 characters; None: a random one.
+        token: the secret of all clients, 16 to 4,096 characters of ASCII without spaces; None: a
+            random one.
         certificate: a file with the certificate of the server and its chain, in PEM.
         key: a file with its key, in PEM.
         memory: bytes that all queries together may use.
@@ -100,7 +101,10 @@ class FlightSqlServer:
         _access.check_address(host, certificate is not None)
         if queries < 1 or not query_seconds > 0:
             raise InvalidArgument(f"{queries} queries for {query_seconds} s: both must be positive")
-        self.token = _access.new_token() if token is None else token
+        # An empty one would let everybody in.
+        self.token = (
+            _access.new_token() if token is None else _access.checked_token(token, "the argument")
+        )
         self._host, self._scheme = host, "grpc+tcp" if certificate is None else "grpc+tls"
         pairs = None
         if certificate is not None and key is not None:
@@ -273,7 +277,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, call: _queries.Call, ticket: Any) -> flight.FlightDataStream:
         command = _messages.command(ticket.ticket)
         if _catalog.is_question(command.name):
-            return flight.RecordBatchStream(_catalog.answer(command, self._engine.tables))
+            found = _catalog.answer(command, self._engine.tables)
+            small = _engine.messages(iter(found.to_batches()), found.schema)
+            return flight.GeneratorStream(found.schema, small)
         handle = command.message.binary(1)
         if command.name == "TicketStatementQuery":
             sql = _text(handle[_ID_BYTES:])
