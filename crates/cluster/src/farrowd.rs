@@ -413,6 +413,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         say(&format!("farrow node: {error}"));
         match error {
             NodeError::AlreadyServing { .. } => ALREADY_SERVING_CODE,
+            NodeError::Ended(_) if is_supervised => supervisor::ENDED_CODE,
             _ => 1,
         }
     })

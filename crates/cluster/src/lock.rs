@@ -92,8 +92,15 @@ impl Lock {
         Err(NodeError::AlreadyServing { socket: socket.to_owned() })
     }
 
+    /// Whether its file is still at its path. Otherwise another node may serve there.
+    pub(crate) fn is_current(&self) -> bool {
+        is_at(&self.file, &self.path)
+    }
+
     pub(crate) fn release(self) {
-        let _ = fs::remove_file(&self.path);
+        if self.is_current() {
+            let _ = fs::remove_file(&self.path);
+        }
         drop(self.file);
     }
 }
@@ -102,10 +109,14 @@ impl Lock {
 pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
     let file = File::open(lock).ok()?;
     flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
-    let is_there = fs::symlink_metadata(lock).is_ok_and(|there| {
+    is_at(&file, lock).then_some(file)
+}
+
+/// Whether a file has this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| {
         file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
-    });
-    is_there.then_some(file)
+    })
 }
 
 /// Only this user writes to a lock file, whatever the umask: others take its words for those of the

@@ -209,6 +209,23 @@ fn a_second_node_of_a_name_ends_with_an_error() {
     nodes.settle(2);
 }
 
+/// The supervisor started it again for ever, without a socket. Each time it ended, it removed what was
+/// at that path: also the socket of its corrected replacement.
+#[test]
+fn a_supervisor_does_not_repeat_a_name_that_is_taken() {
+    let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let known = nodes.client(0).members().unwrap();
+    let listen = format!("{LOCAL}:{}", free_ports(1)[0]);
+    let join = known.find("a").unwrap().address.clone();
+    let more = ["--name", "b", "--listen", &listen, "--plaintext", "--join", &join];
+    let more = [&more[..], &["--lease-ms", "500", "--no-prepare"]].concat();
+    let mut twin = Daemon::start_supervised(&[], "8MiB", &more);
+    assert_eq!(twin.wait_end().code(), Some(1));
+    assert_said(&twin, &["farrow node:", "name b", "--name"]);
+    assert_eq!(twin.said("starting it again"), 0);
+    nodes.settle(2);
+}
+
 #[test]
 fn a_node_that_left_in_order_is_not_lost() {
     let mut nodes = Nodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::supervised::{Supervised, children, is_there, kill, runs_at};
 use common::{Daemon, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::{Client, Value};
+use rustix::process::{Pid, Signal, kill_process};
 
 const OBJECTS: u64 = 20;
 
@@ -59,6 +60,27 @@ fn follow(node: &Supervised) -> Successor {
     };
     command.arg("--socket").arg(&node.node.socket).args(["--memory", "16M", "--upgrade"]);
     Successor(command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap())
+}
+
+/// It took everything over, let the old node end, and then ended in order with all objects.
+#[test]
+fn a_successor_that_is_stopped_before_it_serves_leaves_the_old_node() {
+    let node = Supervised::start("stopped", "16M", &[]);
+    let client = node.client();
+    fill(&client);
+    let send = |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    // The old daemon is slow to hand over.
+    let old = node.daemon();
+    send(old, Signal::STOP);
+    let mut successor = follow(&node);
+    wait_for("its daemon", || children(successor.0.id()).first().copied()).unwrap();
+    send(successor.0.id(), Signal::TERM);
+    // The successor has the word before the old daemon goes on.
+    std::thread::sleep(Duration::from_millis(500));
+    send(old, Signal::CONT);
+    wait_for("the end of the successor", || successor.has_ended().then_some(())).unwrap();
+    assert_eq!(node.daemon(), old);
+    assert_whole(&client, "after a stopped successor");
 }
 
 #[test]

@@ -75,6 +75,10 @@ pub enum NodeError {
         /// The word there.
         found: u64,
     },
+    /// The node ended in order since it cannot be a member of its cluster, and removed everything: a
+    /// restart cannot help.
+    #[error("the cluster: {0}")]
+    Ended(String),
     /// The serving node did not hand over.
     #[error("the node at {} did not hand over: {reason}", socket.display())]
     NotHandedOver {

@@ -253,6 +253,11 @@ impl Node {
         let peers = peers.map(|peers| (peers, devices));
         let predecessor = found.predecessor;
         let handles = handles_of(&lock, &listener, found.held)?;
+        if predecessor.is_some() && stop::is_requested(&wake) {
+            // The other daemon takes everything back. Its objects would end with this node.
+            let reason = "this node was stopped before it served".to_owned();
+            return Err(NodeError::NotHandedOver { socket: options.socket, reason });
+        }
         // Before any other node learns where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
         let parts = ServerParts {
@@ -333,9 +338,11 @@ impl Node {
             LoopEnd::Deserted => tracing::info!("the last client left"),
             LoopEnd::Requested => {}
         }
-        let _ = fs::remove_file(&options.socket);
-        if let Some(path) = options.metrics.as_ref().and_then(|it| it.path(&options.socket)) {
-            let _ = fs::remove_file(path);
+        if lock.is_current() {
+            let metrics = options.metrics.as_ref().and_then(|it| it.path(&options.socket));
+            for path in [Some(options.socket.clone()), metrics].into_iter().flatten() {
+                let _ = fs::remove_file(path);
+            }
         }
         let uid = state.home().uid();
         let failure = state.failure().map(str::to_owned);
@@ -353,7 +360,7 @@ impl Node {
         }
         lock.release();
         custody.ended();
-        failure.map_or(Ok(None), |failure| Err(NodeError::Cluster(failure)))
+        failure.map_or(Ok(None), |failure| Err(NodeError::Ended(failure)))
     }
 
     /// Hands everything over, and takes it back if the next daemon fails before it serves.

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// Both ends of the socket that stops a node. It exists before the node, so a signal during the
 /// start is not lost.
 #[derive(Debug)]
@@ -44,6 +46,12 @@ impl StopSwitch {
     pub(super) fn wake(&self) -> &UnixStream {
         &self.wake
     }
+}
+
+/// Whether the end that wakes a node says that it is to stop.
+pub(super) fn is_requested(wake: &UnixStream) -> bool {
+    let mut wakes = [PollFd::new(wake, PollFlags::IN)];
+    matches!(poll(&mut wakes, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Stops a node from another thread.

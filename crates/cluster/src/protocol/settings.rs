@@ -111,10 +111,13 @@ impl NodeState {
         self.resume_memory(memory, is_following);
         let mut changes = self.changes_to(&current);
         // A filter of another version is no reason not to start.
-        if let Err(error) = changes.iter().try_for_each(|change| self.check_setting(change)) {
-            tracing::warn!(%error, "the changed settings of the earlier daemon are not resumed");
-            changes.clear();
-        }
+        changes.retain(|change| match self.check_setting(change) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a changed setting of the earlier daemon is not resumed");
+                false
+            }
+        });
         if !changes.is_empty() {
             let changed = current.changed_from(&self.settings.record.started).join(", ");
             tracing::warn!(changed, "settings differ from the options, as set while it served");

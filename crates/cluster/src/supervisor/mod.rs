@@ -37,6 +37,9 @@ use crate::{signals, upgrade};
 /// of a request.
 const QUICK: Duration = Duration::from_secs(1);
 
+/// Exit code of a daemon that ended in order with an error: a restart cannot help.
+pub(crate) const ENDED_CODE: i32 = 4;
+
 /// After this many quick deaths in a row another start would fail the same way.
 const QUICK_MAX: u32 = 5;
 
@@ -197,6 +200,11 @@ impl Supervisor<'_> {
         if self.is_stopping && by_signal.is_some() {
             self.clear();
         }
+        if status.code() == Some(ENDED_CODE) {
+            // It has removed everything.
+            self.notifier.forget();
+            return Some(1);
+        }
         if self.is_stopping || (!self.was_ready && by_signal.is_none()) {
             return Some(code);
         }
@@ -239,8 +247,9 @@ impl Supervisor<'_> {
             return;
         }
         let metrics = self.options.metrics.as_ref().and_then(|it| it.path(socket));
-        let lock = paths::lock_of(socket);
-        for path in [Some(socket.clone()), metrics, Some(lock)].into_iter().flatten() {
+        // Spill files belong to the node whose lock is this file: the next one removes them.
+        let lock = self.options.spill.is_none().then(|| paths::lock_of(socket));
+        for path in [Some(socket.clone()), metrics, lock].into_iter().flatten() {
             let _ = fs::remove_file(path);
         }
     }

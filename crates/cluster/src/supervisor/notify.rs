@@ -31,6 +31,8 @@ impl Notifier {
 
     /// Reports that the node serves, and stores memory without a name for the next start.
     pub(crate) fn ready(&self, memory: Option<&HeldMemory>) {
+        // That of an earlier run may be other memory, and the store has room for one.
+        self.forget();
         if let Some(memory) = memory.filter(|memory| memory.is_nameless()) {
             for (name, fd) in NAMES.iter().zip(memory.fds()) {
                 self.send(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), Some(fd));
