@@ -5,13 +5,29 @@
 The package is not imported: an import would take longer than the rest of the start.
 """
 
+import contextlib
 import os
 import signal
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
 
+def _close_inherited() -> None:
+    """Close what the program that starts a private node left open for its children.  The pipe by
+    which ``multiprocessing`` sees the end of a process, and a port, would stay open with the node.
+    """
+    with contextlib.suppress(OSError):
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2:
+                # The folder itself is closed by now.
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+
+
 def _main(extension: str, *flags: str) -> int:
+    # The daemon of such a node inherits nothing more from its supervisor.
+    if "--private" in flags:
+        _close_inherited()
     # Before anything else gets one of the descriptors of a closed standard stream.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

@@ -65,6 +65,33 @@ except farrow.Disconnected as error:
     check_gone(alone)
 
 
+def test_a_private_node_has_no_descriptors_of_its_client(alone: dict[str, str]) -> None:
+    """The end of a process of ``multiprocessing`` is seen by a pipe, which a node that this process
+    had started held open; so was its port."""
+    script = """
+import os, socket, sys, farrow
+reads, writes = os.pipe()
+os.set_inheritable(writes, True)
+server = socket.create_server(("127.0.0.1", 0))
+server.set_inheritable(True)
+client = farrow.connect()
+client.put(b"mine", "n")
+os.close(writes)
+assert os.read(reads, 1) == b""
+port = server.getsockname()[1]
+server.close()
+socket.create_server(("127.0.0.1", port), reuse_port=False).close()
+print(client.get("n").to_pybytes())
+"""
+    env = {**os.environ, **alone, "FARROW_LINGER": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True,
+        timeout=LIMIT_SECONDS, close_fds=False,
+    )  # fmt: skip
+    assert done.stdout == "b'mine'\n", done.stderr
+    check_gone(alone)
+
+
 def test_private_node_ends_with_its_last_client(alone: dict[str, str]) -> None:
     script = """
 import os, sys, farrow

@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::cache;
 use crate::copy;
 use crate::mapping::Mapping;
@@ -101,7 +103,7 @@ pub struct TmpfsSurvey {
 pub struct LimitSurvey {
     /// `RLIMIT_AS`; `None` if unlimited.
     pub address_space: Option<u64>,
-    /// `RLIMIT_NOFILE`; `None` if unlimited.
+    /// The hard limit of `RLIMIT_NOFILE`, to which a node raises its own; `None` if unlimited.
     pub open_files: Option<u64>,
     /// `RLIMIT_MEMLOCK`; `None` if unlimited.
     pub locked_memory: Option<u64>,
@@ -148,8 +150,8 @@ impl Survey {
             tmpfs: tmpfs_dirs(),
             limits: LimitSurvey {
                 address_space: address_space_limit(),
-                open_files: limit(rustix::process::Resource::Nofile),
-                locked_memory: limit(rustix::process::Resource::Memlock),
+                open_files: getrlimit(Resource::Nofile).maximum,
+                locked_memory: limit(Resource::Memlock),
                 maps_max: maps_max(),
                 maps: fs::read("/proc/self/maps")
                     .ok()

@@ -160,7 +160,7 @@ def _limit_findings(survey: dict[str, Any]) -> list[Finding]:
                 "advice",
                 f"at most {files:,} open files for each process",
                 f"a node serves fewer than {files:,} clients",
-                f"ulimit -n {_FILES_WANTED}",
+                f"ulimit -Hn {_FILES_WANTED}  # as root, or in limits.conf",
             )
         )
     maps = _number(limits, "map_count", "max_map_count", "maps")

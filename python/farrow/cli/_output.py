@@ -37,7 +37,7 @@ __all__ = [
 # rich lays out a row in 0.7 ms and wraps its cells; longer tables are only aligned.
 _ROWS_LAID_OUT_MAX = 500
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_SIZE = re.compile(r"(\d+(?:[.]\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:[.]\d+)?)\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
 
 
 class CommandError(Exception):
@@ -122,7 +122,8 @@ def human_seconds(seconds: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """A size such as ``4GiB``, ``512M``, ``1.5g`` or ``4096`` in bytes (powers of 1024).
+    """A size such as ``4GiB``, ``512M``, ``1.5g`` or ``4096`` in bytes, as ``farrow node`` reads
+    it: powers of 1024, and of 1000 for ``4GB``.
 
     Raises:
         ValueError: the text is no size, or one of 8 EiB or more.
@@ -131,7 +132,7 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no size: write 512MiB, 4G or a number of bytes")
     power = "kmgtp".index(match[2].lower()) + 1 if match[2] else 0
-    size = float(match[1]) * 1024**power
+    size = float(match[1]) * (1000 if match[4] and not match[3] else 1024) ** power
     if size >= 1 << 63:
         raise ValueError(f"{text[:40]!r} is too large a size: less than 8 EiB is possible")
     return int(size)
