@@ -62,9 +62,11 @@ def connect(
 
 
 def living(address: str) -> _native.Client | None:
-    """A client of the node at an address that this process has already, if any."""
+    """A client of the node at an address that this process has already, if any.  It is in the
+    default namespace, as one that is made there would be."""
     with _lock:
-        return next((client for client in _clients if client.address == address), None)
+        found = (one for one in _clients if one.address == address and not one.namespace)
+        return next(found, None)
 
 
 def _after_fork() -> None:

@@ -67,9 +67,10 @@ class SharingPlugin(distributed.WorkerPlugin):  # type: ignore[misc]
         self,
         *,
         min_bytes: int = _references.MIN_BYTES,
-        lease: float = _references.LEASE_SECONDS,
+        lease: float | None = None,
     ) -> None:
-        self._settings = {"min_bytes": min_bytes, "lease": lease}
+        self._min_bytes = min_bytes
+        self._lease = lease
         # Results come to this process by reference too.
         self.setup(None)
 
@@ -78,9 +79,7 @@ class SharingPlugin(distributed.WorkerPlugin):  # type: ignore[misc]
         import farrow.dask  # registers there
         import farrow.sharing
 
-        farrow.sharing.install(
-            min_bytes=int(self._settings["min_bytes"]), lease=self._settings["lease"]
-        )
+        farrow.sharing.install(min_bytes=self._min_bytes, lease=self._lease)
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask when the plugin is removed, or the worker ends."""
@@ -121,7 +120,9 @@ def _not_here(value: Any) -> Any:
 def _serializer(before: Callable[..., Any] | None) -> Callable[..., Any]:
     def serialize(value: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
         is_exact = not isinstance(value, np.ndarray) or type(value) is np.ndarray
-        reduced = _references.reduce(value) if is_exact else None
+        # A message has a context.  What is spilled to disk has none, and outlives every lease.
+        is_message = context is not None
+        reduced = _references.reduce(value) if is_exact and is_message else None
         if reduced is not None:
             return {"farrow": pickle.dumps(reduced)}, []
         if before is None:
@@ -238,8 +239,16 @@ class _Read:
     def __call__(self, ids: Sequence[bytes], columns: Sequence[str] | None = None) -> Any:
         wanted = self.columns if columns is None else columns
         selection = _chunks.selection(self._schema, wanted, self._filter)
-        client = _references._client(self._address)
-        return _frame(pa.concat_tables([selection.read(client, id) for id in ids]))
+        parts = [_references.read_chunk(self._address, selection, id) for id in ids]
+        return _frame(_joined(parts))
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    """Their rows.  Arrow's concatenation forgets those of tables without columns."""
+    if parts[0].num_columns:
+        return pa.concat_tables(parts)
+    rows = sum(part.num_rows for part in parts)
+    return pa.table({"": pa.nulls(rows)}).select([])
 
 
 def _with_filter(table: pa.Table, columns: Sequence[str], filter: Any) -> pa.Table:
@@ -333,20 +342,20 @@ def _named(part: Any) -> Any:
 
 def _append(part: Any, address: str, name: str, schema: pa.Schema, position: int) -> None:
     table = pa.Table.from_pandas(_named(part), schema=schema, preserve_index=False)
-    huge = _references._client(address).huge_table(name)
+    client = _references.checked_client(address)
+    huge = client.huge_table(name)
     try:
         huge.append(table.replace_schema_metadata(schema.metadata), position=position)
     except RowsTaken:
         # Dask runs a task again whose worker ended after its work.
-        if not _has_rows(huge, address, position, table):
+        if not _has_rows(client, huge, position, table):
             raise
 
 
 _ALL = _chunks.Selection(None, None, None)
 
 
-def _has_rows(huge: Any, address: str, position: int, table: pa.Table) -> bool:
-    client = _references._client(address)
+def _has_rows(client: farrow.Client, huge: Any, position: int, table: pa.Table) -> bool:
     for chunk in huge.partitions():
         if (chunk.position, chunk.rows) == (position, len(table)):
             return _are_same(_ALL.read(client, chunk.id), without_views(table))

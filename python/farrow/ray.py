@@ -101,9 +101,8 @@ class _FarrowDatasource(Datasource):  # type: ignore[misc]
         ids = [chunk.id for chunk in group]
 
         def read() -> Iterable[pa.Table]:
-            client = _references._client(address)
             for id in ids:
-                yield selection.read(client, id)
+                yield _references.read_chunk(address, selection, id)
 
         # A filter leaves an unknown number of rows.
         rows = sum(chunk.rows for chunk in group) if selection.filter is None else None
@@ -190,7 +189,7 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str | None, list[Any]]:
         """Called by Ray in each task: its number, its node, and references to its blocks."""
-        client = _references._client(self._address)
+        client = _references.checked_client(self._address)
         found: list[_blocks.Block] = []
         # Ray repeats a task that fails, or gives up: its blocks stay unknown.
         with _blocks.dropped_on_error(client, found):
@@ -204,7 +203,7 @@ class FarrowDatasink(Datasink):  # type: ignore[misc]
         """Called by Ray on the driver after all tasks."""
         ordered = sorted(write_result.write_returns, key=lambda task: task[0])
         blocks = [(block, node) for _, node, found in ordered for block in found]
-        _blocks.append_blocks(_references._client(self._address), self._name, blocks)
+        _blocks.append_blocks(_references.checked_client(self._address), self._name, blocks)
 
 
 def aggregate(
@@ -250,9 +249,9 @@ def aggregate(
 
 
 def _partial(address: str, ids: list[bytes], plan: _Plan) -> pa.Table:
-    client = _references._client(address)
     selection = _chunks.Selection(plan.columns, None, plan.columns)
-    return plan.partial(pa.concat_tables([selection.read(client, id) for id in ids]))
+    parts = [_references.read_chunk(address, selection, id) for id in ids]
+    return plan.partial(pa.concat_tables(parts))
 
 
 @dataclass(frozen=True)

@@ -157,9 +157,8 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: _Part) -> Iterator[pa.RecordBatch]:
         """The rows of one part, as Spark's types."""
         wanted = _arrow_schema(self._schema)
-        client = _references._client(self._address)
         for id in partition.ids:
-            rows = self._selection.read(client, id)
+            rows = _references.read_chunk(self._address, self._selection, id)
             plain = rows.cast(_readable_schema(rows.schema)).cast(wanted)
             yield from plain.to_batches(max_chunksize=_BATCH_ROWS)
 
@@ -180,7 +179,7 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
         """Called in each task."""
-        client = _references._client(self._address)
+        client = _references.checked_client(self._address)
         blocks: list[_blocks.Block] = []
         found: list[pa.RecordBatch] = []
         # Spark repeats a task that fails, or gives up: its blocks stay unknown.
@@ -200,12 +199,12 @@ class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
         """Called on the driver after all tasks."""
         done = sorted((one for one in messages if one is not None), key=lambda one: one.task)
         blocks = [(block, one.node) for one in done for block in one.blocks]
-        _blocks.append_blocks(_references._client(self._address), self._name, blocks)
+        _blocks.append_blocks(_references.checked_client(self._address), self._name, blocks)
 
     def abort(self, messages: list[_Written | None]) -> None:
         """Called on the driver after a failed job: the blocks of the other tasks are freed."""
         blocks = [block for one in messages if one is not None for block in one.blocks]
-        _blocks.drop_blocks(_references._client(self._address), blocks)
+        _blocks.drop_blocks(_references.checked_client(self._address), blocks)
 
 
 def _block(client: farrow.Client, batches: list[pa.RecordBatch]) -> _blocks.Block:

@@ -49,6 +49,20 @@ def test_dropped_blocks_leave_nothing(client: farrow.Client) -> None:
     _blocks.drop_blocks(client, blocks)
 
 
+def test_deleted_blocks_are_not_held_by_the_process_that_wrote_them(
+    client: farrow.Client, node: Node
+) -> None:
+    """The worker of a task lives on, and the driver deletes its blocks."""
+    block = _blocks.put_block(client, rows())
+    assert isinstance(block, bytes)
+    try:
+        farrow.connect(node.socket).delete(_blocks._object_of(block))
+        stats = client.stats()
+        assert (stats["objects"], stats["holds"], stats["used"]) == (0, 0, 0)
+    finally:
+        _blocks._written.clear()
+
+
 def test_a_block_that_cannot_be_shared_leaves_nothing(
     client: farrow.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

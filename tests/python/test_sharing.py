@@ -22,6 +22,7 @@ from farrow.sharing import _references
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # A reference has to be shorter, whatever the value.
 REFERENCE_BYTES_MAX = 1024
@@ -149,6 +150,66 @@ def test_what_lies_elsewhere_passes_as_before(shared: farrow.Client) -> None:
     inside.abort()
 
 
+class Price(pa.ExtensionType):  # type: ignore[misc]
+    """A type that a receiver may not have registered."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float64(), "test.price")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Price:
+        return cls()
+
+
+def test_types_of_the_program_arrive(shared: farrow.Client) -> None:
+    """A receiver that had not registered them got the values that they are stored as."""
+    prices = shared.get(shared.put(pa.array(range(ROWS), pa.float64())))
+    extended = pa.ExtensionArray.from_storage(Price(), prices)
+    nested = pa.StructArray.from_arrays([extended], ["price"])
+    for value in extended, pa.table({"n": prices, "price": extended}), nested:
+        message = dumps(value)
+        opened = pickle.loads(message)
+        assert (type(opened), opened.equals(value)) == (type(value), True)
+        # Only the buffers are references.
+        assert len(message) < value.nbytes / 2
+    if hasattr(pa, "uuid"):
+        plain = shared.get(shared.put(pa.array([bytes(16)] * ROWS, pa.binary(16))))
+        ids = pa.ExtensionArray.from_storage(pa.uuid(), plain)
+        message = dumps(ids)
+        assert is_reference(message)
+        assert pickle.loads(message).equals(ids)
+
+
+def test_a_value_has_the_lease_of_its_pickler(
+    shared: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool whose tasks wait for longer than their lease waits forever.  The lease of the program
+    counts, if there is one."""
+    value = shared.get(shared.put(table()))
+
+    def leases() -> list[str]:
+        labels = [dict(one) for one in shared.list()["metadata"].to_pylist()]
+        return sorted(one["farrow.lease_ms"] for one in labels if "farrow.lease_ms" in one)
+
+    before = leases()
+    cuts = [value.slice(1), value.slice(2), value.slice(3)]
+    farrow.sharing.install()
+    dumps(cuts[0])
+    assert _references.reduce(cuts[0]) != _references.reduce(cuts[0], 300.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing, "parent_process", lambda: multiprocessing.current_process())
+        dumps(cuts[1])
+    farrow.sharing.install(lease=21.0)
+    dumps(cuts[2])
+    added = leases()
+    for one in before:
+        added.remove(one)
+    assert added == ["21000", "300000", "60000", "60000"]
+
+
 def test_only_picklers_between_processes_are_changed(shared: farrow.Client) -> None:
     """A pickle in a file would outlive its lease."""
     value = shared.get(shared.put(table()))
@@ -251,6 +312,17 @@ def test_a_receiver_whose_client_was_closed_connects_again(node: Node) -> None:
         assert pickle.loads(message).equals(value)
 
 
+def test_a_client_of_another_namespace_is_not_borrowed(client: farrow.Client) -> None:
+    """A program's tables were written to the namespace of some client that it had."""
+    client.create_namespace("team")
+    address = client.address
+    with farrow.connect(address, namespace="team") as other:
+        del client
+        gc.collect()
+        found = _references.checked_client(address)
+        assert (other.namespace, found.namespace) == ("team", "")
+
+
 # ------------------------------------------------------------------------------ other processes
 
 
@@ -339,6 +411,22 @@ def test_loky(shared: farrow.Client) -> None:
 def second_half(array: np.ndarray) -> np.ndarray:
     assert type(array) is np.ndarray, "joblib wrote it to a file"
     return array[200_000:]
+
+
+def mapped(path: str) -> np.ndarray:
+    return np.memmap(path, dtype=np.int64, mode="r")
+
+
+def test_a_file_that_a_worker_of_joblib_maps_stays_a_file(tmp_path: Path) -> None:
+    """The worker has not called install, and looked for what had been there before."""
+    joblib = pytest.importorskip("joblib")
+    farrow.sharing.install(lease=20.0)
+    path = tmp_path / "numbers"
+    np.arange(1000).tofile(path)
+    with joblib.Parallel(n_jobs=2) as parallel:
+        (found,) = parallel([joblib.delayed(mapped)(str(path))])
+    assert str(found.filename) == str(path), "the worker sent the bytes"
+    assert found.sum() == sum(range(1000))
 
 
 def test_data_loader(shared: farrow.Client) -> None:

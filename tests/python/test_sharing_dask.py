@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -19,6 +20,7 @@ dd = pytest.importorskip("dask.dataframe")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 import farrow.dask  # noqa: E402
 
@@ -105,16 +107,52 @@ def test_a_process_that_uninstalls_still_reads_both_forms(
     from distributed.protocol import deserialize, serialize
 
     far = shared.get(shared.put(table()))
-    with_reference = serialize(far)
+    with_reference = serialize(far, context={})
     assert sum(len(frame) for frame in with_reference[1]) == 0
     farrow.sharing.uninstall()
     try:
-        plain = serialize(far)
+        plain = serialize(far, context={})
         assert sum(memoryview(frame).nbytes for frame in plain[1]) >= far.nbytes
         for header, frames in with_reference, plain:
             assert deserialize(header, frames).equals(far)
     finally:
         farrow.sharing.install(lease=20.0)
+
+
+def test_a_spilled_value_outlives_every_lease(
+    cluster: Any, shared: farrow.Client, tmp_path: Path
+) -> None:
+    """Only its reference was written, and the worker dropped the value: after the lease it was
+    lost."""
+    from distributed.spill import SpillBuffer
+
+    far = shared.get(shared.put(table()))
+    spilled = SpillBuffer(str(tmp_path), target=1)
+    spilled["far"] = far
+    assert "far" in spilled.disk
+    (written,) = tmp_path.iterdir()
+    assert written.stat().st_size >= far.nbytes
+    assert spilled["far"].equals(far)
+
+
+def test_clients_that_were_closed_are_replaced(shared: farrow.Client) -> None:
+    """A client of the program was borrowed, and stayed in use after the program had closed it."""
+    part = table().to_pandas(types_mapper=pd.ArrowDtype)
+    trades = shared.huge_table("dask/closed", table().schema)
+    try:
+        for number in range(2):
+            with farrow.connect(shared.address) as client:
+                _references._state.clients[shared.address] = client
+            farrow.dask._append(part, shared.address, "dask/closed", trades.schema, number * ROWS)
+        with farrow.connect(shared.address) as client:
+            _references._state.clients[shared.address] = client
+        frame = farrow.dask.read_farrow("dask/closed", address=shared.address)
+        assert len(frame.compute(scheduler="sync")) == 2 * ROWS
+        none = farrow.dask.read_farrow("dask/closed", [], npartitions=1, address=shared.address)
+        assert len(none.compute(scheduler="sync")) == 2 * ROWS
+    finally:
+        _references._state.clients.clear()
+        trades.drop()
 
 
 def test_a_huge_table_is_a_dataframe(cluster: Any, shared: farrow.Client) -> None:
@@ -190,8 +228,6 @@ def test_an_empty_table_is_a_dataframe(cluster: Any, shared: farrow.Client) -> N
 
 
 def test_a_dataframe_becomes_a_huge_table(cluster: Any, shared: farrow.Client) -> None:
-    import pandas as pd
-
     source = pd.DataFrame({"n": np.arange(1000), "text": [f"row {n}" for n in range(1000)]})
     frame = dd.from_pandas(source, npartitions=7)
     trades = farrow.dask.to_farrow(frame, "dask/write", address=shared.address)
@@ -206,8 +242,6 @@ def test_a_dataframe_becomes_a_huge_table(cluster: Any, shared: farrow.Client) -
 
 def test_numbers_can_name_the_columns_of_a_dataframe(shared: farrow.Client) -> None:
     """pyarrow made text of them for the schema, and then missed its columns in the frame."""
-    import pandas as pd
-
     frame = dd.from_pandas(pd.DataFrame(np.arange(20).reshape(10, 2)), npartitions=2)
     table = farrow.dask.to_farrow(frame, "dask/numbered", address=shared.address)
     try:
@@ -224,8 +258,6 @@ def fails_late(part: Any) -> Any:
 
 
 def test_a_failed_write_leaves_no_new_table(cluster: Any, shared: farrow.Client) -> None:
-    import pandas as pd
-
     frame = dd.from_pandas(pd.DataFrame({"n": np.arange(1000)}), npartitions=4)
     with pytest.raises(ValueError, match="this partition fails"):
         farrow.dask.to_farrow(
@@ -239,8 +271,6 @@ def test_a_failed_write_leaves_no_new_table(cluster: Any, shared: farrow.Client)
 def test_a_partition_may_be_appended_twice(shared: farrow.Client, kind: str) -> None:
     """Dask runs a task again if its worker ended before the answer.  Rows with NaN were taken for
     others, and the table was dropped."""
-    import pandas as pd
-
     schema = pa.schema({"n": pa.type_for_alias(kind)})
     rows = pa.table({"n": [1, 2, 3] if kind == "int64" else [1.5, math.nan, None]}, schema=schema)
     part = rows.to_pandas(types_mapper=pd.ArrowDtype)

@@ -263,6 +263,56 @@ def test_leases_survive_the_daemon(lru: Node, make_sender: Callable[..., Sender]
     wait_for_memory(lru, before)
 
 
+def test_ended_leases_end_after_the_daemon_did(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    """The next daemon took the lease of a living client for an open one, until the client ended.
+    The client learns of that daemon after the time of the lease."""
+    code = """
+    send(value)
+    del value; gc.collect()
+    sys.stdout.write("dropped"); sys.stdout.flush()
+    sys.stdin.readline()
+    client.stats()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=1.0)
+    sender.message()
+    sender.wait_for(b"dropped")
+    lru.restart()
+    client = farrow.connect(lru.socket)
+    time.sleep(1.0)
+    sender.go_on()
+    wait_until(lambda: client.evict(EVERYTHING)["pinned"] == 0, "the lease is over")
+
+
+def test_references_end_while_there_is_no_daemon(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    """Each drop of a reference had a thread of its own, which waited for the next daemon."""
+    code = """
+    values = [value.slice(number) for number in range(100)]
+    for one in values:
+        send(one)
+    sys.stdin.readline()
+    del one
+    values.clear(); gc.collect()
+    tasks = os.listdir("/proc/self/task")
+    threads = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
+    sys.stdout.write("%03d" % threads.count("farrow-lease")); sys.stdout.flush()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=1.0)
+    for _ in range(100):
+        sender.message()
+    lru.kill9()
+    sender.go_on()
+    sender.wait_for(b"001")
+    lru.start()
+    client = farrow.connect(lru.socket)
+    wait_until(lambda: client.evict(EVERYTHING)["pinned"] == 0, "the leases are over")
+
+
 def test_a_forked_child_ends_no_lease_of_its_parent(
     lru: Node, make_sender: Callable[..., Sender]
 ) -> None:

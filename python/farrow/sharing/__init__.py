@@ -14,7 +14,8 @@ NumPy array, whose memory belongs to a node, and for any slice or selection of o
         pool.map(work, [trades.slice(start, 1000) for start in range(0, len(trades), 1000)])
 
 The receiver gets the same memory, read-only, and holds it for as long as its value lives.  Other
-values pass as before.  A process that receives a reference sends references too.
+values pass as before; of a value with an extension type of the program's own, the buffers pass by
+reference.  A process that receives a reference sends references too.
 
 **Lifetime.**  A reference is valid while the sender has the value, and for ``lease`` seconds after
 the sender dropped it or died.  It may be read any number of times.  Later reads raise ``NotFound``.
@@ -28,7 +29,7 @@ import sys
 
 from farrow.exceptions import InvalidArgument
 from farrow.sharing import _reducers, _references
-from farrow.sharing._references import LEASE_SECONDS, LEASE_SECONDS_MAX, MIN_BYTES, Settings
+from farrow.sharing._references import LEASE_SECONDS_MAX, MIN_BYTES, Settings
 
 __all__ = ["install", "uninstall"]
 
@@ -39,7 +40,7 @@ def install(
     dask: bool = True,
     ray: bool = True,
     min_bytes: int = MIN_BYTES,
-    lease: float = LEASE_SECONDS,
+    lease: float | None = None,
 ) -> None:
     """Pass values that lie in Farrow by reference, from this process and the processes it sends to.
 
@@ -54,7 +55,9 @@ def install(
         ray: register with Ray if it is imported; see ``farrow.ray`` for its workers.
         min_bytes: fewest bytes in Farrow of a value that passes by reference.
         lease: seconds for which a reference stays valid after its sender dropped the value or died;
-            3600 at most.
+            3600 at most.  None: 60; and 300 for ``multiprocessing`` and loky, except in their
+            child processes: a task whose reference has expired ends its worker, and the pool waits
+            for it forever.  A value that the program drops occupies its memory for that long.
 
     Raises:
         InvalidArgument: ``min_bytes`` or ``lease`` is out of range.
@@ -71,11 +74,12 @@ def install(
     """
     if min_bytes < 1:
         raise InvalidArgument(f"min_bytes is {min_bytes}; the least is 1")
-    if not 0 < lease <= LEASE_SECONDS_MAX:
+    if lease is not None and not 0 < lease <= LEASE_SECONDS_MAX:
         raise InvalidArgument(
             f"a lease of {lease} s; above 0 and up to {LEASE_SECONDS_MAX} s are taken"
         )
-    settings = Settings(multiprocessing, dask, ray, int(min_bytes), float(lease))
+    lease = None if lease is None else float(lease)
+    settings = Settings(multiprocessing, dask, ray, int(min_bytes), lease)
     _references.use(settings, _register)
 
 

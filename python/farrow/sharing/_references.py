@@ -8,19 +8,32 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from farrow import _connect, _native
 from farrow.exceptions import Disconnected, FarrowError, InvalidDescriptor, NotFound
 
-__all__ = ["LEASE_SECONDS", "LEASE_SECONDS_MAX", "MIN_BYTES", "Settings", "reduce", "use"]
+if TYPE_CHECKING:
+    from farrow import _chunks
+
+__all__ = [
+    "LEASE_SECONDS",
+    "LEASE_SECONDS_MAX",
+    "MIN_BYTES",
+    "TASK_LEASE_SECONDS",
+    "Settings",
+    "reduce",
+    "use",
+]
 
 # A message and its envelope take some microseconds either way; below this a copy is as quick.
 MIN_BYTES = 65536
 # Engines retry within seconds; a queue without a reader for longer is a defect of the program.
 LEASE_SECONDS = 60.0
+# Tasks of a pool wait behind each other, some hundred in a pipe.
+TASK_LEASE_SECONDS = 300.0
 # That of the node.
 LEASE_SECONDS_MAX = 3600.0
 
@@ -34,7 +47,8 @@ class Settings(NamedTuple):
     dask: bool
     ray: bool
     min_bytes: int
-    lease: float
+    # None: as the pickler that sends the value says.
+    lease: float | None
 
 
 Register = Callable[[Settings | None], None]
@@ -52,8 +66,9 @@ class _State:
         # A weakref callback may run inside of any allocation, also under the lock: it does not
         # take the lock.
         self.lock = threading.RLock()
-        # By the id of the value: a weak reference to it, and the reference that was sent.
-        self.sent: dict[int, tuple[weakref.ref[Any], _native.SharedReference]] = {}
+        # By the id of the value and the lease: a weak reference to the value, and the reference
+        # that was sent.
+        self.sent: dict[tuple[int, float], tuple[weakref.ref[Any], _native.SharedReference]] = {}
         self.retained: dict[bytes, _native.SharedReference] = {}
         self.clients: dict[str, _native.Client] = {}
 
@@ -80,40 +95,62 @@ def use(settings: Settings | None, register: Register) -> None:
         register(settings)
 
 
-def reduce(value: Any) -> Reduced | None:
-    """How to rebuild a value from a reference; None: it passes as before."""
+def reduce(value: Any, lease: float = LEASE_SECONDS) -> Reduced | None:
+    """How to rebuild a value from a reference; None: it passes as before.  The lease counts unless
+    the program has set one."""
     settings = _state.settings
     if settings is None:
         return None
     try:
-        return _reduce(value, settings)
+        return _reduce(value, settings, lease if settings.lease is None else settings.lease)
     except FarrowError as error:
         # The bytes of the value are still there: they travel instead.
         _log.info("%s passes by copy: %s", type(value).__name__, error)
         return None
 
 
-def _reduce(value: Any, settings: Settings) -> Reduced | None:
-    state = _state
+def _reduce(value: Any, settings: Settings, lease: float) -> Reduced | None:
+    wanted = settings.min_bytes, lease
     if isinstance(value, (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)):
-        reference = _share(state, value, value, settings)
+        if any(_needs_registration(kind) for kind in _types_of(value)):
+            return None
+        reference = _share(value, value, wanted)
         return reference and (open_value, (reference.message, reference.address, settings))
     if isinstance(value, pa.Buffer):
         # The owner of a mutable buffer may still write to it.
         if value.is_mutable or value.size < settings.min_bytes:
             return None
-        reference = _share(state, value, _bytes_of(value), settings)
+        reference = _share(value, _bytes_of(value), wanted)
         return reference and (open_buffer, (reference.message, reference.address, settings))
-    return _reduce_numpy(state, value, settings)
+    return _reduce_numpy(value, settings, wanted)
 
 
-def _reduce_numpy(state: _State, array: Any, settings: Settings) -> Reduced | None:
+def _types_of(value: Any) -> list[pa.DataType]:
+    if isinstance(value, (pa.Table, pa.RecordBatch)):
+        types: list[pa.DataType] = value.schema.types
+        return types
+    return [value.type]
+
+
+def _needs_registration(kind: pa.DataType) -> bool:
+    """Whether there is an extension type in a type that pyarrow itself does not know: a receiver
+    that has not registered it would get its storage.  A pickle has it, and references to the
+    buffers."""
+    if isinstance(kind, pa.BaseExtensionType):
+        is_own = not isinstance(kind, pa.ExtensionType) and kind.extension_name.startswith("arrow.")
+        return not is_own or _needs_registration(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _needs_registration(kind.value_type)
+    return any(_needs_registration(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def _reduce_numpy(array: Any, settings: Settings, wanted: tuple[int, float]) -> Reduced | None:
     """As ``reduce``, for an array that nobody may write to, contiguous or not."""
     if array.flags.writeable or array.dtype.hasobject or array.nbytes < settings.min_bytes:
         return None
     low, high = _byte_bounds(array)
     around = _bytes_of(pa.foreign_buffer(low, high - low, base=array))
-    reference = _share(state, array, around, settings)
+    reference = _share(array, around, wanted)
     if reference is None:
         return None
     offset = array.__array_interface__["data"][0] - low
@@ -134,17 +171,18 @@ def _byte_bounds(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def _share(
-    state: _State, value: Any, arrow: Any, settings: Settings
-) -> _native.SharedReference | None:
-    """A reference to a value, which lasts while the value lives; the same one each time."""
+def _share(value: Any, arrow: Any, wanted: tuple[int, float]) -> _native.SharedReference | None:
+    """A reference to a value of at least this number of bytes and with this lease.  It lasts while
+    the value lives, and is the same one each time."""
+    min_bytes, lease = wanted
+    state = _state
     with state.lock:
-        known = state.sent.get(id(value))
+        key, sent = (id(value), lease), state.sent
+        known = sent.get(key)
         if known is not None and known[0]() is value:
             return known[1]
-        reference = _native.share(arrow, settings.min_bytes, settings.lease)
+        reference = _native.share(arrow, min_bytes, lease)
         if reference is not None:
-            key, sent = id(value), state.sent
             # The lease begins to run when the callback drops the reference.
             weak = weakref.ref(value, lambda _: sent.pop(key, None))
             sent[key] = weak, reference
@@ -152,8 +190,10 @@ def _share(
 
 
 def retain(value: Any) -> None:
-    """Keep the reference that was made to a value until this process ends."""
-    known = _state.sent.get(id(value))
+    """Keep the reference that ``reduce`` has just made to a value until this process ends."""
+    settings = _state.settings
+    lease = LEASE_SECONDS if settings is None or settings.lease is None else settings.lease
+    known = _state.sent.get((id(value), lease))
     if known is not None:
         _state.retained[known[1].message] = known[1]
 
@@ -161,13 +201,7 @@ def retain(value: Any) -> None:
 def open_value(message: bytes, address: str, settings: Settings) -> Any:
     """The value of a reference."""
     follow(settings)
-    try:
-        return _native.open_shared(_client(address), message)
-    except Disconnected:
-        # The program has closed its client, or the node was restarted.
-        with _state.lock:
-            _state.clients.pop(address, None)
-    return _native.open_shared(_client(address, may_borrow=False), message)
+    return with_client(address, lambda client: _native.open_shared(client, message))
 
 
 def open_buffer(message: bytes, address: str, settings: Settings) -> pa.Buffer:
@@ -206,7 +240,39 @@ def follow(settings: Settings) -> None:
     install(multiprocessing=multiprocessing, dask=dask, ray=ray, min_bytes=min_bytes, lease=lease)
 
 
-def _client(address: str, *, may_borrow: bool = True) -> _native.Client:
+def with_client(address: str, use: Callable[[_native.Client], Any]) -> Any:
+    """The result of a function with a client of a node, which may be called twice: the program may
+    have closed a client that was borrowed, and a node may have been replaced by one with new
+    memory."""
+    client = _client(address)
+    try:
+        return use(client)
+    except Disconnected:
+        with _state.lock:
+            # Another thread may have replaced it.
+            if _state.clients.get(address, client) is client:
+                _state.clients[address] = _connected(address)
+            client = _state.clients[address]
+    return use(client)
+
+
+def read_chunk(address: str, selection: _chunks.Selection, id: bytes) -> pa.Table:
+    """What is read of one chunk of a table."""
+    return with_client(address, lambda client: selection.read(client, id))
+
+
+def checked_client(address: str) -> _native.Client:
+    """A client of a node, which has just given an answer: for work that cannot be done twice."""
+
+    def check(client: _native.Client) -> _native.Client:
+        client.stats()
+        return client
+
+    checked: _native.Client = with_client(address, check)
+    return checked
+
+
+def _client(address: str) -> _native.Client:
     """A client of the sender's node; on another machine, of the node that serves this one.
 
     A client that the program has is borrowed: two of them would map the memory twice.
@@ -214,7 +280,7 @@ def _client(address: str, *, may_borrow: bool = True) -> _native.Client:
     with _state.lock:
         client = _state.clients.get(address)
         if client is None:
-            client = (_connect.living(address) if may_borrow else None) or _connected(address)
+            client = _connect.living(address) or _connected(address)
             _state.clients[address] = client
         return client
 

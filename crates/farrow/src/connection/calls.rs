@@ -223,6 +223,7 @@ impl Session {
         if self.note_successor() {
             link.notify(Notification::ConfirmEarlier);
         }
+        self.repeat_ended_leases(&link);
         self.late.attend(&link);
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(connection)

@@ -7,12 +7,14 @@
 //!   cluster goes on without the node.
 //! * `reserved_names`, `reserved_objects`: reservations, which are renewed at the next daemon.
 //! * `sealing`, `pending_holds`: seals whose objects this client does not hold yet.
+//! * `ended_leases`: ends of leases, which are repeated to the next daemon.
 //! * `late_queue`: requests whose answers are awaited after their calls, in a thread.
 //! * `local_entries`: pages in which this client writes entries of objects itself.
 //! * `inherited`: memory that forked children may read.
 
 mod calls;
 pub(crate) mod connect;
+mod ended_leases;
 mod excluded;
 mod hold_request;
 mod holds;

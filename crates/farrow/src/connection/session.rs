@@ -11,6 +11,7 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, paths, span};
 
 use crate::clock::deadline_after;
 use crate::connection::connect::{ConnectTarget, Connected, connect};
+use crate::connection::ended_leases::EndedLeases;
 use crate::connection::excluded::Exclusion;
 use crate::connection::hold_request::HoldBlockRequest;
 use crate::connection::late_queue::LateQueue;
@@ -98,6 +99,7 @@ pub(crate) struct Session {
     pub(super) reconnecting: Turn,
     pub(super) replaced: Replaced,
     pub(super) exclusion: Exclusion,
+    pub(super) ended_leases: EndedLeases,
     /// One thread at a time asks the node for a block of holds.
     pub(super) hold_blocks: RequestGate,
     pub(super) hold_request: Mutex<HoldBlockRequest>,
@@ -179,6 +181,7 @@ impl Session {
             reconnecting: Turn::default(),
             replaced: Replaced::default(),
             exclusion: Exclusion::default(),
+            ended_leases: EndedLeases::default(),
             hold_blocks: RequestGate::default(),
             hold_request: Mutex::default(),
         });

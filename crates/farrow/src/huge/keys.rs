@@ -263,15 +263,20 @@ mod tests {
             ..ColumnStatistics::default()
         };
         let one = column(0, bound(7, true), bound(7, true));
-        assert_eq!(single_value(&one, 3), Some(Some(vec![7])));
-        assert_eq!(single_value(&column(3, None, None), 3), Some(None));
+        assert_eq!(single_value(&one, None, 3), Some(Some(vec![7])));
+        assert_eq!(single_value(&column(3, None, None), None, 3), Some(None));
         for several in [
             column(1, bound(7, true), bound(7, true)),
             column(0, bound(7, true), bound(8, true)),
             column(0, bound(7, false), bound(7, false)),
             column(0, None, None),
         ] {
-            assert_eq!(single_value(&several, 3), None, "{several:?}");
+            assert_eq!(single_value(&several, None, 3), None, "{several:?}");
         }
+        let zero = |top: u8| Some(Bound { bytes: vec![0, 0, 0, top], is_exact: true });
+        let zeros = column(0, zero(0x80), zero(0));
+        let found = single_value(&zeros, Some(&DataType::Float32), 3);
+        assert_eq!(found, Some(Some(vec![0; 4])));
+        assert_eq!(single_value(&zeros, Some(&DataType::Int32), 3), None);
     }
 }

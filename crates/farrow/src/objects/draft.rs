@@ -7,6 +7,7 @@ use std::sync::Arc;
 use farrow_memory::BeforeCopy;
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::SealItem;
+use farrow_wire::link::Notification;
 
 use crate::connection::session::Session;
 use crate::error::Error;
@@ -93,11 +94,30 @@ impl Draft {
         result: Sealed,
         sealing: &UseGuard,
     ) -> Result<SealedHold, Error> {
+        let is_nameless = written.item.name.is_none();
+        let is_in_pool = !written.pool.is_empty();
         let id = written::settle(&self.session, written, result, Some(sealing))?;
+        let held = self.hold(id);
+        if held.is_err() && is_nameless {
+            // No caller learns its id, and it is pinned if it has a lease.
+            let ids = vec![(id.hi, id.lo)];
+            if !is_in_pool {
+                // Of the pool, buffers may be in use without a hold.
+                self.session.notify(Notification::Confirm(ids.clone()));
+            }
+            self.session.notify(Notification::Delete(ids));
+        }
+        held
+    }
+
+    fn hold(&self, id: ObjectId) -> Result<SealedHold, Error> {
         let held = self.session.hold(&id.into())?;
+        let held = SealedHold { session: Arc::clone(&self.session), held, id };
         self.session.confirm(id)?;
-        let held = held.ok_or_else(|| Error::no_object(id))?;
-        Ok(SealedHold { session: Arc::clone(&self.session), held: Some(held), id })
+        if held.held.is_none() {
+            return Err(Error::no_object(id));
+        }
+        Ok(held)
     }
 
     /// Seals it without a name, until another node has brought it or the client ends.
@@ -135,10 +155,6 @@ impl Drop for Draft {
 impl SealedHold {
     pub(crate) fn id(&self) -> ObjectId {
         self.id
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
     }
 
     /// Number of its blocks besides the primary one.

@@ -16,8 +16,7 @@ use bytes::Bytes;
 use farrow_arrow::{COPY_ALIGNMENT, Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
 use farrow_memory::{Address, Span};
 use farrow_store::{Metadata, ObjectId};
-use farrow_wire::link::Notification;
-use farrow_wire::{EXTRA_BLOCKS_MAX, LEASE_LABEL, LEASE_MS_MAX, RequestBody};
+use farrow_wire::{EXTRA_BLOCKS_MAX, LEASE_LABEL, LEASE_MS_MAX};
 
 use crate::api::Client;
 use crate::clock::millis;
@@ -25,7 +24,7 @@ use crate::connection::session::{Session, own_sessions};
 use crate::error::Error;
 use crate::key::ObjectKey;
 use crate::objects::block::{InPlace, describe};
-use crate::objects::draft::{Draft, SealedHold};
+use crate::objects::draft::Draft;
 use crate::objects::object::Object;
 use crate::options::ObjectOptions;
 use crate::value::Value;
@@ -59,37 +58,21 @@ impl SharedValue {
 
     /// The socket of the node through which the reference was made.
     pub fn socket(&self) -> &std::path::Path {
-        self.leases.last().map_or(std::path::Path::new(""), |lease| &lease.session().socket)
+        self.leases.last().map_or(std::path::Path::new(""), |lease| &lease.session.socket)
     }
 }
 
-/// The lease on one object.
+/// The lease on one object. It does not hold the object: if it is deleted, its memory comes back.
 #[derive(Debug)]
-struct Lease(SealedHold);
-
-impl Lease {
-    fn session(&self) -> &Arc<Session> {
-        self.0.session()
-    }
+struct Lease {
+    session: Arc<Session>,
+    id: ObjectId,
+    ms: u64,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let session = self.session();
-        let ids = vec![(self.0.id().hi, self.0.id().lo)];
-        let notification = Notification::EndLeases(ids.clone());
-        if !session.is_own_process() || session.notify(notification) {
-            return;
-        }
-        // The daemon restarts. A drop must not wait for its successor.
-        let session = Arc::clone(session);
-        let work = move || {
-            if let Err(error) = session.call(RequestBody::EndLeases { ids }) {
-                tracing::debug!(%error, "leases last until this client ends");
-            }
-        };
-        let thread = std::thread::Builder::new().name("farrow-lease".into()).stack_size(256 << 10);
-        drop(thread.spawn(work));
+        self.session.end_lease(self.id, Duration::from_millis(self.ms));
     }
 }
 
@@ -184,7 +167,7 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
     };
     let ms = millis(options.lease).clamp(1, LEASE_MS_MAX);
     if let [(session, _)] = used.as_slice() {
-        let leases = vec![seal(session, value, ms)?];
+        let leases = vec![seal(session, value, ms)?.0];
         return Ok(Some(SharedValue { message: message(Form::Value, &leases), leases }));
     }
     let mut leases = Vec::with_capacity(used.len() + 1);
@@ -196,21 +179,24 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
     let own = used.iter().find(|(session, _)| !session.is_elsewhere()).or(used.first());
     let Some((session, _)) = own else { return Ok(None) };
     let list = list_of(&plan, &leases, session.region_uid())?;
-    leases.push(seal(session, &Value::Bytes(&list), ms)?);
+    leases.push(seal(session, &Value::Bytes(&list), ms)?.0);
     Ok(Some(SharedValue { message: message(Form::Parts, &leases), leases }))
 }
 
 /// The last lease is that of the object that the message names.
 fn message(form: Form, leases: &[Lease]) -> Vec<u8> {
-    let id = leases.last().map(|lease| lease.0.id());
+    let id = leases.last().map(|lease| lease.id);
     ReferenceMessage { form, id: id.unwrap_or(ObjectId { hi: 0, lo: 0 }) }.encode()
 }
 
-fn seal(session: &Arc<Session>, value: &Value<'_>, lease_ms: u64) -> Result<Lease, Error> {
+/// Seals a value with a lease. Also returns the number of its blocks besides the primary one.
+fn seal(session: &Arc<Session>, value: &Value<'_>, ms: u64) -> Result<(Lease, usize), Error> {
     let wrong = |error: farrow_store::MetadataError| Error::InvalidArgument(error.to_string());
-    let metadata = Metadata::new([(LEASE_LABEL, lease_ms.to_string())]).map_err(wrong)?;
+    let metadata = Metadata::new([(LEASE_LABEL, ms.to_string())]).map_err(wrong)?;
     let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
-    Draft::staged(session, value, &options)?.lease(lease_ms).map(Lease)
+    let held = Draft::staged(session, value, &options)?.lease(ms)?;
+    let lease = Lease { session: Arc::clone(session), id: held.id(), ms };
+    Ok((lease, held.extra_count()))
 }
 
 /// An object that retains blocks of one node: an array of bytes over each. `None`: memory maps are
@@ -224,13 +210,14 @@ fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<Option<L
     let chunks: Vec<ArrayData> = spans.iter().map(chunk).collect::<Result<_, _>>()?;
     let field = SchemaNode::try_from(&Field::new("", DataType::UInt8, false));
     let field = field.map_err(|error| Error::InvalidArgument(error.to_string()))?;
-    let lease = seal(session, &Value::ChunkedArray { field: &field, chunks: &chunks }, ms)?;
-    Ok((lease.0.extra_count() == spans.len()).then_some(lease))
+    let value = Value::ChunkedArray { field: &field, chunks: &chunks };
+    let (lease, extra_count) = seal(session, &value, ms)?;
+    Ok((extra_count == spans.len()).then_some(lease))
 }
 
 /// The content of the object that lists the parts.
 fn list_of(plan: &Plan, leases: &[Lease], region: u64) -> Result<Vec<u8>, Error> {
-    let ids: Vec<ObjectId> = leases.iter().map(|lease| lease.0.id()).collect();
+    let ids: Vec<ObjectId> = leases.iter().map(|lease| lease.id).collect();
     let mut parts = PartList::new(ids, plan.copy_bytes(), plan.descriptor_bytes());
     let base = virtual_offset(leases.len(), parts.copies_at()).unwrap_or_default();
     let stamp = DescriptorStamp { region, epoch: 0 };

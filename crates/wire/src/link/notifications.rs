@@ -24,8 +24,8 @@ pub enum Notification {
     Confirm(Vec<(u64, u64)>),
     /// See [`RequestBody::ConfirmEarlier`].
     ConfirmEarlier,
-    /// See [`RequestBody::EndLeases`]: the two halves of each id. If a daemon is killed before it
-    /// reads this, the leases last until the client ends.
+    /// See [`RequestBody::EndLeases`]: the two halves of each id. The client repeats it to
+    /// the next daemon.
     EndLeases(Vec<(u64, u64)>),
     /// See [`ImportStep::Abandon`]: the two halves of the origin's id.
     AbandonImport((u64, u64)),
