@@ -71,10 +71,13 @@ test-wheel-aarch64: $(VENV)/farrow $(VENV)/packaging
 	packaging/wheels.sh aarch64
 	python tests/wheel_aarch64.py dist/farrow-*_aarch64.whl
 
-# The source distribution, in dist: built again from its own crates, without a network, and used.
+# The source distribution, in dist: built again from its own crates, without a network, and used. The
+# wheel of farrow-sql, which is Python only.
 sdist: $(VENV)/packaging
 	packaging/sdist.sh
 	tests/sdist.sh dist/farrow-*.tar.gz
+	rm -f dist/farrow_sql-*.whl
+	pip wheel --quiet --no-deps --wheel-dir dist ./sql
 
 # Three Debian packages in dist, installed and used in a fresh Debian. As root.
 deb:

@@ -26,14 +26,15 @@ minor=$(echo "$version" | cut -d. -f2)
 # As crates/capi/build.rs names it.
 soname=libfarrow.so.$major.$minor
 built=$([ "$profile" = dev ] && echo debug || echo "$profile")
-built=${CARGO_TARGET_DIR:-target}/$built
+target=${CARGO_TARGET_DIR:-${CARGO_BUILD_TARGET_DIR:-target}}
+built=$target/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}$built
 
 if [ -z "${FARROW_LIBRARIES:-}" ]; then
-    cargo build --quiet --profile "$profile" --package farrow-capi
+    cargo build --quiet --target-dir "$target" --profile "$profile" --package farrow-capi
     FARROW_LIBRARIES=$built
 fi
 if [ -z "${FARROWD:-}" ]; then
-    cargo build --quiet --profile "$profile" --package farrow-cluster --bin farrowd
+    cargo build --quiet --target-dir "$target" --profile "$profile" --package farrow-cluster --bin farrowd
     FARROWD=$built/farrowd
 fi
 
@@ -80,4 +81,8 @@ sed "s,@VERSION@,$version,; s,@SONAME@,$soname,; s,@PRIVATE@,${private// /;},; s
     packaging/FarrowConfig.cmake >"$lib/cmake/Farrow/FarrowConfig.cmake"
 sed "s,@VERSION@,$version,; s,@MAJOR@,$major,; s,@MINOR@,$minor," \
     packaging/FarrowConfigVersion.cmake >"$lib/cmake/Farrow/FarrowConfigVersion.cmake"
+# Debian's su leaves sbin out of the path. In a folder that the loader does not search, nothing changes.
+if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ]; then
+    PATH=$PATH:/sbin:/usr/sbin ldconfig || true
+fi
 echo "install_c: libfarrow $version in $root"

@@ -96,6 +96,7 @@ void Strict(FarrowClient* client) {
   auto status = pool->Allocate(kHuge, &data);
   CHECK(status.IsOutOfMemory());
   CHECK(status.message().find(std::to_string(kHuge)) != std::string::npos);
+  CHECK(status.message().find("or the client of this pool has ended") != std::string::npos);
   CHECK(pool->Allocate(100, &data).ok());
   data[99] = 7;
   CHECK(pool->Reallocate(100, kHuge, &data).IsOutOfMemory());

@@ -22,6 +22,9 @@ const SOURCES: [&str; 4] = [
     "../../cpp/include/farrow/memory_pool.hpp",
 ];
 
+/// The first series of libarrow that has what the bridge uses.
+const SERIES_MIN: u32 = 1600;
+
 /// A pyarrow package and the series of its libarrow.
 struct Pyarrow {
     folder: PathBuf,
@@ -100,6 +103,10 @@ fn find_packages() -> Result<Vec<Pyarrow>, String> {
     for folder in folders {
         match so_version(&folder) {
             Some(so_version) if found.iter().any(|other| other.so_version == so_version) => {}
+            // All else works with it, and the bridge of another one at hand is not used there.
+            Some(so_version) if chosen.is_none() && is_too_early(&so_version) => {
+                println!("cargo:warning=no memory pool for the pyarrow of {}", folder.display());
+            }
             Some(so_version) => found.push(Pyarrow { folder, so_version }),
             None if chosen.is_some() => {
                 return Err(format!("{} is no pyarrow package with headers", folder.display()));
@@ -108,6 +115,10 @@ fn find_packages() -> Result<Vec<Pyarrow>, String> {
         }
     }
     Ok(found)
+}
+
+fn is_too_early(so_version: &str) -> bool {
+    so_version.parse::<u32>().is_ok_and(|series| series < SERIES_MIN)
 }
 
 fn bridge_path(so_version: &str) -> PathBuf {

@@ -315,6 +315,17 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.*") if path.is_file() and path.name != ".lock")
 
 
+def test_the_files_are_for_their_owner_alone(client: farrow.Client, folder: Path) -> None:
+    client.put(b"secret", "one")
+    before = os.umask(0o022)
+    try:
+        backup.create(client, folder)
+    finally:
+        os.umask(before)
+    assert len(files_of(folder)) > 1
+    assert {path.stat().st_mode & 0o777 for path in files_of(folder)} == {0o600}
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -220,12 +220,37 @@ def test_name_and_address_of_a_node(helm: str, address: str, listen: str, advert
     ]
 
 
+def test_the_next_container_of_a_pod_adopts_the_objects(helm: str) -> None:
+    """A client maps the memory of the last one, which fills the /dev/shm of the pod until then."""
+    node = node_of(render(helm))
+    assert "--keep" in node["args"]
+    assert {"name": "memory", "mountPath": "/dev/shm"} in node["volumeMounts"]
+
+
+def test_the_secret_has_the_files_of_every_node(tmp_path: Path) -> None:
+    """Before, keys of nodes whose names end in `ca` were left out."""
+    (command,) = re.findall(r"^\$ (kubectl create secret .*)$", PAGE.read_text(), re.M)
+    nodes = ["a", "africa", "ca-1", "north-ca"]
+    issued = {f"{name}.{kind}" for name in nodes for kind in ("pem", "key")} | {"ca.pem"}
+    (tmp_path / "certs").mkdir()
+    for name in [*issued, "ca.key"]:
+        (tmp_path / "certs" / name).touch()
+    script = f"kubectl() {{ printf '%s\\n' \"$@\"; }}\n{command}"
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    given = {line for line in done.stdout.splitlines() if line.startswith("--from-file=")}
+    assert given == {f"--from-file=certs/{name}" for name in issued}
+
+
 @pytest.fixture
 def served(helm: str, tmp_path: Path) -> Iterator[tuple[dict[str, Any], subprocess.Popen[bytes]]]:
     """The container of the chart, with the node of this package in place of the image's."""
     port = int(free_addresses(1)[0].rpartition(":")[2])
     node = node_of(render(helm, memoryMiB=64, metricsPort=port))
-    given = [one.replace("/run/farrow", str(tmp_path)) for one in node["args"]]
+    # Its memory ends with it here.
+    own = [one for one in node["args"] if one != "--keep"]
+    given = [one.replace("/run/farrow", str(tmp_path)) for one in own]
     process = subprocess.Popen(
         [sys.executable, "-c", RUN_NODE, "--unsupervised", *given],
         stdin=subprocess.DEVNULL,

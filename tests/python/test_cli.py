@@ -550,8 +550,14 @@ def test_doctor_says_how_to_mend() -> None:
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("4096", 4096), ("1k", 1024), ("512MiB", 512 << 20), ("1.5g", 3 << 29), ("9B", 9),
-        ("2 TB", 2 * 10**12), ("1.5kb", 1500), ("2 TiB", 2 << 40),
+        ("4096", 4096),
+        ("1k", 1024),
+        ("512MiB", 512 << 20),
+        ("1.5g", 3 << 29),
+        ("9B", 9),
+        ("2 TB", 2 * 10**12),
+        ("1.5kb", 1500),
+        ("2 TiB", 2 << 40),
     ],
 )
 def test_sizes(text: str, count: int) -> None:

@@ -211,6 +211,21 @@ def test_each_status_of_c_has_a_remedy() -> None:
     assert told == [name for name in known if name != "FARROW_OK"]
 
 
+def test_the_pyarrows_with_a_memory_pool() -> None:
+    """The scripts that build them have the numbers."""
+    script = (ROOT / "packaging/wheels.sh").read_text()
+    wheels = re.search(r"^pyarrows=\((\d+) .* (\d+)\)$", script, re.M)
+    build = re.search(r"SERIES_MIN: u32 = (\d+)00;", (ROOT / "crates/python/build.rs").read_text())
+    assert wheels
+    assert build
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"for pyarrow {wheels[1]} and later, a build for" in changes
+    assert f"the pyarrow of its environment, from {build[1]} on." in changes
+    start = (ROOT / "docs/start.md").read_text()
+    assert f"pools for pyarrow {wheels[1]} to {wheels[2]}." in start
+    assert f"for the pyarrow of the environment, from {build[1]} on," in start
+
+
 def flowcharts() -> list[tuple[str, str]]:
     """Page and text of each flowchart."""
     pages = [ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]

@@ -148,6 +148,56 @@ def test_java(client: farrow.Client, prefix: Path) -> None:
     assert client.get("left by java").to_pybytes() == b"for the next process"
 
 
+# As cargo: writes what it would build into the folder where it would put it.
+CARGO = """#!/bin/sh
+target=${CARGO_TARGET_DIR:-${CARGO_BUILD_TARGET_DIR:-target}}
+while [ $# -gt 0 ]; do
+    [ "$1" = --target-dir ] && target=$2
+    shift
+done
+built=$target/${CARGO_BUILD_TARGET:-.}/debug
+mkdir -p "$built"
+for name in farrowd libfarrow_capi.so libfarrow_capi.a; do echo new >"$built/$name"; done
+"""
+
+
+def install_with_stand_ins(tmp_path: Path, **more: str) -> Path:
+    """Run install_c.sh with stand-ins of cargo and ldconfig; where it installed."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    ldconfig = f"#!/bin/sh\ntouch {tmp_path}/ldconfig-ran\n"
+    for name, text in {"cargo": CARGO, "ldconfig": ldconfig}.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    left_out = ("CARGO_", "DESTDIR", "FARROW", "LIBDIR")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    env |= {"PATH": f"{commands}:{os.environ['PATH']}", **more}
+    run_program(ROOT / "packaging" / "install_c.sh", tmp_path / "prefix", "dev", env=env)
+    return tmp_path / "prefix"
+
+
+@pytest.mark.parametrize("folder", ["CARGO_TARGET_DIR", "CARGO_BUILD_TARGET_DIR"])
+@pytest.mark.parametrize("machine", [{}, {"CARGO_BUILD_TARGET": "aarch64-unknown-linux-gnu"}])
+def test_installs_what_cargo_built(tmp_path: Path, folder: str, machine: dict[str, str]) -> None:
+    """Before, it took what an earlier build had left in the folder `target`."""
+    prefix = install_with_stand_ins(tmp_path, **{folder: str(tmp_path / "built")}, **machine)
+    for name in ("bin/farrowd", "lib/libfarrow.so", "lib/libfarrow.a"):
+        assert (prefix / name).read_text() == "new\n"
+
+
+def test_the_loader_is_made_to_look_again(tmp_path: Path) -> None:
+    """Before, a program found a library in /usr/local/lib after the next ldconfig only."""
+    built = {"CARGO_TARGET_DIR": str(tmp_path / "built")}
+    install_with_stand_ins(tmp_path, **built)
+    assert (tmp_path / "ldconfig-ran").exists() == (os.geteuid() == 0)
+
+
+def test_a_staged_installation_leaves_the_loader_alone(tmp_path: Path) -> None:
+    staging = {"CARGO_TARGET_DIR": str(tmp_path / "built"), "DESTDIR": str(tmp_path / "staging")}
+    install_with_stand_ins(tmp_path, **staging)
+    assert not (tmp_path / "ldconfig-ran").exists()
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
 @pytest.mark.parametrize("kind", ["system", "user"])
 def test_systemd_reads_the_unit(prefix: Path, tmp_path: Path, kind: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
-from conftest import run_python, wait_until
+from conftest import run_program, run_python, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Node
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = 60_000
 MEGABYTE = 1 << 20
 
@@ -245,6 +248,67 @@ except farrow.OutOfMemory as error:
     print(error.asked > error.largest)
 """
     assert run_python(script, node.socket, str(tmp_path / "a.csv")) == "400000\nTrue\n"
+
+
+# Of the crate of this name, what build.rs needs. There is no compiler here.
+CC = """
+pub struct Build;
+impl Build {
+    pub fn new() -> Self { Self }
+    pub fn cpp(&mut self, _: bool) -> &mut Self { self }
+    pub fn std(&mut self, _: &str) -> &mut Self { self }
+    pub fn opt_level(&mut self, _: u32) -> &mut Self { self }
+    pub fn debug(&mut self, _: bool) -> &mut Self { self }
+    pub fn compiler<P>(&mut self, _: P) -> &mut Self { self }
+    pub fn try_get_compiler(&self) -> Result<Tool, String> { Err("a compiler is needed".into()) }
+}
+pub struct Tool;
+impl Tool {
+    pub fn to_command(&self) -> std::process::Command { std::process::Command::new("false") }
+    pub fn path(&self) -> &std::path::Path { std::path::Path::new("false") }
+}
+"""
+
+
+def compile_build_script(folder: Path) -> Path:
+    (folder / "cc.rs").write_text(CC)
+    out = folder / "build-script"
+    rustc = ["rustc", "--edition=2024", "--cap-lints=allow"]
+    run_program(*rustc, "--crate-type=rlib", "--crate-name=cc", "cc.rs", cwd=folder)
+    source = ROOT / "crates" / "python" / "build.rs"
+    env = {**os.environ, "CARGO_PKG_VERSION": "0.1.0"}
+    run_program(*rustc, "--extern=cc=libcc.rlib", "-o", out, source, cwd=folder, env=env)
+    return out
+
+
+@pytest.mark.skipif(
+    shutil.which("rustc") is None or not (ROOT / "Cargo.toml").exists(), reason="needs the sources"
+)
+def test_a_build_beside_an_early_pyarrow_has_no_pool_for_it(tmp_path: Path) -> None:
+    """Before, `pip install .` failed beside pyarrow 15, with which all else works."""
+    script = compile_build_script(tmp_path)
+    crate = tmp_path / "crates" / "python"
+    crate.mkdir(parents=True)
+    (crate / "cpp").symlink_to(ROOT / "crates" / "python" / "cpp")
+    (tmp_path / "cpp").symlink_to(ROOT / "cpp")
+    (tmp_path / "python" / "farrow").mkdir(parents=True)
+    config = tmp_path / "pyarrow" / "include" / "arrow" / "util" / "config.h"
+    config.parent.mkdir(parents=True)
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\n[ "$1" != -c ] || echo "{tmp_path}/pyarrow"\n')
+    python.chmod(0o755)
+
+    def build(series: int, **more: str) -> str:
+        config.write_text(f'#define ARROW_SO_VERSION "{series}"\n')
+        env = {"PATH": os.environ["PATH"], "PYO3_PYTHON": str(python), "OUT_DIR": str(tmp_path)}
+        return run_program(script, cwd=crate, env=env | more)
+
+    early = build(1500)
+    assert "cargo:warning=no memory pool for the pyarrow of" in early
+    assert "cargo::error" not in early
+    needed = "cargo::error=a compiler is needed"
+    assert needed in build(1600)
+    assert needed in build(1500, FARROW_BRIDGE_PYARROW=str(tmp_path / "pyarrow"))
 
 
 def test_strict(client: farrow.Client) -> None:

@@ -74,6 +74,26 @@ def test_every_published_file_has_provenance() -> None:
         assert steps(job)[0]["with"]["name"] in names
 
 
+def test_what_an_extra_pins_is_published_too() -> None:
+    """`pip install farrow[sql]` needs the wheel of farrow-sql of the same release."""
+    extras = (ROOT / "pyproject.toml").read_text().partition("[dependency-groups]")[0]
+    pinned = re.findall(r'"([\w-]+)==([\d.]+)"', extras)
+    assert ("farrow-sql", "0.1.0") in pinned
+    folders = {
+        re.findall(r'^(?:name|version) = "(.*)"', file.read_text(), re.M)[0]: file
+        for file in ROOT.glob("*/pyproject.toml")
+    }
+    targets = [MAKE.fullmatch(step["run"]) for step in steps("build") if "run" in step]
+    recipes = "".join(make("--dry-run", found["target"]).stdout for found in targets if found)
+    for name, version in pinned:
+        file = folders[name]
+        assert f'version = "{version}"' in file.read_text()
+        wheel = rf"pip wheel .*--wheel-dir dist \./{file.parent.name}$"
+        assert re.search(wheel, recipes, re.M), name
+    paths = [step["with"].get("path", "") for step in steps("build") if "with" in step]
+    assert any("dist/*.whl" in path for path in paths)
+
+
 def test_permissions() -> None:
     """The job that builds may sign and not write; those that write build nothing."""
     workflow = yaml.safe_load(WORKFLOW.read_text())

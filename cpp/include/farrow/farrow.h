@@ -109,7 +109,9 @@ typedef struct FarrowListed {
 
 uint32_t farrow_api_version(void);
 
-/* The last error of this thread. The text is never NULL, and is "" if there was no error. */
+/* The last error of this thread. The text is never NULL, and is "" if there was no error. At the
+ * end of a thread, where exit handlers and destructors of static and thread-local objects run, an
+ * error has its status only. */
 FarrowStatus farrow_last_error_code(void);
 const char *farrow_last_error(void);
 

@@ -151,7 +151,7 @@ class MemoryPool final : public arrow::MemoryPool {
 
   static arrow::Status Full(int64_t size) {
     return arrow::Status::OutOfMemory("the Farrow region has no room for ", size,
-                                      " bytes in one piece");
+                                      " bytes in one piece, or the client of this pool has ended");
   }
 
   arrow::Status MoveOut(int64_t old_size, int64_t new_size, int64_t alignment, uint8_t** data) {

@@ -34,6 +34,8 @@ impl CallFailure {
 }
 
 thread_local! {
+    /// Destroyed before the destructors of a program that call Farrow at the end of the thread:
+    /// errors there have a status only.
     static LAST: RefCell<(FarrowStatus, CString)> =
         RefCell::new((FarrowStatus::Ok, CString::default()));
 }
@@ -41,7 +43,7 @@ thread_local! {
 fn remember(status: FarrowStatus, text: &str) {
     // A text from outside may contain zero bytes, which a C string cannot.
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = (status, text));
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (status, text));
 }
 
 /// Runs the body of a C function: catches panics and stores the error for the thread.
@@ -83,13 +85,13 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 /// The status of this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn farrow_last_error_code() -> FarrowStatus {
-    LAST.with(|last| last.borrow().0)
+    LAST.try_with(|last| last.borrow().0).unwrap_or(FarrowStatus::Ok)
 }
 
 /// The text of this thread's last error; "" if there was none. It is valid until the next error.
 #[unsafe(no_mangle)]
 pub extern "C" fn farrow_last_error() -> *const c_char {
-    LAST.with(|last| last.borrow().1.as_ptr())
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 #[cfg(test)]
@@ -106,5 +108,31 @@ mod tests {
         assert_eq!(guard_or(7, || panic!("again")), 7);
         assert_eq!(farrow_last_error_code(), FarrowStatus::Panic);
         assert_eq!(guard(|| Ok(())), FarrowStatus::Ok);
+    }
+
+    /// Fails a call after `LAST` of its thread is destroyed.
+    struct AtEnd(std::sync::mpsc::Sender<FarrowStatus>);
+
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            // A panic here would end the process.
+            let caught = catch_unwind(|| guard(|| Err(CallFailure::null("client"))));
+            let _ = self.0.send(caught.unwrap_or(FarrowStatus::Panic));
+        }
+    }
+
+    #[test]
+    fn a_call_of_a_destructor_fails_with_its_status() {
+        thread_local! {
+            static LATE: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+        }
+        let (sender, outcome) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // What is used first is destroyed last.
+            LATE.set(Some(AtEnd(sender)));
+            assert_eq!(guard(|| Err(CallFailure::null("first"))), FarrowStatus::InvalidArgument);
+        });
+        assert!(thread.join().is_ok());
+        assert_eq!(outcome.recv(), Ok(FarrowStatus::InvalidArgument));
     }
 }

@@ -85,6 +85,8 @@ enum Current {
 static OF_ALL: OnceLock<fn() -> bool> = OnceLock::new();
 
 thread_local! {
+    /// Destroyed before the destructors of a program that call Farrow at the end of the thread: no
+    /// check runs there.
     static CURRENT: RefCell<Current> = const { RefCell::new(Current::OfAll) };
     /// Whether the call of the innermost scope is to end.
     static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
@@ -101,13 +103,15 @@ struct RestoreGuard {
 impl RestoreGuard {
     fn replace(with: Current) -> Self {
         let had_ended = HAS_ENDED.replace(false);
-        Self { earlier: CURRENT.replace(with), had_ended, _thread: PhantomData }
+        let earlier = CURRENT.try_with(|current| current.replace(with)).unwrap_or(Current::OfAll);
+        Self { earlier, had_ended, _thread: PhantomData }
     }
 }
 
 impl Drop for RestoreGuard {
     fn drop(&mut self) {
-        CURRENT.set(std::mem::replace(&mut self.earlier, Current::OfAll));
+        let earlier = std::mem::replace(&mut self.earlier, Current::OfAll);
+        let _ = CURRENT.try_with(|current| current.replace(earlier));
         HAS_ENDED.set(self.had_ended);
     }
 }
@@ -136,14 +140,15 @@ pub fn check_on_all_threads(check: fn() -> bool) {
 
 /// The interrupt of the innermost scope of this thread, or of all threads.
 pub fn current() -> Option<Interrupt> {
-    CURRENT.with_borrow(|current| match current {
+    let of_thread = |current: &RefCell<Current>| match &*current.borrow() {
         Current::OfScope(interrupt) => Some(interrupt.clone()),
         Current::Nothing => None,
         Current::OfAll => {
             let check = Check::OfAll(*OF_ALL.get()?);
             Some(Interrupt { check, ends_on_signal: false })
         }
-    })
+    };
+    CURRENT.try_with(of_thread).ok().flatten()
 }
 
 /// Sleeps. Returns false if an interrupt ended the sleep.
@@ -222,6 +227,35 @@ mod tests {
             scope(Interrupt::new(Rc::new(|| true)), || panic!("on purpose"))
         });
         assert!(caught.is_err() && current().is_none());
+    }
+
+    /// Calls into this module after `CURRENT` of its thread is destroyed.
+    struct AtEnd(std::sync::mpsc::Sender<bool>);
+
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            // A panic here would end the process.
+            let caught = std::panic::catch_unwind(|| {
+                let _quiet = suspend();
+                scope(Interrupt::new(Rc::new(|| true)), || pause(Duration::from_millis(1)))
+            });
+            let _ = self.0.send(caught.unwrap_or(false));
+        }
+    }
+
+    #[test]
+    fn destructors_of_a_thread_may_wait() {
+        thread_local! {
+            static LATE: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+        }
+        let (sender, outcome) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // What is used first is destroyed last.
+            LATE.set(Some(AtEnd(sender)));
+            drop(suspend());
+        });
+        thread.join().unwrap();
+        assert_eq!(outcome.recv(), Ok(true));
     }
 
     #[test]

@@ -82,6 +82,11 @@ class Sink:
 _OBJECT_STORES = ("s3", "gcs", "gs", "abfs", "az")
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file; one that is created is its owner's alone, as the memory of a node is."""
+    return os.open(path, flags, 0o600)
+
+
 class Place:
     """A folder of this machine, or a prefix of a bucket."""
 
@@ -140,7 +145,7 @@ class Place:
             with self._filesystem.open_output_stream(self._full(path)) as stream:
                 yield Sink(stream)
             return
-        with open(self._full(path), "xb", buffering=0) as file:
+        with open(self._full(path), "xb", buffering=0, opener=_private) as file:
             yield Sink(_Whole(file))
             os.fsync(file.fileno())
 
@@ -158,7 +163,7 @@ class Place:
             return
         # The lock of the folder is held: what has this name is a killed backup's.
         beside = self._full(f".{path}.new")
-        with open(beside, "wb") as file:
+        with open(beside, "wb", opener=_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

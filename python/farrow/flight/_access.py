@@ -70,7 +70,7 @@ def checked_token(token: str, where: str) -> str:
         InvalidArgument: it has not 16 to 4,096 characters of ASCII, or has spaces.
     """
     is_long_enough = _TOKEN_LENGTH_MIN <= len(token) <= _TOKEN_LENGTH_MAX
-    if not is_long_enough or not all("!" <= letter <= "~" for letter in token):
+    if not is_long_enough or not all("!" <= char <= "~" for char in token):
         raise InvalidArgument(
             f"{where} has no token: {_TOKEN_LENGTH_MIN} to {_TOKEN_LENGTH_MAX} characters of "
             "ASCII without spaces"

@@ -1,9 +1,10 @@
 //! Requests to the daemon, and the search for its successor when it has ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
+use farrow_store::ObjectId;
 use farrow_wire::link::{Link, LinkError, NoReply, Notification};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, span, wire_span};
 
@@ -244,6 +245,46 @@ impl Session {
         }
         *current = Connection { link, number };
         current.clone()
+    }
+
+    /// Ends a lease of this client. Does not wait: while there is no daemon, one thread waits for
+    /// the next one, which learns of all ends.
+    pub(crate) fn end_lease(&self, id: ObjectId, lease: Duration) {
+        if !self.is_own_process() {
+            return;
+        }
+        let is_there = |id| !matches!(self.reader.is_there(id), Ok(false));
+        self.ended_leases.note(id, lease, is_there);
+        let connection = self.connection();
+        if self.notify(Notification::EndLeases(vec![(id.hi, id.lo)]))
+            || !self.ended_leases.begin_wait()
+        {
+            return;
+        }
+        let session = Weak::clone(&self.this);
+        let wait = move || {
+            let _quiet = interrupt::suspend();
+            if let Some(session) = session.upgrade() {
+                let deadline = deadline_after(session.timeout);
+                if let Err(error) = session.reconnect(&connection, deadline) {
+                    tracing::debug!(%error, "leases last until the next connection");
+                }
+                session.ended_leases.waited();
+            }
+        };
+        let thread = std::thread::Builder::new().name("farrow-lease".into()).stack_size(256 << 10);
+        if let Err(error) = thread.spawn(wait) {
+            tracing::debug!(%error, "leases last until the next connection");
+            self.ended_leases.waited();
+        }
+    }
+
+    /// Repeats the ends of leases to a daemon, over the connection that is the current one now.
+    fn repeat_ended_leases(&self, link: &Arc<Link>) {
+        let ids = self.ended_leases.ids();
+        if !ids.is_empty() {
+            self.late.notify(link, Notification::EndLeases(ids));
+        }
     }
 }
 

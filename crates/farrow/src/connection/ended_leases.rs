@@ -4,16 +4,12 @@
 //! client for open ones. So the client repeats the ends when it has connected again.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_store::ObjectId;
-use farrow_wire::link::{Link, Notification};
 
-use crate::clock::deadline_after;
-use crate::connection::session::Session;
-use crate::interrupt::suspend;
 use crate::lock::lock;
 
 /// Most leases that are repeated. Of more, those that are over first are forgotten: if a daemon ends
@@ -35,7 +31,7 @@ pub(super) struct EndedLeases {
 struct EndedState(BTreeSet<(Instant, ObjectId)>);
 
 impl EndedState {
-    /// Adds a lease, and forgets those whose objects are deleted. Time alone does not tell: the
+    /// Adds a lease, and forgets those whose objects are deleted. Time alone decides nothing: the
     /// daemon may have ended before it deleted them.
     fn add(
         &mut self,
@@ -61,46 +57,25 @@ impl EndedState {
     }
 }
 
-impl Session {
-    /// Ends a lease of this client. Does not wait: while there is no daemon, one thread waits for
-    /// the next one, which learns of all ends.
-    pub(crate) fn end_lease(&self, id: ObjectId, lease: Duration) {
-        if !self.is_own_process() {
-            return;
-        }
-        let is_there = |id| !matches!(self.reader.is_there(id), Ok(false));
-        // Recorded before it is sent: a connection that follows meanwhile repeats it.
-        lock(&self.ended_leases.ended).add(id, lease, Instant::now(), is_there);
-        let connection = self.connection();
-        if self.notify(Notification::EndLeases(vec![(id.hi, id.lo)]))
-            || self.ended_leases.is_waiting.swap(true, Ordering::AcqRel)
-        {
-            return;
-        }
-        let session = Weak::clone(&self.this);
-        let wait = move || {
-            let _quiet = suspend();
-            if let Some(session) = session.upgrade() {
-                let deadline = deadline_after(session.timeout);
-                if let Err(error) = session.reconnect(&connection, deadline) {
-                    tracing::debug!(%error, "leases last until the next connection");
-                }
-                session.ended_leases.is_waiting.store(false, Ordering::Release);
-            }
-        };
-        let thread = std::thread::Builder::new().name("farrow-lease".into()).stack_size(256 << 10);
-        if let Err(error) = thread.spawn(wait) {
-            tracing::debug!(%error, "leases last until the next connection");
-            self.ended_leases.is_waiting.store(false, Ordering::Release);
-        }
+impl EndedLeases {
+    /// Notes the end of a lease before the daemon learns of it: a connection that follows meanwhile
+    /// repeats it.
+    pub(super) fn note(&self, id: ObjectId, lease: Duration, is_there: impl Fn(ObjectId) -> bool) {
+        lock(&self.ended).add(id, lease, Instant::now(), is_there);
     }
 
-    /// Repeats the ends of leases to a daemon, over the connection that is the current one now.
-    pub(super) fn repeat_ended_leases(&self, link: &Arc<Link>) {
-        let ids = lock(&self.ended_leases.ended).ids();
-        if !ids.is_empty() {
-            self.late.notify(link, Notification::EndLeases(ids));
-        }
+    /// The two halves of the id of each object.
+    pub(super) fn ids(&self) -> Vec<(u64, u64)> {
+        lock(&self.ended).ids()
+    }
+
+    /// Whether this call is the first since the last [`Self::waited`].
+    pub(super) fn begin_wait(&self) -> bool {
+        !self.is_waiting.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn waited(&self) {
+        self.is_waiting.store(false, Ordering::Release);
     }
 }
 
