@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import farrow
@@ -224,6 +225,26 @@ def test_processes_share_one_transfer(two: Cluster) -> None:
     assert [int(one.communicate(timeout=LIMIT_SECONDS)[0]) for one in others] == [expected] * 2
     # Not a byte twice; the opening of a table reads some offsets.
     assert brought(two) - before <= first + 4 * CHUNK
+
+
+@needs_right
+def test_blocks_without_a_gap_are_brought(two: Cluster) -> None:
+    """Regression test: such blocks were requested as one range, which the home refuses.
+
+    Each buffer of the pool is a block of whole pages.
+    """
+    a, b = two.clients()
+    pool = b.memory_pool()
+    plain = table(6)
+    names = [f"c{number}" for number in range(6)]
+    expected = pa.table({name: pc.multiply(plain[name], 2) for name in names})
+    for name in ("read", "fetched"):
+        columns = [pc.multiply(plain[column], 2, memory_pool=pool) for column in names]
+        b.put(pa.table(columns, names), name)
+    assert a.get("read", lazy=True).equals(expected)
+    fetched = a.get("fetched", lazy=True)
+    assert farrow.fetch(fetched) > 0
+    assert fetched.equals(expected)
 
 
 @needs_right

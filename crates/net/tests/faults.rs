@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use common::proxy::{Fault, Proxy};
 use common::{Home, LONG, Reader, ReaderOptions, STALL, member, memory, pattern, span, until};
 use farrow_memory::Span;
 use farrow_net::NetError;
-use farrow_net::peer::{Piece, Placement};
+use farrow_net::peer::{Peer, PeerOptions, Piece, Placement};
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
@@ -68,6 +69,38 @@ fn a_slow_link_is_slow_and_no_error() {
         reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
         reader.assert_pattern(&[block]);
     });
+}
+
+/// Regression test: an answer that took longer than the stall limit was given up, although its bytes
+/// arrived all the time.
+#[test]
+fn an_open_over_a_slow_link_is_no_error() {
+    over_each(|home, reader, proxy| {
+        let object = span(25 * MIB, 60_000);
+        home.add(2, &[object]);
+        // The connection is there before the link becomes slow.
+        let first = reader.peer.open(&want(1)).unwrap();
+        reader.peer.release(first.hold);
+        proxy.set_fault(Fault::Trickle(STALL / 8));
+        let opened = reader.peer.open(&want(2)).unwrap();
+        assert_eq!(opened.opened.inline, pattern(object));
+    });
+}
+
+/// Regression test: only the first address of a name was used.
+#[test]
+fn the_next_address_is_tried_where_one_does_not_answer() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    home.add(1, &[span(0, 100)]);
+    let reader = Reader::plain(&home, home.address, STALL);
+    let closed = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let options = PeerOptions {
+        addresses: vec![closed, home.address],
+        ..PeerOptions::new("home", closed, home.map.length())
+    };
+    let control = Arc::clone(&reader.control) as _;
+    let peer = Peer::start(options, Credentials::Plain, control).unwrap();
+    assert_eq!(peer.open(&want(1)).unwrap().opened.inline, pattern(span(0, 100)));
 }
 
 /// Each limit ends the call. The test checks that it ends, not when.

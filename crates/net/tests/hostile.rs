@@ -23,6 +23,7 @@ use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
 use farrow_net::ticket::Ticket;
+use rustix::net::{AddressFamily, SocketType};
 
 const SECTION: u64 = 16 << 20;
 
@@ -333,6 +334,44 @@ fn connections_are_limited() {
     drop(retained);
     until("they end", || home.server.connections() == 0);
     drop(Arc::new(welcomed(&home, ConnectionClass::Push)));
+}
+
+/// Regression test: connections from one address that said nothing took the places of all members.
+#[test]
+fn a_stranger_does_not_keep_members_away() {
+    // Nothing ends for its silence during the test.
+    let home = Home::start(SECTION, Credentials::Plain, LONG);
+    home.add(1, &[span(0, 100)]);
+    let silent: Vec<_> = (0..64)
+        .map(|_| {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+            let socket = socket.unwrap();
+            let own = SocketAddr::from(([127, 0, 0, 2], 0));
+            rustix::net::bind(&socket, &own).unwrap();
+            rustix::net::connect(&socket, &home.address).unwrap();
+            socket
+        })
+        .collect();
+    let reader = Reader::plain(&home, home.address, STALL);
+    reader.peer.open(&want(1)).unwrap();
+    drop(silent);
+}
+
+/// Regression test: such a connection held its place for 16 stall limits.
+#[test]
+fn a_connection_that_says_who_it_is_too_slowly_is_ended() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let begin = Instant::now();
+    let mut slow = connect(&home);
+    while !home.server.violations().iter().any(|one| one.contains("not admitted in time")) {
+        assert!(begin.elapsed() < LONG, "{:?}", home.server.violations());
+        if slow.write_all(&[Op::Hello as u8]).is_err() {
+            slow = connect(&home);
+        }
+        // The next one ends those that are overdue.
+        drop(connect(&home));
+        thread::sleep(STALL / 10);
+    }
 }
 
 /// The grant of a dead sender is released; its push is not acknowledged, and no guard remains.

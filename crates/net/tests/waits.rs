@@ -108,6 +108,25 @@ fn an_open_that_outlives_its_connection_leaves_no_hold() {
     assert_eq!(home.source.holds(), 0);
 }
 
+/// A call waits for the bytes that another one brings, and no longer than their peer is there.
+#[test]
+fn a_claim_that_brings_nothing_does_not_keep_fetches_waiting() {
+    let home = Home::start(1 << 20, Credentials::Plain, common::STALL);
+    home.add(1, &[span(0, 100)]);
+    let reader = Reader::plain(&home, home.address, common::STALL);
+    let (opened, held) = reader.open(1);
+    let _claim = held.claim(&[span(0, 100)], LONG).unwrap();
+    let fetch = || reader.peer.fetch(&held, opened.hold, &[span(0, 100)], LONG);
+    let stalled = fetch();
+    assert!(matches!(stalled, Err(NetError::Connection { .. })), "{stalled:?}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(fetch);
+        reader.peer.lose("the test is over");
+        let lost = waiting.join().unwrap();
+        assert!(matches!(lost, Err(NetError::Lost { .. })), "{lost:?}");
+    });
+}
+
 /// A home whose objects with odd keys are in files until the test restores them.
 struct SpillingSource {
     table: Arc<TableSource>,

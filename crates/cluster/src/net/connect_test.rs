@@ -28,15 +28,18 @@ fn a_node_with_other_memory_at_the_same_address_is_connected_anew() {
         rdma: None,
     };
     let mut net = Net::start(&region, options).unwrap();
-    let mut connect = |address: &str, section| {
-        let (node, address) = ("b".to_owned(), address.to_owned());
-        net.perform(NetAction::Connect { node, address, section });
+    let mut connect = |addresses: &[&str], section| {
+        let node = "b".to_owned();
+        let addresses = addresses.iter().map(ToString::to_string).collect();
+        net.perform(NetAction::Connect { node, addresses, section });
         net.peer("b").unwrap()
     };
-    let first = connect("127.0.0.1:9", 1 << 20);
-    assert!(Arc::ptr_eq(&first, &connect("127.0.0.1:9", 1 << 20)), "nothing has changed");
-    let second = connect("127.0.0.1:9", 1 << 21);
+    let first = connect(&["127.0.0.1:9"], 1 << 20);
+    assert!(Arc::ptr_eq(&first, &connect(&["127.0.0.1:9"], 1 << 20)), "nothing has changed");
+    let second = connect(&["127.0.0.1:9"], 1 << 21);
     assert_eq!(second.section(), Length(1 << 21));
-    let third = connect("127.0.0.1:10", 1 << 21);
+    let third = connect(&["127.0.0.1:10", "[::1]:10"], 1 << 21);
     assert!(!Arc::ptr_eq(&second, &third), "it listens elsewhere");
+    let again = connect(&["[::1]:10", "127.0.0.1:10"], 1 << 21);
+    assert!(Arc::ptr_eq(&third, &again), "the same addresses");
 }

@@ -76,8 +76,8 @@ pub enum NetAction {
     Connect {
         /// The node.
         node: String,
-        /// The address of its data server.
-        address: String,
+        /// The addresses of its data server, or its name and port.
+        addresses: Vec<String>,
         /// Length of its data section in bytes.
         section: u64,
     },
@@ -228,8 +228,8 @@ pub enum NetEvent {
     Resolved {
         /// The node.
         node: String,
-        /// The address of its data server.
-        at: SocketAddr,
+        /// The addresses of its data server, in the order in which they are tried.
+        at: Vec<SocketAddr>,
         /// Length of its data section in bytes.
         section: u64,
     },

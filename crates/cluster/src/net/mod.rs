@@ -66,6 +66,9 @@ const CUT_MAX: Duration = Duration::from_secs(20);
 /// Events handled in one turn of the event loop.
 const EVENTS_PER_TURN: usize = 64;
 
+/// Addresses of a name that are tried, each with its own time limit.
+const ADDRESSES_MAX: usize = 4;
+
 /// What has ended, and waits for its threads.
 struct Ending {
     /// A member whose connections here end, and whose holds are released then.
@@ -119,7 +122,7 @@ pub(crate) struct Net {
     shared: Arc<NetShared>,
     credentials: Credentials,
     /// Peers by name, with their addresses.
-    peers: BTreeMap<String, (String, Arc<Peer>)>,
+    peers: BTreeMap<String, (BTreeSet<SocketAddr>, Arc<Peer>)>,
     tickets: Arc<TicketWaits>,
     pools: BTreeMap<String, PeerWorkers>,
     files: LazyFiles,
@@ -265,9 +268,9 @@ impl Net {
     /// Performs an action or queues it for a thread.
     pub(crate) fn perform(&mut self, action: NetAction) {
         match action {
-            NetAction::Connect { node, address, section } => {
-                if let Err(why) = self.connect(&node, &address, section) {
-                    tracing::warn!(node, address, %why, "a node is not reached by network");
+            NetAction::Connect { node, addresses, section } => {
+                if let Err(why) = self.connect(&node, &addresses, section) {
+                    tracing::warn!(node, ?addresses, %why, "a node is not reached by network");
                 }
             }
             NetAction::Cut { node, incarnation, is_lost } => {
@@ -346,24 +349,33 @@ impl Net {
         }
     }
 
-    fn connect(&mut self, node: &str, address: &str, section: u64) -> Result<(), String> {
+    fn connect(&mut self, node: &str, addresses: &[String], section: u64) -> Result<(), String> {
+        let mut parsed = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let Ok(at) = address.parse::<SocketAddr>() else {
+                // Name resolution may block, and may be asked for again meanwhile.
+                if lock(&self.shared.resolving).insert(node.to_owned()) {
+                    let (of_job, address) = (node.to_owned(), address.to_owned());
+                    self.push(node, NetJob::Resolve { node: of_job, address, section });
+                }
+                return Ok(());
+            };
+            parsed.push(at);
+        }
+        let Some(first) = parsed.first() else { return Err("it has no address".to_owned()) };
+        // Resolvers return the same addresses in another order now and then.
+        let all: BTreeSet<SocketAddr> = parsed.iter().copied().collect();
         let known = self.peers.get(node);
-        if known.is_some_and(|(at, peer)| at == address && peer.section().0 == section) {
+        if known.is_some_and(|(at, peer)| *at == all && peer.section().0 == section) {
             return Ok(());
         }
-        let Ok(at) = address.parse::<SocketAddr>() else {
-            // Name resolution may block, and may be asked for again meanwhile.
-            if lock(&self.shared.resolving).insert(node.to_owned()) {
-                let (of_job, address) = (node.to_owned(), address.to_owned());
-                self.push(node, NetJob::Resolve { node: of_job, address, section });
-            }
-            return Ok(());
-        };
+        let of_peer = PeerOptions::new(node, *first, Length(section));
         let options = PeerOptions {
+            addresses: parsed,
             packing: self.shared.packing.clone(),
             #[cfg(feature = "rdma")]
             rdma: self.shared.rdma.clone(),
-            ..PeerOptions::new(node, at, Length(section))
+            ..of_peer
         };
         let control = Arc::new(PeerControl {
             node: node.to_owned(),
@@ -371,7 +383,7 @@ impl Net {
             tickets: Arc::clone(&self.tickets),
         });
         let peer = Peer::start(options, self.credentials.clone(), control).map_err(words)?;
-        let peer = (address.to_owned(), Arc::new(peer));
+        let peer = (all, Arc::new(peer));
         if let Some((_, earlier)) = self.peers.insert(node.to_owned(), peer) {
             earlier.lose("it listens elsewhere, or has other memory now");
             self.end_later(Ending { member: None, peer: Some(earlier) });
@@ -455,11 +467,13 @@ fn work(shared: &NetShared, job: NetJob) {
             shared.event_sender.send(NetEvent::Pages { token, result });
         }
         NetJob::Resolve { node, address, section } => {
-            let found = address.to_socket_addrs().map(|mut all| all.next());
+            let found = address.to_socket_addrs();
             lock(&shared.resolving).remove(&node);
-            match found {
-                Ok(Some(at)) => shared.event_sender.send(NetEvent::Resolved { node, at, section }),
-                Ok(None) => tracing::warn!(node, address, "no address of a data server"),
+            match found.map(|all| all.take(ADDRESSES_MAX).collect::<Vec<_>>()) {
+                Ok(at) if at.is_empty() => {
+                    tracing::warn!(node, address, "no address of a data server");
+                }
+                Ok(at) => shared.event_sender.send(NetEvent::Resolved { node, at, section }),
                 Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
             }
         }

@@ -64,10 +64,21 @@ pub(super) fn start_peers(
     };
     let failed = |error: StartError| NodeError::Cluster(error.to_string());
     let mut peers = Peers::start(options).map_err(failed)?;
+    check_reachable(config.listen, config.advertise.as_deref()).map_err(NodeError::Cluster)?;
     if let Some(etcd) = &config.etcd {
         peers.start_etcd(etcd, config.lease, is_probing).map_err(failed)?;
     }
     Ok(peers)
+}
+
+/// Checks that the address that all members get to know is one of this node: at `0.0.0.0` each of
+/// them would call itself.
+fn check_reachable(listen: SocketAddr, advertise: Option<&str>) -> Result<(), String> {
+    if listen.ip().is_unspecified() && advertise.is_none() {
+        let why = "stands for all addresses of this machine, and names it to no other one";
+        return Err(format!("{listen} {why}: give other nodes an address by --advertise"));
+    }
+    Ok(())
 }
 
 pub(super) fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
@@ -316,6 +327,17 @@ mod tests {
             client.join().unwrap();
         });
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Regression test: such a node named `0.0.0.0` to all members as its address.
+    #[test]
+    fn a_node_that_listens_at_all_addresses_must_name_one() {
+        for listen in ["0.0.0.0:7420", "[::]:7420"] {
+            let refused = check_reachable(listen.parse().unwrap(), None).unwrap_err();
+            assert!(refused.contains("--advertise"), "{refused}");
+            assert_eq!(check_reachable(listen.parse().unwrap(), Some("a.example:7420")), Ok(()));
+        }
+        assert_eq!(check_reachable("10.0.0.7:7420".parse().unwrap(), None), Ok(()));
     }
 
     #[test]

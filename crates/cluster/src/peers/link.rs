@@ -284,16 +284,29 @@ impl PeerLink {
     }
 
     async fn try_connect(&self, client: &PeerClient) -> Result<LiveConnection, PeerError> {
+        let until = Instant::now() + client.times.connect;
         let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port));
+        let found = found.await.map_err(|error| self.unreachable(error))?;
+        self.connect_to_one_of(&found.collect::<Vec<_>>(), client, until).await
+    }
+
+    pub(super) async fn connect_to_one_of(
+        &self,
+        addresses: &[SocketAddr],
+        client: &PeerClient,
+        until: Instant,
+    ) -> Result<LiveConnection, PeerError> {
         let mut last = self.unreachable("the name has no address");
-        for to in found.await.map_err(|error| self.unreachable(error))? {
+        for (at, to) in addresses.iter().enumerate() {
             if client.tls.is_none() && !to.ip().is_loopback() {
                 last = PeerError::NotSecured { address: self.address.to_string() };
                 continue;
             }
-            match self.connect_to(to, client).await {
-                Ok(live) => return Ok(live),
-                Err(error) => last = error,
+            let time = share_of(until, addresses.len() - at);
+            match tokio::time::timeout(time, self.connect_to(*to, client)).await {
+                Ok(Ok(live)) => return Ok(live),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = self.unreachable(no_connection(to, time)),
             }
         }
         Err(last)
@@ -319,6 +332,16 @@ impl PeerLink {
         let reason = shorten(&reason.to_string());
         PeerError::Unreachable { address: self.address.to_string(), reason }
     }
+}
+
+/// The time for the next of several addresses. One that stays silent leaves time for the rest.
+pub(super) fn share_of(until: Instant, addresses: usize) -> Duration {
+    let count = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
+    until.saturating_duration_since(Instant::now()) / count
+}
+
+pub(super) fn no_connection(to: &SocketAddr, time: Duration) -> String {
+    format!("no connection to {to} within {} ms", time.as_millis())
 }
 
 /// Starts HTTP/2 on a task that ends with the connection, or ends it when the peer's certificate is

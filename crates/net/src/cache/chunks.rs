@@ -102,10 +102,20 @@ impl MirrorBlock {
 
 /// Joins adjacent spans, in order.
 pub(super) fn join(parts: impl IntoIterator<Item = Span>) -> Vec<Span> {
+    join_unless(parts, |_| false)
+}
+
+/// Joins adjacent spans, in order, except where `is_start`.
+pub(super) fn join_unless(
+    parts: impl IntoIterator<Item = Span>,
+    is_start: impl Fn(Offset) -> bool,
+) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for part in parts {
         match joined.last_mut() {
-            Some(last) if last.end() == Some(part.offset) => last.length.0 += part.length.0,
+            Some(last) if last.end() == Some(part.offset) && !is_start(part.offset) => {
+                last.length.0 += part.length.0;
+            }
             _ => joined.push(part),
         }
     }

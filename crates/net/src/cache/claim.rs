@@ -6,7 +6,7 @@ use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
 
 use super::Cache;
-use super::chunks::{PartState, join};
+use super::chunks::PartState;
 use super::state::MirrorObjectId;
 use crate::error::CacheError;
 
@@ -31,14 +31,15 @@ impl FetchClaim {
         cache: Arc<Cache>,
         object: MirrorObjectId,
         map: Arc<FileMap>,
-        parts: Vec<Span>,
+        spans: Vec<Span>,
         has_large_grains: bool,
     ) -> Self {
-        let (spans, has_ended) = (join(parts), AtomicBool::new(false));
+        let has_ended = AtomicBool::new(false);
         Self { cache, object, map, spans, has_large_grains, has_ended }
     }
 
-    /// The bytes to fetch, in order. Empty if all are complete or arriving.
+    /// The bytes to fetch, in order, each span within one block. Empty if all are complete or
+    /// arriving.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans

@@ -274,13 +274,13 @@ impl MirrorHold {
             cache.room_changed.notify_all();
         }
         drop(state);
-        let parts = match outcome? {
-            PartsOutcome::Claimed(parts) => parts,
+        let spans = match outcome? {
+            PartsOutcome::Claimed(spans) => spans,
             PartsOutcome::Evict(_) | PartsOutcome::Full => Vec::new(),
         };
         let map = Arc::clone(&self.mirror.map);
         let has_large_grains = self.mirror.has_large_grains;
-        Ok(FetchClaim::new(Arc::clone(cache), self.id(), map, parts, has_large_grains))
+        Ok(FetchClaim::new(Arc::clone(cache), self.id(), map, spans, has_large_grains))
     }
 
     /// Waits up to `time` until all parts of the ranges are complete or one is missing. Returns

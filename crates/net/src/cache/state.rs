@@ -1,11 +1,11 @@
 //! The tables of a cache, under one lock. No function here blocks.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 
-use super::chunks::{MirrorBlock, PartState, join};
+use super::chunks::{MirrorBlock, PartState, join, join_unless};
 use crate::error::CacheError;
 
 /// Statistics of a cache.
@@ -131,7 +131,7 @@ pub(super) struct CacheState {
 
 /// Outcome of a request for parts.
 pub(super) enum PartsOutcome {
-    /// The caller must fetch these parts; their room is charged.
+    /// The caller must fetch these bytes; their room is charged. Each span is within one block.
     Claimed(Vec<Span>),
     /// The memory of these parts must be freed first.
     Evict(Vec<EvictedParts>),
@@ -403,7 +403,9 @@ impl CacheState {
             }
         }
         object.claims += 1;
-        Ok(PartsOutcome::Claimed(missing))
+        // The home and these tables refuse a span of two blocks.
+        let starts: BTreeSet<Offset> = object.spans().map(|block| block.offset).collect();
+        Ok(PartsOutcome::Claimed(join_unless(missing, |at| starts.contains(&at))))
     }
 
     /// The parts of ranges that are neither complete nor arriving, in order, each once.

@@ -192,6 +192,23 @@ fn whoever_gives_up_lets_the_next_pass() {
     assert_eq!(cache.stats().waiters, 0);
 }
 
+/// Regression test: the blocks of such an object were claimed as one span. The home refused it, and
+/// the parts stayed arriving for ever.
+#[test]
+fn adjacent_blocks_of_one_object_are_claimed_apart() {
+    let (cache, mirror) = setup(12);
+    let blocks = [span(0, 100_000), span(100_000, 100_000)];
+    let held = mirror.insert(1, &blocks, NO_TIME).unwrap();
+    for _ in 0..2 {
+        let claim = held.claim(&blocks, NO_TIME).unwrap();
+        assert_eq!(claim.spans(), blocks);
+        drop(claim);
+        assert_eq!(cache.stats().used, 0);
+    }
+    fill(&held, &blocks).unwrap();
+    assert!(held.is_complete(&blocks).unwrap());
+}
+
 /// The end of one object and the start of the next share a chunk; small objects share a page.
 #[test]
 fn neighbours_keep_their_bytes() {

@@ -1,6 +1,6 @@
 //! Establishes connections, with pauses after failures, and ends all of them together.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use crate::error::{ConnectionError, FrameError, NetError};
 use crate::frame::{CAN_PACK, ConnectionClass, Op, PeerHello, VERSION};
 use crate::records::{FrameReader, FrameWriter, RecordStream};
 use crate::socket::Socket;
+use crate::ticket::Ticket;
 
 /// First pause after a failure; each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -34,6 +35,8 @@ struct ConnectorState {
     /// Earliest time of the next attempt.
     next: Option<Instant>,
     sockets: Vec<Weak<Socket>>,
+    /// Index of the address that worked last.
+    at: usize,
 }
 
 /// Establishes and tracks the connections to a peer.
@@ -120,10 +123,43 @@ pub(super) fn dial(
     connection
 }
 
+/// Tries the addresses, first the one that worked last.
 fn attempt(shared: &PeerShared, class: ConnectionClass) -> Result<PeerConnection, ConnectionError> {
-    let options = &shared.options;
+    let addresses = &shared.options.addresses;
     let ticket = shared.control.ticket().map_err(ConnectionError::NotAdmitted)?;
-    let stream = TcpStream::connect_timeout(&options.address, options.connect)?;
+    let first = shared.dialer.lock().at;
+    let mut failed = None;
+    for step in 0..addresses.len() {
+        let at = (first + step) % addresses.len();
+        let Some(address) = addresses.get(at) else { continue };
+        match attempt_at(address, shared, class, ticket) {
+            Ok(connection) => {
+                shared.dialer.lock().at = at;
+                return Ok(connection);
+            }
+            // The ticket is used up then, so what a later address says matters less.
+            Err(error) => failed = failed.filter(is_answer).or(Some(error)),
+        }
+        if shared.dialer.is_lost() {
+            break;
+        }
+    }
+    Err(failed.unwrap_or_else(|| ConnectionError::Cut("the peer has no address".into())))
+}
+
+/// Whether a peer spoke, and did not let this node in.
+fn is_answer(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::NotAdmitted(_) | ConnectionError::Frame(_))
+}
+
+fn attempt_at(
+    address: &SocketAddr,
+    shared: &PeerShared,
+    class: ConnectionClass,
+    ticket: Ticket,
+) -> Result<PeerConnection, ConnectionError> {
+    let options = &shared.options;
+    let stream = TcpStream::connect_timeout(address, options.connect)?;
     let socket = Socket::new(stream, &options.socket)?;
     shared.dialer.register(&socket)?;
     let RecordStream { mut reader, mut writer, .. } =

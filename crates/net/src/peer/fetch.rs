@@ -28,7 +28,7 @@ const COMMIT_AHEAD_BYTES_MIN: u64 = 1 << 20;
 const YIELDS_MAX: u32 = 100;
 
 /// Maximum time between two checks for progress.
-const LOOK: Duration = Duration::from_millis(250);
+pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// What a fetch without a waiting caller does at its end: with the bytes it brought, or its error.
 pub(super) type OnEnd = Box<dyn FnOnce(Result<Length, NetError>) + Send>;

@@ -37,7 +37,7 @@ use crate::window::LinkEstimate;
 use connect::Dialer;
 use destination::Destination;
 pub use destination::{Piece, Placement};
-use fetch::Fetch;
+use fetch::{Fetch, LOOK};
 use shared::PeerShared;
 pub use shared::{DaemonControl, OpenedObject, PeerOptions};
 
@@ -216,6 +216,7 @@ impl Peer {
         let begin = Instant::now();
         let left = || time.saturating_sub(begin.elapsed());
         let mut fetched = 0;
+        let mut seen = (self.progress(), begin);
         loop {
             if object.is_complete(ranges)? {
                 return Ok(FetchReport { fetched: Length(fetched) });
@@ -225,8 +226,18 @@ impl Peer {
             self.bring(Destination::Mirror(claim), hold, begin, time)?;
             fetched += bytes;
             // Another call fetches the rest. If it fails, this call fetches its parts.
-            let is_complete = object.wait_for_others(ranges, left())?;
-            if !is_complete && left().is_zero() {
+            if object.wait_for_others(ranges, left().min(LOOK))? {
+                continue;
+            }
+            if self.shared.dialer.is_lost() {
+                return Err(self.shared.dialer.lost_error(self.name()));
+            }
+            if bytes > 0 || self.progress() != seen.0 {
+                seen = (self.progress(), Instant::now());
+            } else if seen.1.elapsed() > self.patience() {
+                return Err(self.stalled());
+            }
+            if left().is_zero() {
                 return Err(NetError::Deadline {
                     peer: self.shared.options.name.clone(),
                     done: Length(fetched),

@@ -22,8 +22,8 @@ use crate::window::LinkEstimate;
 pub struct PeerOptions {
     /// Member name of the peer.
     pub name: String,
-    /// Address of its data listener.
-    pub address: SocketAddr,
+    /// Addresses of its data listener. Each is tried until one works.
+    pub addresses: Vec<SocketAddr>,
     /// Length of its data section.
     pub section: Length,
     /// Options of each connection.
@@ -32,7 +32,7 @@ pub struct PeerOptions {
     pub bulk_connections: usize,
     /// Number of connections for pushes.
     pub push_connections: usize,
-    /// Time limit for establishing a connection.
+    /// Time limit for establishing a connection to one address.
     pub connect: Duration,
     /// Whether bulk reads ask for packed pieces.
     pub packing: PackingOptions,
@@ -47,7 +47,7 @@ impl PeerOptions {
     pub fn new(name: impl Into<String>, address: SocketAddr, section: Length) -> Self {
         Self {
             name: name.into(),
-            address,
+            addresses: vec![address],
             section,
             socket: SocketOptions::default(),
             bulk_connections: 2,
@@ -139,9 +139,10 @@ impl PeerShared {
     }
 
     /// Maximum time without arriving frames while requests are outstanding: a stalled connection,
-    /// and another attempt.
+    /// and another attempt at each address.
     pub(super) fn patience(&self) -> Duration {
-        2 * (self.options.socket.stall + self.options.connect)
+        let addresses = u32::try_from(self.options.addresses.len()).unwrap_or(u32::MAX).max(1);
+        2 * (self.options.socket.stall + self.options.connect.saturating_mul(addresses))
     }
 
     pub(super) fn failed(&self, reason: impl Into<Arc<ConnectionError>>) -> NetError {

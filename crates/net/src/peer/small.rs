@@ -224,8 +224,10 @@ fn open_once(small: &Arc<Small>, want: &[u8]) -> Result<SmallAnswer, ConnectionE
     answer
 }
 
+/// Waits for an answer. The receiving thread ends the connection of a silent peer much sooner: see
+/// [`check_wait`]. While other answers arrive, this one may need longer.
 fn wait_for(live: &SmallConnection, id: u64) -> Result<SmallAnswer, ConnectionError> {
-    let (begin, time) = (Instant::now(), live.socket.stall());
+    let (begin, time) = (Instant::now(), live.socket.frame_time());
     let mut table = live.table();
     loop {
         if let Some(answer) = table.answers.remove(&id) {

@@ -218,7 +218,7 @@ fn begin(
     shared: &Arc<ServerShared>,
 ) -> Result<(), ConnectionError> {
     let socket = Socket::new(stream, &shared.options.socket)?;
-    let entry = shared.registry.enter(&socket)?;
+    let entry = shared.registry.enter(&socket, address.ip())?;
     let of_thread = Arc::clone(shared);
     std::thread::Builder::new().name("farrow-net-serve".into()).spawn(move || {
         let ended = connection::serve(&of_thread, &socket, &entry);

@@ -1,6 +1,7 @@
 //! The connections of a server: their limits, their members, and the wait for their end.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,16 +25,30 @@ pub struct StillRunning {
 const VIOLATIONS_MAX: usize = 64;
 
 /// Maximum connections that are not yet admitted.
-const UNADMITTED_MAX: usize = 64;
+const UNADMITTED_MAX: usize = 128;
+
+/// Those of them from one address. Less than all, so that one stranger does not keep members away.
+const UNADMITTED_PER_ADDRESS_MAX: usize = 32;
+
+/// Time for the admission of a connection, in stall limits.
+const STALLS_PER_ADMISSION: u32 = 2;
 
 /// A writer that the thread of a connection shares with notices.
 pub(super) type SharedWriter = Arc<Mutex<FrameWriter>>;
 
 struct ServedConnection {
     socket: Arc<Socket>,
+    address: IpAddr,
+    since: Instant,
     member: Option<MemberLife>,
     /// Writer for notices, which only small connections have.
     notices: Option<SharedWriter>,
+}
+
+impl ServedConnection {
+    fn is_overdue(&self) -> bool {
+        self.since.elapsed() > self.socket.stall() * STALLS_PER_ADMISSION
+    }
 }
 
 #[derive(Default)]
@@ -73,23 +88,35 @@ impl Registry {
         Self { state: Arc::default(), connections_max, per_member_max }
     }
 
-    /// Registers a connection whose member is not yet known.
-    pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<RegistryEntry, ConnectionError> {
+    /// Registers a connection whose member is not yet known. Ends those of which it is not known for
+    /// too long: a stranger that sends a byte now and then would keep its place.
+    pub(super) fn enter(
+        &self,
+        socket: &Arc<Socket>,
+        address: IpAddr,
+    ) -> Result<RegistryEntry, ConnectionError> {
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err(ConnectionError::Cut("the server stops".into()));
         }
-        let all = state.connections.len();
-        let unadmitted = state.connections.values().filter(|one| one.member.is_none()).count();
-        for (count, max) in [(all, self.connections_max), (unadmitted, UNADMITTED_MAX)] {
+        let unadmitted = state.connections.values().filter(|one| one.member.is_none());
+        let (overdue, unadmitted): (Vec<_>, Vec<_>) = unadmitted.partition(|one| one.is_overdue());
+        overdue.iter().for_each(|one| one.socket.cut("not admitted in time"));
+        let of_address = unadmitted.iter().filter(|one| one.address == address).count();
+        for (count, max) in [
+            (state.connections.len(), self.connections_max),
+            (unadmitted.len(), UNADMITTED_MAX),
+            (of_address, UNADMITTED_PER_ADDRESS_MAX),
+        ] {
             if count >= max {
                 return Err(ConnectionError::Cut(format!("{count} connections, at most {max}")));
             }
         }
         state.next += 1;
         let number = state.next;
-        let socket = Arc::clone(socket);
-        state.connections.insert(number, ServedConnection { socket, member: None, notices: None });
+        let (socket, since) = (Arc::clone(socket), Instant::now());
+        let connection = ServedConnection { socket, address, since, member: None, notices: None };
+        state.connections.insert(number, connection);
         Ok(RegistryEntry { state: Arc::clone(&self.state), number })
     }
 

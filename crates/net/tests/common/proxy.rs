@@ -12,6 +12,8 @@ pub enum Fault {
     None,
     /// Delays each read by this time.
     Delay(Duration),
+    /// Forwards a few kilobytes at a time, with this pause after each.
+    Trickle(Duration),
     /// Closes both sides at this position.
     CutAfter(u64),
     /// Forwards no bytes after this position, without closing.
@@ -112,6 +114,15 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
         match current {
             Fault::None => {}
             Fault::Delay(time) => thread::sleep(time),
+            Fault::Trickle(time) => {
+                for few in bytes.chunks(4 << 10) {
+                    if to.write_all(few).is_err() {
+                        break;
+                    }
+                    thread::sleep(time);
+                }
+                bytes.clear();
+            }
             Fault::CutAfter(at) if end > at => {
                 bytes.truncate(at.saturating_sub(passed) as usize);
                 let _ = to.write_all(&bytes);

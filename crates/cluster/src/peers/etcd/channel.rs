@@ -23,7 +23,7 @@ use crate::peers::error::{StartError, shorten};
 use crate::peers::generated::etcd_pb::AuthenticateRequest;
 use crate::peers::generated::etcd_pb::auth_client::AuthClient;
 use crate::peers::limits::PeerTimes;
-use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake};
+use crate::peers::link::{LiveConnection, REST_MAX, REST_MIN, handshake, no_connection, share_of};
 use crate::peers::tls::{ALPN, Secured, check_key_is_private, unusable};
 use crate::peers::wire::Wire;
 
@@ -179,32 +179,34 @@ impl EtcdChannel {
     }
 
     async fn connect(&self, endpoint: &PeerAddress) -> Result<OpenChannel, EtcdFailure> {
+        let until = Instant::now() + self.times.connect;
         let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
-        self.connect_to_one_of(found.await.map_err(unreachable)?, endpoint).await
+        let found: Vec<SocketAddr> = found.await.map_err(unreachable)?.collect();
+        self.connect_to_one_of(&found, endpoint, until).await
     }
 
     async fn connect_to_one_of(
         &self,
-        addresses: impl Iterator<Item = SocketAddr>,
+        addresses: &[SocketAddr],
         endpoint: &PeerAddress,
+        until: Instant,
     ) -> Result<OpenChannel, EtcdFailure> {
         let mut last = unreachable("the name has no address");
-        for to in addresses {
+        for (at, to) in addresses.iter().enumerate() {
             if self.tls.is_none() && !to.ip().is_loopback() && !self.is_plaintext_allowed {
                 let reason = StartError::EtcdPlaintext { address: endpoint.to_string() };
                 last = EtcdFailure { is_answer: true, reason: reason.to_string() };
                 continue;
             }
-            let stream = match TcpStream::connect(to).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    last = unreachable(error);
-                    continue;
-                }
+            let time = share_of(until, addresses.len() - at);
+            let attempt = async {
+                let stream = TcpStream::connect(to).await.map_err(unreachable)?;
+                self.speak(stream, endpoint).await
             };
-            match self.speak(stream, endpoint).await {
-                Ok(connected) => return Ok(connected),
-                Err(failure) => last = failure,
+            match tokio::time::timeout(time, attempt).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(failure)) => last = failure,
+                Err(_) => last = unreachable(no_connection(to, time)),
             }
         }
         Err(last)
@@ -249,10 +251,13 @@ async fn authenticate(
     MetadataValue::try_from(answer.into_inner().token).map_err(unreachable)
 }
 
+/// What etcd says to a token from before the last change of its users and roles.
+const OUTDATED_TOKEN: &str = "revision of auth store is old";
+
 /// Whether an error is etcd's answer to the request, which another endpoint would repeat. An
-/// expired token is not: a new connection gets a new one.
+/// expired or outdated token is not: a new connection gets a new one.
 pub(super) fn is_answer(status: &Status) -> bool {
-    matches!(
+    let is_refusal = matches!(
         status.code(),
         Code::InvalidArgument
             | Code::NotFound
@@ -260,7 +265,8 @@ pub(super) fn is_answer(status: &Status) -> bool {
             | Code::FailedPrecondition
             | Code::OutOfRange
             | Code::Unimplemented
-    )
+    );
+    is_refusal && !status.message().contains(OUTDATED_TOKEN)
 }
 
 /// The reason that etcd gave, or why the connection broke.
@@ -332,6 +338,14 @@ mod tests {
 
     use super::*;
 
+    /// Regression test: after each change of a user or role no call succeeded until the token expired.
+    #[test]
+    fn an_outdated_token_is_no_answer() {
+        let old = Status::invalid_argument("etcdserver: revision of auth store is old");
+        assert!(!is_answer(&old));
+        assert!(is_answer(&Status::invalid_argument("etcdserver: key is not provided")));
+    }
+
     #[test]
     fn an_address_that_accepts_and_does_not_speak_leaves_the_next_to_be_tried() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -354,10 +368,13 @@ mod tests {
         };
         let channel = EtcdChannel::new(&config, times).unwrap();
         runtime.block_on(async {
-            let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let next = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let addresses = [first.local_addr().unwrap(), next.local_addr().unwrap()];
-            let attempt = channel.connect_to_one_of(addresses.into_iter(), &channel.endpoints[0]);
+            let bind = || TcpListener::bind("127.0.0.1:0");
+            // Its connection stays open.
+            let silent = bind().await.unwrap();
+            let (first, next) = (bind().await.unwrap(), bind().await.unwrap());
+            let addresses = [&silent, &first, &next].map(|one| one.local_addr().unwrap());
+            let until = Instant::now() + channel.times.connect;
+            let attempt = channel.connect_to_one_of(&addresses, &channel.endpoints[0], until);
             let servers = async {
                 // The connection ends without a word.
                 drop(first.accept().await.unwrap());

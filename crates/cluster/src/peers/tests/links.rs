@@ -53,6 +53,22 @@ fn carry(listener: &TcpListener, to: SocketAddr, is_built: &Receiver<()>) {
     }
 }
 
+/// Regression test: such an address used up the time for all addresses of a name.
+#[test]
+fn an_address_that_stays_silent_leaves_the_next_to_be_tried() {
+    let dir = tls::authority();
+    let b = Node::with(tls::certified(dir.path(), "b"));
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [silent.local_addr().unwrap(), b.peers.local_address()];
+    let raw = Raw::with(tls::certified(dir.path(), "a"), &b.address().to_string());
+    let until = Instant::now() + raw.client.times.connect;
+    let connected = runtime().block_on(async {
+        let attempt = raw.link.connect_to_one_of(&addresses, &raw.client, until);
+        tokio::time::timeout(LIMIT, attempt).await.expect("the second address is tried")
+    });
+    connected.unwrap();
+}
+
 fn alert(name: &str) -> PeersOptions {
     let mut options = options(name);
     options.times.keep_alive_interval = Duration::from_millis(300);

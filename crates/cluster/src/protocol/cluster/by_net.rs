@@ -88,7 +88,8 @@ impl NodeState {
                 // Of a mapped node, only objects to import come by network.
                 peer.by_net = Some(kind).filter(|_| !is_mapped);
                 let (node, section) = (node.to_owned(), offer.data_bytes);
-                out.push(Action::Net(NetAction::Connect { node, address, section }));
+                let addresses = vec![address];
+                out.push(Action::Net(NetAction::Connect { node, addresses, section }));
             }
             // A node that has not yet seen this one's membership rejects the question.
             (Err(_) | Ok(Answer::No(_)), Some(_), Some(_)) if !is_mapped => {

@@ -109,8 +109,8 @@ impl NodeState {
                 self.reached_by(&node, way);
             }
             NetEvent::Resolved { node, at, section } => {
-                let address = at.to_string();
-                out.push(Action::Net(NetAction::Connect { node, address, section }));
+                let addresses = at.iter().map(ToString::to_string).collect();
+                out.push(Action::Net(NetAction::Connect { node, addresses, section }));
             }
             NetEvent::TicketWanted { node, number } => self.want_ticket(&node, number, out),
             NetEvent::Restore { id } => self.residency.restore_soon(&self.home, id),
