@@ -14,7 +14,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, RUN_NODE, wait_until
-from farrow.cli import main
+from farrow.cli import _node_set, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,13 @@ def test_what_cannot_be_set_is_refused(
     assert change(node, *words) == 1
     assert reason in capsys.readouterr().err
     assert farrow.connect(node.socket).stats()["settings_changed"] == []
+
+
+def test_a_limit_is_set_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings of the node were in effect if the limit beside them was refused."""
+    with pytest.raises(SystemExit):
+        _node_set.parse(["--limit", "team", "--bytes", "1MiB", "--evict", "lru"])
+    assert "a command of its own" in capsys.readouterr().err
 
 
 def test_a_smaller_cache_drops_replicas_that_are_not_held(

@@ -65,22 +65,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.namespace = ""
     if (options.limit is None) != (options.bytes is None and options.objects is None):
         parser.error("--limit NAMESPACE needs --bytes or --objects, and these need --limit")
+    if options.limit is not None and any(getattr(options, key) is not None for key in _OF_NODE):
+        # If one were refused, the other would be in effect.
+        parser.error("--limit NAMESPACE is set by a command of its own, without settings of the node")
     return options
 
 
 def run(options: argparse.Namespace) -> int:
     """Change the settings that were given; without any, print all."""
-    of_node = _changes(
-        options,
-        {
-            "client_bytes": _size,
-            "client_objects": _count,
-            "cache": _size,
-            "memory": parse_bytes,
-            "evict": lambda text: text == "lru",
-            "log": str,
-        },
-    )
+    of_node = _changes(options, _OF_NODE)
     if "evict" in of_node:
         of_node["is_evicting"] = of_node.pop("evict")
     of_namespace = _changes(options, {"bytes": _size, "objects": _count})
@@ -111,6 +104,17 @@ def _count(text: str) -> int | None:
     if not text.isdecimal() or int(text) >= 1 << 32:
         raise CommandError(f"{text!r}: a number below {1 << 32}, or none")
     return int(text)
+
+
+# The settings of a node, and how their values are read.
+_OF_NODE: dict[str, Callable[[str], Any]] = {
+    "client_bytes": _size,
+    "client_objects": _count,
+    "cache": _size,
+    "memory": parse_bytes,
+    "evict": lambda text: text == "lru",
+    "log": str,
+}
 
 
 def _print(client: Client, *, as_json: bool) -> None:
