@@ -375,14 +375,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     }
     let name = std::iter::once(OsString::from("farrow node"));
     let given: Vec<OsString> = arguments.into_iter().collect();
-    let arguments = match config::expand(given.clone()) {
-        Ok(arguments) => arguments,
+    let expanded = match config::expand(given.clone()) {
+        Ok(expanded) => expanded,
         Err(error) => {
             say(&format!("farrow node: {error}"));
             return 2;
         }
     };
-    let arguments = match Arguments::try_parse_from(name.chain(arguments)) {
+    let arguments = match Arguments::try_parse_from(name.chain(expanded.iter().cloned())) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
@@ -407,25 +407,30 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     let options = arguments.options();
     let ended = match is_supervised || is_alone {
         true => serve(options, is_supervised).map(|()| 0),
-        false => supervise(&given, options),
+        false => supervise(&given, &expanded, options),
     };
     ended.unwrap_or_else(|error| {
         say(&format!("farrow node: {error}"));
         match error {
             NodeError::AlreadyServing { .. } => ALREADY_SERVING_CODE,
             NodeError::Ended(_) if is_supervised => supervisor::ENDED_CODE,
+            NodeError::Cluster(_) if is_supervised => supervisor::CLUSTER_CODE,
             _ => 1,
         }
     })
 }
 
-fn supervise(given: &[OsString], options: NodeOptions) -> Result<i32, NodeError> {
+fn supervise(
+    given: &[OsString],
+    expanded: &[OsString],
+    options: NodeOptions,
+) -> Result<i32, NodeError> {
     if let MemorySource::Shm { dir } = &options.source
         && let Ok(false) = farrow_memory::is_in_tmpfs(dir)
     {
         return Err(NodeError::OnDisk { dir: dir.clone() });
     }
-    if let Some(code) = supervisor::supervise(given, &options, say)? {
+    if let Some(code) = supervisor::supervise(given, expanded, &options, say)? {
         return Ok(code);
     }
     say("farrow node: the program has other arguments than the node: it has no supervisor");

@@ -229,6 +229,20 @@ fn all_settings_of_a_message_are_changed_or_none() {
     assert_eq!(*node.filter.lock().unwrap(), "info");
 }
 
+/// One that could not be resumed discarded all of them.
+#[test]
+fn settings_of_an_earlier_daemon_are_resumed_one_by_one() {
+    let mut node = Node::new();
+    let owner = node.join(OWNER, "");
+    let both = [Setting::ClientBytes(Some(PART)), Setting::Log("info".to_owned())];
+    node.set(owner, &both).unwrap();
+    // The log of the next process is not its own.
+    node.state.begin_settings(NodeSettings::default(), None, true).unwrap();
+    let (settings, changed) = node.settings(owner);
+    assert_eq!(settings.client_bytes, Some(PART));
+    assert_eq!(changed, ["client_bytes"]);
+}
+
 #[test]
 fn only_the_owner_and_root_change_settings() {
     let mut node = Node::new();

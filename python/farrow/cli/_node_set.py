@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--limit NAMESPACE needs --bytes or --objects, and these need --limit")
     if options.limit is not None and any(getattr(options, key) is not None for key in _OF_NODE):
         # If one were refused, the other would be in effect.
-        parser.error("--limit NAMESPACE is set by a command of its own, without settings of the node")
+        parser.error("--limit NAMESPACE is set by a command of its own, without other settings")
     return options
 
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use common::shmem::Ledger;
 use common::supervised::{Supervised, children, is_there, kill};
 use common::{
-    Daemon, Dice, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for,
+    Daemon, Dice, PATIENCE, assert_balanced, bytes_of, client_at, free_ports, this_test_again,
+    wait_for,
 };
 use farrow::{Client, ConnectOptions, SpawnCommand, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -132,6 +133,60 @@ fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
     assert!(left[0].bytes > LARGE as u64, "{left:?}");
     left[0].remove().unwrap();
     assert_eq!(spilled(), <[String; 0]>::default());
+}
+
+/// The supervisor removed the lock, by which the next node knows whose they are.
+#[test]
+fn spill_files_of_a_daemon_that_was_killed_as_it_stopped_go_with_the_next_node() {
+    let spill = tempfile::tempdir().unwrap();
+    let spilled = || std::fs::read_dir(spill.path()).unwrap().count();
+    let more = ["--spill", spill.path().to_str().unwrap()];
+    let mut node = Supervised::start("stopping", MEMORY, &more);
+    let client = node.client();
+    for number in 0..15 {
+        client.put(&Value::Bytes(&bytes_of(number, LARGE)), Some(&format!("{number}"))).unwrap();
+    }
+    assert_ne!(spilled(), 0);
+    let daemon = node.daemon();
+    let send = |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    send(daemon, Signal::STOP);
+    send(node.supervisor(), Signal::TERM);
+    // The supervisor must have read it: only then the death of the daemon is the end.
+    std::thread::sleep(Duration::from_millis(500));
+    kill(daemon);
+    node.node.wait_end();
+    drop(client);
+    node.wait_empty("the memory of a node that was stopped");
+    assert_ne!(spilled(), 0);
+    node.node.restart();
+    wait_for("the spill files to be removed", || (spilled() == 0).then_some(()))
+        .expect("no spill files");
+}
+
+/// A file that was edited badly while the node served made five daemons end: its objects were lost.
+#[test]
+fn a_restart_reads_no_options_again_and_waits_for_valid_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let certs = dir.path().join("certs");
+    let day = Duration::from_secs(86_400);
+    farrow_cluster::certs::init(&certs, day).unwrap();
+    farrow_cluster::certs::issue(&certs, "a", &["127.0.0.1".to_owned()], day).unwrap();
+    let config = dir.path().join("node.toml");
+    let listen = format!("127.0.0.1:{}", free_ports(1)[0]);
+    let text = format!("name = 'a'\nlisten = '{listen}'\ncerts = '{}'", certs.display());
+    std::fs::write(&config, text).unwrap();
+    let node = Supervised::start("edited", "8M", &["--config", config.to_str().unwrap()]);
+    let client = node.client();
+    client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
+    std::fs::write(&config, "half of a fi").unwrap();
+    let (certificate, hidden) = (certs.join("a.pem"), dir.path().join("hidden"));
+    std::fs::rename(&certificate, &hidden).unwrap();
+    node.kill_daemon();
+    let said = || (node.node.said("until its cluster can be started") > 0).then_some(());
+    wait_for("a start without the certificate", said).unwrap();
+    std::fs::rename(&hidden, &certificate).unwrap();
+    assert_eq!(client.stats().unwrap().node.adopted, 1);
+    assert!(client.contains(&"x".into()).unwrap());
 }
 
 /// The daemon ends in order when its supervisor is killed; named memory is kept for the next start.

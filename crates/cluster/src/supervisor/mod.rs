@@ -40,10 +40,15 @@ const QUICK: Duration = Duration::from_secs(1);
 /// Exit code of a daemon that ended in order with an error: a restart cannot help.
 pub(crate) const ENDED_CODE: i32 = 4;
 
+/// Exit code of a daemon that cannot start as a member of its cluster, such as without valid
+/// certificates. A later start can succeed.
+pub(crate) const CLUSTER_CODE: i32 = 5;
+
 /// After this many quick deaths in a row another start would fail the same way.
 const QUICK_MAX: u32 = 5;
 
-/// Pause before another try to start a daemon, if the system had no process for it.
+/// Pause before another try to start a daemon, if the system had no process for it, or its cluster
+/// cannot be started.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause before the start after the second quick death. Each further one doubles it.
@@ -51,16 +56,18 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs a node with these options in a child process until it ends, and returns its exit code.
 /// `None`: the command line does not end with `arguments`, so this program cannot restart itself.
+/// `expanded` are these arguments with the options of the files that they name.
 ///
 /// # Errors
 ///
 /// A system call fails.
 pub(crate) fn supervise(
     arguments: &[OsString],
+    expanded: &[OsString],
     options: &NodeOptions,
     say: fn(&str),
 ) -> Result<Option<i32>, NodeError> {
-    let Some(again) = Again::find(arguments) else {
+    let Some(again) = Again::find(arguments, expanded) else {
         return Ok(None);
     };
     let (signals, raised) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
@@ -192,7 +199,9 @@ impl Supervisor<'_> {
             return Some(0);
         }
         let by_signal = status.signal();
-        let code = status.code().or(by_signal.map(|signal| 128 + signal)).unwrap_or(1);
+        let is_without_cluster = status.code() == Some(CLUSTER_CODE);
+        let code = status.code().or(by_signal.map(|signal| 128 + signal));
+        let code = code.filter(|_| !is_without_cluster).unwrap_or(1);
         let how = match by_signal {
             Some(signal) => format!("was killed by signal {signal}"),
             None => format!("ended with exit code {code}"),
@@ -212,6 +221,12 @@ impl Supervisor<'_> {
             // The previous daemon takes everything back.
             (self.say)(&format!("farrow node: the daemon {how} before it followed the other one"));
             return Some(1);
+        }
+        if is_without_cluster {
+            // What is held here stays until its files, or its port, are in order.
+            (self.say)("farrow node: the daemon is started again, until its cluster can be started");
+            self.wait_for_signal(START_PAUSE);
+            return None;
         }
         let is_quick = served.is_none_or(|served| served < QUICK);
         self.quick_deaths = if is_quick { self.quick_deaths + 1 } else { 0 };
