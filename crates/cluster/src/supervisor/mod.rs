@@ -224,7 +224,7 @@ impl Supervisor<'_> {
         }
         if is_without_cluster {
             // What is held here stays until its files, or its port, are in order.
-            (self.say)("farrow node: the daemon is started again, until its cluster can be started");
+            (self.say)("farrow node: the cluster cannot start yet: the daemon tries it again");
             self.wait_for_signal(START_PAUSE);
             return None;
         }
