@@ -107,12 +107,7 @@ def check_names(value: Any) -> None:
         InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
     """
     schema = getattr(value, "schema", None)
-    if schema is None:
-        return _check_type(value.type)
-    for name, type_ in zip(schema.names, schema.types, strict=True):
-        _check_name(name)
-        _check_type(type_)
-    return None
+    return _check_type(value.type) if schema is None else _check_fields(schema)
 
 
 def check_schema(schema: Any) -> None:
@@ -120,7 +115,13 @@ def check_schema(schema: Any) -> None:
     import pyarrow as pa
 
     if isinstance(schema, pa.Schema):
-        check_names(schema.empty_table())
+        _check_fields(schema)
+
+
+def _check_fields(schema: Any) -> None:
+    for name, type_ in zip(schema.names, schema.types, strict=True):
+        _check_name(name)
+        _check_type(type_)
 
 
 def _check_name(name: Any) -> None:

@@ -215,11 +215,9 @@ class _Demo:
             receiver.call("ready", engine=engine, address=None)
             before = memory_of(receiver.pid)
             mapped = send is _transport.by_mapped_file
-            path = (
-                self._stage.shared_file()
-                if mapped
-                else self._stage.directory / f"{send.__name__}.sock"
-            )
+            # The path of a socket has 107 bytes at most, with the folder for temporary files.
+            socket = self._stage.directory / f"{len(ways)}.sock"
+            path = self._stage.shared_file() if mapped else socket
             seconds = send(self._table, receiver, path)
             passes = receiver.call("read")
             grown = _grown(before, memory_of(receiver.pid))
