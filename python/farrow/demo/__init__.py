@@ -209,7 +209,7 @@ class _Demo:
             ("Arrow IPC through a socket, copied", "ipc", _transport.by_socket),
             ("Arrow Flight (gRPC over a Unix socket)", "flight", _transport.by_flight),
         )
-        ways = []
+        ways: list[Way] = []
         for name, engine, send in attempts:
             receiver = self._stage.worker("receiver")
             receiver.call("ready", engine=engine, address=None)
