@@ -12,14 +12,13 @@ _PEER = "farrow"
 _QUERIES = range(1, 23)
 
 
-def _pair(run: Run, case: str, ours: str, theirs: str) -> list[str]:
-    """Both medians with the middle half of the samples, and the ratio of the medians."""
-    cells = []
-    for variant in (ours, theirs):
-        found = run.need(case, _PEER, variant)
-        cells.append(f"{shown(statistics.median(found), 'ms')} ({spread(found, 'ms')})")
-    ratio = run.median(case, _PEER, ours) / run.median(case, _PEER, theirs)
-    return [*cells, digits(ratio)]
+def _pair(ours: list[float], theirs: list[float], *, is_gain: bool = False) -> list[str]:
+    """Both medians with the middle half of the samples, and the ratio of the medians: how many
+    times as long ours takes, or how many times faster it is."""
+    one, two = statistics.median(ours), statistics.median(theirs)
+    cells = [f"{shown(one, 'ms')} ({spread(ours, 'ms')})"]
+    cells.append(f"{shown(two, 'ms')} ({spread(theirs, 'ms')})")
+    return [*cells, digits(two / one if is_gain else one / two)]
 
 
 def engines(page: str) -> str:
@@ -31,7 +30,8 @@ def engines(page: str) -> str:
             ("DuckDB", "its own table"), ("DuckDB", "a plain table"), ("polars", "Parquet"),
             ("DataFusion", "Parquet"),
         ):  # fmt: skip
-            pair = _pair(run, case, f"{engine} over Farrow", f"{engine} over {theirs}")
+            found = [run.need(case, _PEER, f"{engine} over {one}") for one in ("Farrow", theirs)]
+            pair = _pair(*found)
             rows.append([f"{title}, {engine}", pair[0], theirs, pair[1], pair[2]])
     lead = (
         f"`make bench-engines`, {run.link(page)}: a huge table of 32 chunks of a million rows each"
@@ -105,12 +105,7 @@ def sharing(page: str) -> str:
     ):
         found = [run.samples(case, peer) for peer in ("reference", "own path")]
         if all(found):
-            medians = [statistics.median(one) for one in found]
-            cells = [
-                f"{shown(middle, 'ms')} ({spread(one, 'ms')})"
-                for middle, one in zip(medians, found, strict=True)
-            ]
-            rows.append([title, *cells, digits(medians[1] / medians[0])])
+            rows.append([title, *_pair(*found, is_gain=True)])
     alone = shown(run.median("sum", "here"), "ms")
     lead = (
         f"`make bench-sharing`, {run.link(page)}: a table of 960 MB. Medians, and the middle half"
@@ -128,13 +123,7 @@ def loads(page: str) -> str:
         for when, case in (("first", "first load of a process"), ("later", "load")):
             found = [run.need(f"{case}, {kind}", _PEER, pool) for pool in ("farrow", "private")]
             puts = run.median(f"put after {case}, {kind}", _PEER, "farrow")
-            medians = [statistics.median(one) for one in found]
-            cells = [
-                f"{shown(middle, 'ms')} ({spread(one, 'ms')})"
-                for middle, one in zip(medians, found, strict=True)
-            ]
-            ratio = digits(medians[0] / medians[1])
-            rows.append([f"{title}, {when}", *cells, ratio, shown(puts, "ms")])
+            rows.append([f"{title}, {when}", *_pair(*found), shown(puts, "ms")])
     lead = (
         f"`make bench-loads`, {run.link(page)}: files in the page cache, read by pyarrow. Medians,"
         " and the middle half of the samples.\n\n"

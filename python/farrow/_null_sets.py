@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from farrow._pruning import text_of
+
 __all__ = ["with_null_sets"]
 
 _Pair = tuple[bytes, bytes]
@@ -30,8 +32,8 @@ def with_null_sets(filter: pc.Expression) -> pc.Expression:
     Raises:
         ValueError: this version of Arrow stores an expression in another form.
     """
-    text = str(filter)
-    if "is_in(" not in text or not any(one in text for one in _LOOKS):
+    text = text_of(filter)
+    if text is not None and ("is_in(" not in text or not any(one in text for one in _LOOKS)):
         return filter
     rebuild, (stored, *_) = filter.__reduce__()
     try:
