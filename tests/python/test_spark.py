@@ -175,7 +175,7 @@ def test_spark_reads_and_writes(node: Node, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         # Spark's Python processes must find this package.
-        "PYTHONPATH": str(Path(farrow.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(Path(farrow.__file__).parents[1]), *sys.path]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": str(tmp_path),
