@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset
+from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset, without_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from farrow import Client
 
 __all__ = ["NewestRows", "folded", "newest_rows", "register_each", "table_names"]
+
+_T = TypeVar("_T")
 
 # A table that is replaced more often, each time while it is opened, is an error.
 _REPLACED_MAX = 3
@@ -145,16 +147,34 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         super().__init__(pa.Table.from_batches([], schema))
         self._name = name
         self._client = client
+        # The id and version of a huge table, and its dataset.
+        self._last: tuple[bytes, int, FarrowDataset] | None = None
         self._snapshot: FarrowDataset | None = None
         if snapshot:
             self._snapshot = self._open()
 
     def _open(self) -> FarrowDataset:
-        from farrow import InvalidArgument
-
+        """The newest rows."""
         if self._snapshot is not None:
             return self._snapshot
-        newest = dataset(self._name, self._client)
+        return self._checked(dataset(self._name, self._client))
+
+    def _open_for_scan(self) -> FarrowDataset:
+        """The newest rows, of which a huge table keeps none in memory."""
+        if self._snapshot is not None:
+            return self._snapshot
+        if _HUGE_TABLE_KEY not in self._client.metadata(self._name):
+            return self._open()
+        table = self._client.huge_table(self._name)
+        id, version = table._id, table.version
+        last = self._last
+        if last is None or last[:2] != (id, version):
+            last = self._last = (id, version, self._checked(without_rows(table, version)))
+        return last[2]
+
+    def _checked(self, newest: FarrowDataset) -> FarrowDataset:
+        from farrow import InvalidArgument
+
         if not newest.schema.equals(self.schema):
             raise InvalidArgument(f"table {self._name!r} has another schema now: attach it again")
         return newest
@@ -163,19 +183,23 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         raise TypeError("a dataset over shared memory cannot be pickled; attach it there")
 
     def scanner(self, *arguments: Any, **options: Any) -> ds.Scanner:
+        return self._scan(lambda opened: opened.scanner(*arguments, **options))
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
+        # All at once: an engine may read them much later.
+        return iter(self._scan(lambda opened: [*opened.get_fragments(filter)]))
+
+    def _scan(self, scan: Callable[[FarrowDataset], _T]) -> _T:
         from farrow import NotFound
 
         for _ in range(_REPLACED_MAX):
-            opened = self._open()
+            opened = self._open_for_scan()
             try:
-                return opened.scanner(*arguments, **options)
+                return scan(opened)
             except NotFound:
-                # Replaced before its rows were fetched: another object has the newest ones.
-                continue
-        return self._open().scanner(*arguments, **options)
-
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
-        return self._open().get_fragments(filter)
+                # Replaced before its rows were found: another object has the newest ones.
+                self._last = None
+        return scan(self._open())
 
     def count_rows(self, *arguments: Any, **options: Any) -> int:
         from farrow import InvalidArgument
@@ -188,7 +212,7 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
             # Engines ask when they register it: no rows of another node are fetched for that.
             with contextlib.suppress(InvalidArgument):
                 return int(self._client.get(self._name, columns=[]).num_rows)
-        return self._open().count_rows(*arguments, **options)
+        return self._open_for_scan().count_rows(*arguments, **options)
 
     def filter(self, expression: pc.Expression) -> FarrowDataset:
         return self._open().filter(expression)

@@ -89,11 +89,16 @@ def _register(
 def _opened(rows: NewestRows | FarrowDataset) -> FarrowDataset:
     from farrow._attached import NewestRows
 
-    return rows._open() if isinstance(rows, NewestRows) else rows
+    return rows._open_for_scan() if isinstance(rows, NewestRows) else rows
 
 
 def _in_place(rows: FarrowDataset, columns: Sequence[int] | None) -> object:
     """All rows of some columns, as a stream of Arrow."""
-    _, chunks = rows._read(None, None)
-    table = pa.Table.from_batches([one for chunk in chunks for one in chunk], rows.schema)
-    return (table if columns is None else table.select(list(columns))).__arrow_c_stream__()
+    names = None if columns is None else [rows.schema.names[number] for number in columns]
+    schema, chunks = rows._read(None, names)
+    table = pa.Table.from_batches([one for chunk in chunks for one in chunk], schema)
+    if columns is not None:
+        # A column by its number, unless only the named ones were read.
+        is_whole = len(schema) == len(rows.schema)
+        table = table.select(list(columns) if is_whole else names)
+    return table.__arrow_c_stream__()

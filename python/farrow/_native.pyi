@@ -1674,9 +1674,12 @@ class HugeTable:
             >>> [(part.position, part.rows, part.node) for part in trades.partitions()]
             [(0, 2, 'a')]
         """
-    def _statistics(self, version: int | None = None) -> builtins.list[tuple[Partition, bool, Any]]:
+    @property
+    def _id(self) -> bytes:
+        """The id of the table: one that is dropped and created again has another."""
+    def _statistics(self, version: int, after: int) -> builtins.list[tuple[Partition, bool, Any]]:
         """Each chunk, whether its memory is mapped, and its statistics as ``farrow.dataset`` reads
-        them, or None."""
+        them, or None; None also for chunks of versions up to ``after``."""
     def wait(
         self, *, rows: int | None = None, version: int | None = None, timeout: float = 10.0
     ) -> int:

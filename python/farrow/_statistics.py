@@ -64,18 +64,52 @@ class ChunkStatistics(NamedTuple):
     columns: Mapping[tuple[str, ...], ColumnStatistics] | None
 
 
+class _Known(NamedTuple):
+    """Statistics of the chunks of a huge table that this process has read: they never change."""
+
+    # What the paths of fields lead to.
+    names: _Names
+    # By the versions of chunks; None for one without statistics.
+    columns: dict[int, _Columns | None]
+
+
+# By the ids of huge tables, the last used one at the end. Each operation on it is one of a dict, so
+# it needs no lock, which a fork could inherit.
+_known: dict[bytes, _Known] = {}
+# Columns of chunks, of all tables in ``_known``: some 50 MB.
+_COLUMNS_MAX = 100_000
+
+
 def chunk_statistics(
     table: HugeTable, version: int | None = None
 ) -> list[tuple[ChunkStatistics, bool]]:
     """The statistics of all chunks of a version, in the order of their rows, and whether the memory
     of a chunk is mapped."""
-    schema = table.schema
-    names: _Names = {}
+    version = table.version if version is None else version
+    schema, id = table.schema, table._id
+    known = _known.get(id, _Known({}, {}))
+    # A thread that reads the same table replaces this by its own.
+    columns = dict(known.columns)
+    after = max(columns, default=0)
     chunks = []
-    for partition, is_mapped, fields in table._statistics(version):
-        columns = None if fields is None else _Columns(schema, names, fields)
-        chunks.append((ChunkStatistics(partition, columns), is_mapped))
+    for partition, is_mapped, fields in table._statistics(version, after):
+        if partition.version > after:
+            found = None if fields is None else _Columns(schema, known.names, fields)
+            columns[partition.version] = found
+        chunks.append((ChunkStatistics(partition, columns.get(partition.version)), is_mapped))
+    _known.pop(id, None)
+    _known[id] = _Known(known.names, columns)
+    _forget()
     return chunks
+
+
+def _forget() -> None:
+    """Remove the tables that were used longest ago, up to the limit."""
+    count = 0
+    for id, known in reversed([*_known.items()]):
+        count += sum(1 + len(columns or ()) for columns in known.columns.values())
+        if count > _COLUMNS_MAX:
+            _known.pop(id, None)
 
 
 class _Columns(Mapping[tuple[str, ...], ColumnStatistics]):

@@ -147,10 +147,12 @@ def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatis
 
 
 class _HugeRows(NamedTuple):
-    """A version of a huge table, of which rows are fetched."""
+    """A version of a huge table, whose rows are found when they are read."""
 
     table: HugeTable
     version: int
+    # Whether their memory is mapped: else they are fetched.
+    is_mapped: bool
 
     def fetch(self, columns: list[str] | None, rows: slice) -> pa.Table:
         """These columns of some rows; None: all columns."""
@@ -172,8 +174,15 @@ class _Chunk:
         self.statistics = statistics
         self.rows = rows
         self.batches = batches
-        # Where its rows are fetched from; None: ``batches`` are all of them.
+        # Where its rows are found when they are read; None: ``batches`` are all of them.
         self.source = source
+
+    @property
+    def is_far(self) -> bool:
+        """Whether its rows are fetched from a node whose memory is not mapped."""
+        return self.source is not None and not (
+            isinstance(self.source, _HugeRows) and self.source.is_mapped
+        )
 
     @property
     def position(self) -> int:
@@ -181,8 +190,9 @@ class _Chunk:
         return 0 if self.statistics is None else self.statistics.partition.position
 
     def follows(self, other: _Chunk) -> bool:
-        """Whether the rows of both are fetched, and are contiguous."""
-        if self.source is None or other.source is None:
+        """Whether the rows of both are read by one call: both are fetched, or both are mapped, and
+        they are contiguous."""
+        if self.source is None or other.source is None or self.is_far != other.is_far:
             return False
         return self.position == other.position + other.rows
 
@@ -193,56 +203,63 @@ class _Chunk:
         return [(name, order) for name, order in orders if order in ("ascending", "descending")]
 
 
-def _chunks_of(table: HugeTable, version: int) -> list[_Chunk]:
-    """The chunks of a version, with their batches where memory is mapped."""
+def _chunks_of(table: HugeTable, version: int, *, hold: bool = True) -> list[_Chunk]:
+    """The chunks of a version; with ``hold``, their batches where memory is mapped."""
     known = chunk_statistics(table, version)
     check_gaps(table, version, [chunk.partition for chunk, _ in known])
     chunks: list[_Chunk] = []
     for is_mapped, group in itertools.groupby(known, key=lambda one: one[1]):
         run = [chunk for chunk, _ in group]
-        if is_mapped:
+        if is_mapped and hold:
             chunks += _in_place(table, version, run)
         else:
-            source = _HugeRows(table, version)
+            source = _HugeRows(table, version, is_mapped)
             chunks += [_Chunk(one, one.partition.rows, [], source) for one in run]
     return chunks
 
 
+def without_rows(table: HugeTable, version: int) -> FarrowDataset:
+    """A version of a huge table as a dataset that keeps no rows in memory: each scan finds those
+    that it reads.  For ``scanner``, ``get_fragments`` and ``count_rows`` only."""
+    return FarrowDataset(table.schema, _chunks_of(table, version, hold=False))
+
+
 def _in_place(table: HugeTable, version: int, run: list[ChunkStatistics]) -> Iterator[_Chunk]:
-    """Contiguous chunks with their batches: they follow each other, and no batch has rows of
-    two."""
+    """Contiguous chunks with their batches."""
     first, last = run[0].partition, run[-1].partition
     rows = slice(first.position, last.position + last.rows)
-    found = table.table(version, rows=rows)
+    counts = [one.partition.rows for one in run]
+    for one, own in zip(run, _divided(table.table(version, rows=rows), counts), strict=True):
+        yield _Chunk(one, one.partition.rows, own)
+
+
+def _divided(found: pa.Table, counts: list[int]) -> Iterator[list[pa.RecordBatch]]:
+    """The batches of each chunk, of the rows of some that follow each other: no batch has rows of
+    two."""
     if not found.schema.names:
         # No arrays divide the rows.
-        for one in run:
-            count = one.partition.rows
-            yield _Chunk(one, count, found.slice(0, count).to_batches())
+        for count in counts:
+            yield found.slice(0, count).to_batches()
         return
     left = iter(found.to_batches())
-    for one in run:
+    for count in counts:
         own: list[pa.RecordBatch] = []
-        count = 0
-        while count < one.partition.rows:
+        while count > 0:
             own.append(next(left))
-            count += own[-1].num_rows
-        yield _Chunk(one, count, own)
+            count -= own[-1].num_rows
+        yield own
 
 
 def _fetched(
     run: list[_Chunk], columns: list[str] | None
 ) -> Iterator[tuple[_Chunk, list[pa.RecordBatch]]]:
-    """Contiguous chunks that are not mapped, with these columns of their rows."""
+    """Contiguous chunks without batches, with these columns of their rows."""
     if not run or run[0].source is None:
         return
     first = run[0].position
     rows = slice(first, first + sum(chunk.rows for chunk in run))
     found = run[0].source.fetch(columns, rows)
-    start = 0
-    for chunk in run:
-        yield chunk, found.slice(start, chunk.rows).to_batches()
-        start += chunk.rows
+    yield from zip(run, _divided(found, [chunk.rows for chunk in run]), strict=True)
 
 
 def _with_batches(
@@ -251,7 +268,8 @@ def _with_batches(
     """Chunks and their rows, with at least these columns; some chunks are fetched at a time."""
     run: list[_Chunk] = []
     for chunk in chunks:
-        if run and not (chunk.follows(run[-1]) and len(run) < _CHUNKS_AT_A_TIME):
+        is_full = len(run) >= _CHUNKS_AT_A_TIME and run[-1].is_far
+        if run and (is_full or not chunk.follows(run[-1])):
             yield from _fetched(run, columns)
             run = []
         if chunk.source is None:
@@ -285,16 +303,19 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     _chunks: list[_Chunk]
     _index: Index
     _is_far: bool
+    # Whether all rows are in the batches of the chunks.
+    _has_all: bool
 
     def __init__(self, schema: pa.Schema, chunks: list[_Chunk]) -> None:
-        is_far = any(chunk.source is not None for chunk in chunks)
+        has_all = all(chunk.source is None for chunk in chunks)
         batches = [batch for chunk in chunks for batch in chunk.batches]
         # Rows that Arrow reads without these methods.
-        rows = _unreadable(schema) if is_far else ds.InMemoryDataset(batches, schema=schema)
+        rows = ds.InMemoryDataset(batches, schema=schema) if has_all else _unreadable(schema)
         super().__init__(schema, [rows])
         self._chunks = chunks
         self._index = Index(schema, [chunk.statistics for chunk in chunks])
-        self._is_far = is_far
+        self._is_far = any(chunk.is_far for chunk in chunks)
+        self._has_all = has_all
 
     def __reduce__(self) -> Any:
         raise TypeError("a dataset over shared memory cannot be pickled; open it by its name there")
@@ -303,7 +324,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """The same dataset, of which each scan reads only matching rows."""
         filtered: FarrowDataset = super().filter(expression)
         filtered._chunks, filtered._index = self._chunks, self._index
-        filtered._is_far = self._is_far
+        filtered._is_far, filtered._has_all = self._is_far, self._has_all
         return filtered
 
     def partitions(self, filter: pc.Expression | None = None) -> list[Partition]:
@@ -355,11 +376,12 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         has_views = _views.has_views(self.schema)
         for number in numbers:
             chunk = self._chunks[number]
-            if chunk.source is not None or has_views:
+            if chunk.is_far or has_views:
                 yield FarFragment(FarrowDataset(self.schema, [chunk]))
                 continue
-            batches = cut(chunk.batches, chunk.ordered(ranges), ranges)
-            yield from ds.InMemoryDataset(batches, schema=self.schema).get_fragments()
+            for _, found in _with_batches([chunk], None):
+                batches = cut(found, chunk.ordered(ranges), ranges)
+                yield from ds.InMemoryDataset(batches, schema=self.schema).get_fragments()
 
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
@@ -395,7 +417,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         **options: Any,
     ) -> pa.Table:
         """The first rows, or the first matching rows; without a filter only these are fetched."""
-        if self._is_far and num_rows >= 0 and self._with_filter(filter) is None:
+        if not self._has_all and num_rows >= 0 and self._with_filter(filter) is None:
             rows = FarrowDataset(self.schema, _first(self._chunks, num_rows))
             return rows.scanner(columns, **options).head(num_rows)
         return super().head(num_rows, columns=columns, filter=filter, **options)
@@ -431,13 +453,15 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     def _share_read(self, filter: pc.Expression) -> float:
         """The share of the rows that a scan with this filter reads, to compare each of them."""
         numbers, ranges = self._index.matching(self._with_filter(filter))
-        read = 0
-        for chunk in (self._chunks[number] for number in numbers):
-            orders = chunk.ordered(ranges)
-            if orders and chunk.source is None:
-                read += sum(batch.num_rows for batch in cut(chunk.batches, orders, ranges))
+        chunks = [self._chunks[number] for number in numbers]
+        read, sorted_chunks = 0, []
+        for chunk in chunks:
+            if chunk.ordered(ranges) and not chunk.is_far:
+                sorted_chunks.append(chunk)
             else:
                 read += chunk.rows
+        for chunk, batches in _with_batches(sorted_chunks, [*ranges]):
+            read += sum(one.num_rows for one in cut(batches, chunk.ordered(ranges), ranges))
         return read / max(1, sum(chunk.rows for chunk in self._chunks))
 
     def _whole(self) -> ds.Dataset:
@@ -456,7 +480,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         """
         schema = self.schema
         # Views are copied to be filtered: as few of them as possible.
-        is_narrow = self._is_far or (filter is not None and _views.has_views(schema))
+        is_narrow = not self._has_all or (filter is not None and _views.has_views(schema))
         needed = self._needed(filter, columns) if is_narrow else None
         if needed is not None:
             fields = [schema.field(name) for name in needed]

@@ -189,25 +189,39 @@ impl HugeTable {
         py.import("farrow.dataset")?.getattr("dataset")?.call((slf,), Some(&arguments))
     }
 
+    #[doc = doc!("HugeTable._id")]
+    #[getter]
+    fn _id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.table.id().to_bytes())
+    }
+
     #[doc = doc!("HugeTable._statistics")]
-    #[pyo3(name = "_statistics", signature = (version=None))]
+    #[pyo3(name = "_statistics", signature = (version, after))]
     fn statistics<'py>(
         &self,
         py: Python<'py>,
-        version: Option<&Bound<'py, PyAny>>,
+        version: &Bound<'py, PyAny>,
+        after: u64,
     ) -> PyResult<Bound<'py, PyList>> {
-        let version = version.map(|number| count(number, "version")).transpose()?;
+        let version = count(version, "version")?;
         let (partitions, mapped, found) = without_gil(py, || {
-            let partitions = self.table.snapshot(version)?.partitions;
+            let partitions = self.table.snapshot(Some(version))?.partitions;
             let mapped = partitions.iter().map(|chunk| self.table.is_mapped(chunk));
             let mapped = mapped.collect::<Result<Vec<bool>, _>>()?;
-            let found = self.table.statistics(&partitions)?;
+            let new: Vec<Partition> =
+                partitions.iter().filter(|chunk| chunk.version > after).cloned().collect();
+            let found = self.table.statistics(&new)?;
             Ok::<_, farrow::Error>((partitions, mapped, found))
         })?;
         let fields = statistics_fields(self.table.schema());
+        let mut found = found.iter();
         let list = PyList::empty(py);
-        for ((chunk, is_mapped), statistics) in partitions.iter().zip(mapped).zip(&found) {
-            let statistics = statistics.as_ref().map(|statistics| {
+        for (chunk, is_mapped) in partitions.iter().zip(mapped) {
+            let statistics = match chunk.version > after {
+                true => found.next().and_then(Option::as_ref),
+                false => None,
+            };
+            let statistics = statistics.map(|statistics| {
                 let fields = fields.iter().zip(&statistics.columns);
                 let fields = fields.map(|(field, column)| field_statistics(py, field, column));
                 fields.collect::<PyResult<Vec<_>>>()

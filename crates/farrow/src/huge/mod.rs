@@ -255,6 +255,12 @@ impl HugeTable {
         &self.name
     }
 
+    /// The id of its first root: a table that is dropped and created again has another one.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
     /// A struct of the columns, with the metadata given at creation.
     pub fn schema(&self) -> &Arc<SchemaNode> {
         &self.schema

@@ -215,14 +215,27 @@ fn to_base64(bytes: &[u8]) -> String {
     text
 }
 
+/// The bits of each digit of [`ALPHABET`]; [`NO_DIGIT`] for other bytes.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut bits = 0;
+    while bits < ALPHABET.len() {
+        digits[ALPHABET[bits] as usize] = bits as u8;
+        bits += 1;
+    }
+    digits
+};
+
+const NO_DIGIT: u8 = u8::MAX;
+
 /// The bytes of a text that [`to_base64`] returned; `None` for other characters.
 fn from_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for group in text.as_bytes().chunks(4) {
         let mut bits = 0_u32;
         for digit in group {
-            let digit = ALPHABET.iter().position(|one| one == digit)?;
-            bits = bits << 6 | digit as u32;
+            let digit = DIGITS.get(usize::from(*digit)).filter(|digit| **digit != NO_DIGIT)?;
+            bits = bits << 6 | u32::from(*digit);
         }
         bits <<= 6 * (4 - group.len()) as u32;
         // A group of one to four digits is none to three bytes of the lower three.
