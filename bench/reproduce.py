@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from harness import machine  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import end_on_signal  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
@@ -32,7 +33,7 @@ from reproduction.far import Caches, Network, WhatIf  # noqa: E402
 from reproduction.maintenance import Flush, Maintenance  # noqa: E402
 from reproduction.memory import Descriptor, Initialisation, Strided  # noqa: E402
 from reproduction.objects import Objects, Slower  # noqa: E402
-from reproduction.page import Outcome, markdown, page  # noqa: E402
+from reproduction.page import Outcome, markdown, page, run_line  # noqa: E402
 from reproduction.windows import Enlarged, Modes, Placement, Windows  # noqa: E402
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ def read(path: Path) -> tuple[list[Sample], list[str]]:
 
 def report(
     outcomes: Sequence[Outcome], notes: Sequence[str], is_quick: bool, load: Sequence[float],
-    folder: Path,
+    folder: Path, commit: dict[str, Any] | None = None,
 ) -> Path:  # fmt: skip
-    """Write all results; returns the page's path."""
+    """Write all results; ``commit`` is the one at the start.  Returns the page's path."""
     samples = [sample for one in outcomes for sample in one.samples]
     document = document_of(HERE.parent, samples, notes, is_quick)
     document["load"] = list(load)
@@ -140,7 +141,10 @@ def report(
         }
         for one in outcomes
     ]
-    path = leave(document, "reproduce", markdown(outcomes), folder).with_suffix(".html")
+    if commit is not None:
+        document["commit"] = commit
+    text = f"{run_line(document)}\n\n{markdown(outcomes, is_quick)}"
+    path = leave(document, "reproduce", text, folder).with_suffix(".html")
     path.write_text(page(document, outcomes))
     return path
 
@@ -155,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only or list(by_name)
     notes = [f"{name}: left out by --only" for name in by_name if name not in names]
     load = os.getloadavg()
+    # Another commit may be made while the run lasts.
+    began, commit = time.time(), machine.commit(HERE.parent)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="farrow-bench-", ignore_cleanup_errors=True) as folder:
         for name in names:
@@ -165,7 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = f"  {len(one.samples)} series in {one.seconds:.0f} s"
             print(words + (f"; {one.failure}" if one.failure else ""), file=sys.stderr)
             outcomes.append(one)
-    path = report(outcomes, notes, options.quick, load, Path(options.output))
+    if commit["id"] is not None and machine.changed_since(HERE.parent, commit["id"], began):
+        commit["changed"] = True
+    path = report(outcomes, notes, options.quick, load, Path(options.output), commit)
     print(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     return 1 if any(one.failure is not None for one in outcomes) else 0
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.tasks import Sample
 
 __all__ = ["BATCH", "CYCLES", "SCATTER", "TITLES", "Cells", "Experiment", "Room", "View", "factor",
-           "middle", "number", "p99_ms", "rate"]  # fmt: skip
+           "middle", "number", "of_size", "p99_ms", "rate"]  # fmt: skip
 
 # Rows of a call, as in the thesis.
 BATCH = 2048
@@ -59,6 +59,11 @@ def factor(one: float | None, other: float | None, digits: int = 2) -> str | Non
     if one is None or not other or not math.isfinite(one / other):
         return None
     return f"{one / other:.{digits}f} times"
+
+
+def of_size(nbytes: float | None, published: int) -> str:
+    """The size of a measurement, if it is not the published one; else empty."""
+    return f" ({nbytes / (1 << 20):g} MiB)" if nbytes and nbytes != published else ""
 
 
 @dataclasses.dataclass(frozen=True)

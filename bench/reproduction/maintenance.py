@@ -10,7 +10,7 @@ from cluster import running
 from harness.tasks import Sample
 
 from farrow import _native
-from reproduction.experiment import Cells, Experiment, Room, View, middle, number
+from reproduction.experiment import Cells, Experiment, Room, View, middle, number, of_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,7 +75,9 @@ class Flush(Experiment):
                     if (taken := cells.get(state, case, place, _ms) or float("inf"))
                 )
                 known = best[0] != float("inf")
-                found[f"{state}, {word}"] = f"{best[0]:.3g} ms ({best[1]})" if known else None
+                size = of_size(cells.get(state, best[1], place, lambda one: one.bytes), GIB)
+                text = f"{best[0]:.3g} ms ({best[1]}){size}"
+                found[f"{state}, {word}"] = text if known else None
         return found
 
 

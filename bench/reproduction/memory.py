@@ -15,7 +15,7 @@ from harness.tasks import Sample, measure_micro
 
 from farrow.lab import Settings, measure
 from farrow.lab._plan import Series, arena_bytes
-from reproduction.experiment import Cells, Experiment, Room, View, factor, middle, number
+from reproduction.experiment import Cells, Experiment, Room, View, factor, middle, number, of_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,14 +100,19 @@ class Initialisation(Experiment):
             if None in parts:
                 return None
             allocate, publish, write = (value or 0.0 for value in parts)
-            return f"{allocate + publish:.3g} of {allocate + publish + write:.3g} ms"
+            text = f"{allocate + publish:.3g} of {allocate + publish + write:.3g} ms"
+            return text + _large(cells, place)
+
+        def of_large(name: str, place: str) -> str | None:
+            shown = _shown_ms(part(name, place))
+            return None if shown is None else shown + _large(cells, place)
 
         found: dict[str, str | None] = {}
         for word, place in (("own", OWN), ("other", OTHER)):
             found[f"allocate {word}"] = _shown_ms(part("allocate 64 KiB", place))
-            found[f"write {word}"] = _shown_ms(part("write (the copy)", place))
+            found[f"write {word}"] = of_large("write (the copy)", place)
             found[f"publish {word}"] = _published(cells, place)
-            found[f"all {word}"] = _shown_ms(part("put a table, all parts", place))
+            found[f"all {word}"] = of_large("put a table, all parts", place)
             found[f"rest {word}"] = rest(place)
         for work in ("describe", "rebuild"):
             taken = cells.get("micro", f"{work} 3 columns", "farrow")
@@ -124,7 +129,15 @@ class Initialisation(Experiment):
 def _published(cells: Cells, place: str) -> str | None:
     """Publishing in node-local memory, where lines are written back; none are in coherent one."""
     found = cells.get("node-local", "publish", place, _ms)
-    return None if found is None else f"{found:.3g} ms (memory declared node-local)"
+    if found is None:
+        return None
+    return f"{found:.3g} ms (memory declared node-local){_large(cells, place)}"
+
+
+def _large(cells: Cells, place: str) -> str:
+    """The size of the large object, where it is not the published one."""
+    found = cells.get("coherent", "put a table, all parts", place, lambda one: one.bytes)
+    return of_size(found, GIB)
 
 
 class Strided(Experiment):

@@ -17,7 +17,7 @@ from reproduction.theirs import DIFFERENCES, FIGURES, LEFT_OUT, PLACES, WORKS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Outcome", "markdown", "page"]
+__all__ = ["Outcome", "markdown", "page", "run_line"]
 
 _NOT_MEASURED = "not measured in this run"
 
@@ -37,9 +37,6 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The page as HTML text; ``document`` is the run's ``document_of``."""
     about = document["machine"]
     failed = [one for one in outcomes if one.failure is not None]
-    words = "quick run: for trying, not for citing" if document["quick"] else "full run"
-    commit = (document["commit"]["id"] or "unknown")[:12]
-    changed = ", files changed" if document["commit"]["changed"] else ""
     tiles = [
         ("cores", str(about["cores"])),
         ("memory", human_bytes(about["memory_bytes"])),
@@ -49,9 +46,7 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
         ("date", document["date"]),
     ]
     head = (
-        f"<p>{html.escape(about['processor'])}, {about['cores']} cores,"
-        f" {human_bytes(about['memory_bytes'])}, Linux {html.escape(about['kernel'])}."
-        f" Commit {html.escape(commit + changed)}; {words}. Our figures are medians of this run on"
+        f"<p>{html.escape(run_line(document))} Our figures are medians of this run on"
         " this machine; theirs are of other machines: what can be compared are ratios, not which"
         " machine is faster. Raw samples stand in the JSON file of the same name.</p>"
     )
@@ -60,7 +55,7 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
         _page.tiles(tiles),
         _page.facts("Machine and versions", _machine(document)),
         *(f"<p class=failure>{html.escape(_failure(one))}</p>" for one in failed),
-        "<h2>Theirs and ours</h2>" + _page.table(_HEADS, _rows(outcomes)),
+        "<h2>Theirs and ours</h2>" + _page.table(_HEADS, _rows(outcomes, document["quick"])),
         "<h2>Differences</h2>" + _page.table(_DIFFERENCE_HEADS, DIFFERENCES.items()),
         *(_section(one) for one in outcomes),
         "<h2>Every table and figure of the works</h2>" + _page.table(_PLACE_HEADS, _places()),
@@ -71,9 +66,21 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     return _page.document("Farrow: the thesis and the papers, run again", sections, _STYLE)
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def run_line(document: dict[str, Any]) -> str:
+    """One line: machine, commit, and whether the run was a quick one."""
+    about = document["machine"]
+    words = "quick run: for trying, not for citing" if document["quick"] else "full run"
+    commit = (document["commit"]["id"] or "unknown")[:12]
+    changed = ", files changed" if document["commit"]["changed"] else ""
+    return (
+        f"{about['processor']}, {about['cores']} cores, {human_bytes(about['memory_bytes'])},"
+        f" Linux {about['kernel']}. Commit {commit}{changed}; {words}."
+    )
+
+
+def markdown(outcomes: Sequence[Outcome], is_quick: bool = False) -> str:
     """Published figures and ours, for a terminal and a file."""
-    lines = _lines(_HEADS, _rows(outcomes))
+    lines = _lines(_HEADS, _rows(outcomes, is_quick))
     for one in outcomes:
         lines += ["", *([_failure(one)] if one.failure is not None else [])]
         lines += [f"- {one.experiment.name}: {note}" for note in one.notes]
@@ -106,17 +113,19 @@ _DIFFERENCE_HEADS = ("difference", "between theirs and ours")
 _WORK_HEADS = ("work", "title", "measured on", "pages")
 
 
-def _rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+def _rows(outcomes: Sequence[Outcome], is_quick: bool) -> Iterator[tuple[str, ...]]:
     """Each published figure of an experiment of this run; then those that none can have."""
+    quick = " [quick: less data]" if is_quick else ""
     for one in outcomes:
         ours = one.experiment.ours(Cells(one.samples))
         for figure in FIGURES:
             if figure.experiment == one.experiment.name and figure.key is not None:
+                found = ours[figure.key]
                 yield (
                     one.experiment.name,
                     figure.what,
                     figure.text,
-                    ours[figure.key] or _NOT_MEASURED,
+                    _NOT_MEASURED if found is None else found + quick,
                     ", ".join(figure.differs),
                     figure.conditions,
                     figure.source,
