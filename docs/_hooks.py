@@ -1,23 +1,22 @@
 """What mkdocs does to each page before it renders it.
 
-The help texts of the command are inserted where a page asks for them, so that they have one source;
-so are pages of the root of the repository.  Flowcharts become drawings.
+The help texts of all commands are inserted into their page, so that they have one source; so are
+pages of the root of the repository.  Flowcharts become drawings.
 Links to files of the repository outside of ``docs`` become the path of the file: the site does not
 contain them.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import _command
 import _flowcharts
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
@@ -25,19 +24,7 @@ _FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 # An option for the tests, which run the block only where that package is.
 _REQUIRES = re.compile(r"^```python requires=\"[^\"]+\"$", re.M)
-_MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
-
-
-def _help(words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "farrow.cli", *words.split(), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"},
-    )
-    return f"```text\n{done.stdout.rstrip()}\n```"
+_COMMANDS = re.compile(r"^<!-- commands -->$", re.M)
 
 
 def _file(folder: str, name: str) -> str:
@@ -65,5 +52,5 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     markdown = _FILE.sub(lambda match: _file(folder, match[1]), markdown)
     markdown = _CHART.sub(lambda match: _flowcharts.figure(match[1]), markdown)
     markdown = _REQUIRES.sub("```python", markdown)
-    markdown = _MARK.sub(lambda match: _help(match[1].removeprefix("farrow")), markdown)
+    markdown = _COMMANDS.sub(lambda _: _command.page(), markdown)
     return _LINK.sub(lambda match: _outside(folder, match), markdown)

@@ -14,7 +14,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, RUN_NODE, wait_until
-from farrow.cli import _node_set, main
+from farrow.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +96,9 @@ def test_what_cannot_be_set_is_refused(
 
 def test_a_limit_is_set_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """Settings of the node were in effect if the limit beside them was refused."""
-    with pytest.raises(SystemExit):
-        _node_set.parse(["--limit", "team", "--bytes", "1MiB", "--evict", "lru"])
+    with pytest.raises(SystemExit) as ended:
+        main(["node", "set", "--limit", "team", "--bytes", "1MiB", "--evict", "lru"])
+    assert ended.value.code == 2
     assert "a command of its own" in capsys.readouterr().err
 
 

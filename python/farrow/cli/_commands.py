@@ -118,7 +118,7 @@ def _dashboard(options: argparse.Namespace) -> int:
 def _clean(options: argparse.Namespace) -> int:
     from farrow.cli._clean import run
 
-    return run(options.memory_dir, dry_run=options.dry_run, as_json=options.json)
+    return run(options.memory_dir + options.spill, dry_run=options.dry_run, as_json=options.json)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _drain_of(options: argparse.Namespace) -> DrainStatus | None:
     """The drain of the running node; None if no node answers."""
-    options.timeout, options.namespace = _ANSWER_SECONDS, ""
+    options.timeout = _ANSWER_SECONDS
     try:
         with _client.connect(options) as client:
             return drain_status(client)

@@ -9,16 +9,23 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrow.cli._options import add_command
+
 if TYPE_CHECKING:
     import argparse
 
 __all__ = ["add_parser", "flight"]
 
 
-def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parser(commands: Any, objects: argparse.ArgumentParser) -> None:
     """Add ``flight`` to the subcommands of ``farrow``."""
-    parser = commands.add_parser(
-        "flight", parents=[common], help="serve the tables to ADBC, JDBC and other SQL drivers"
+    parser = add_command(
+        commands,
+        "flight",
+        "serve the tables to ADBC, JDBC and other SQL drivers",
+        "It prints the address and, without --token-file, the token. It serves until Ctrl-C or"
+        " SIGTERM.",
+        parents=[objects],
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve (127.0.0.1)")
     parser.add_argument(
@@ -31,17 +38,24 @@ def add_parser(commands: Any, common: argparse.ArgumentParser) -> None:
         "(default: a random token, which is printed)",
     )
     parser.add_argument(
-        "--certificate", metavar="FILE", help="of the server, in PEM; needed beyond 127.0.0.1"
+        "--certificate",
+        metavar="FILE",
+        help="certificate of the server, in PEM; needed beyond 127.0.0.1",
     )
-    parser.add_argument("--key", metavar="FILE", help="of the certificate, in PEM")
+    parser.add_argument("--key", metavar="FILE", help="key of the certificate, in PEM")
     parser.add_argument(
-        "--memory", default="1GiB", metavar="SIZE", help="for all queries together (1GiB)"
+        "--memory",
+        default="1GiB",
+        metavar="SIZE",
+        help="maximum memory of all queries together (1GiB)",
     )
+    parser.add_argument("--queries", type=int, default=8, metavar="N", help="queries at a time (8)")
     parser.add_argument(
-        "--queries", type=int, default=8, metavar="N", help="that run at a time (8)"
-    )
-    parser.add_argument(
-        "--query-seconds", type=float, default=600.0, metavar="S", help="most for one query (600)"
+        "--query-seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="maximum seconds of one query (600)",
     )
 
 

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrow.cli._options import add_command
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parsers", "graph"]
 
+_INPUT = "file with transactions: CSV, Parquet or Arrow IPC"
 _PATTERNS = "fan,degree,scatter-gather,temp-cycle,vertex-stats"
 # Causal results do not depend on the batch; large batches keep the search parallel.
 _BATCH_CAUSAL, _BATCH_CAUSAL_MIN, _BATCHES = 32_768, 512, 100
@@ -38,41 +41,64 @@ _NANOSECONDS = 10**9
 
 def add_parsers(commands: Any) -> None:
     """Add ``graph`` and its actions to the subcommands of ``farrow``."""
-    parser = commands.add_parser("graph", help="features of a graph of transactions")
+    parser = add_command(
+        commands, "graph", "compute features of a graph of transactions", "No node has to run."
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_generate(actions)
 
-    features = actions.add_parser("features", help="compute features of each transaction")
-    features.add_argument("input", metavar="IN", help="transactions: CSV, Parquet or Arrow IPC")
+    features = add_command(actions, "features", "compute features of each transaction")
+    features.add_argument("input", metavar="IN", help=_INPUT)
     features.add_argument("output", metavar="OUT", help="file to write: .parquet or .arrow")
     _add_settings(features)
 
-    patterns = actions.add_parser("patterns", help="list the patterns and what forms them")
-    patterns.add_argument("input", metavar="IN", help="transactions: CSV, Parquet or Arrow IPC")
+    patterns = add_command(
+        actions,
+        "patterns",
+        "list the patterns with their accounts and transactions",
+        "Fans are listed on request: each payment into a fan completes a larger one.",
+    )
+    patterns.add_argument("input", metavar="IN", help=_INPUT)
     patterns.add_argument("output", metavar="OUT", help="file to write: .parquet, .arrow or .csv")
     patterns.add_argument(
-        "--most", type=int, default=_FOUND_MAX, metavar="N", help="patterns to write (1 M)"
+        "--most",
+        type=int,
+        default=_FOUND_MAX,
+        metavar="N",
+        help="maximum number of patterns to write (1 M)",
     )
     patterns.add_argument(
-        "--size-min", type=int, default=2, metavar="N", help="write none smaller than this (2)"
+        "--size-min", type=int, default=2, metavar="N", help="minimum size of a pattern (2)"
     )
-    # Each payment into a fan completes a larger one: fans are listed only on request.
     _add_settings(patterns, "scatter-gather,temp-cycle")
 
-    report = actions.add_parser("report", help="one HTML page: speed, features, largest patterns")
-    report.add_argument("input", metavar="IN", help="transactions: CSV, Parquet or Arrow IPC")
+    report = add_command(actions, "report", "write an HTML page: speed, features, largest patterns")
+    report.add_argument("input", metavar="IN", help=_INPUT)
     report.add_argument("-o", "--output", metavar="FILE", help="page to write (IN with .html)")
-    report.add_argument("--drawings", type=int, default=4, metavar="N", help="of each kind (4)")
+    report.add_argument(
+        "--drawings", type=int, default=4, metavar="N", help="drawings of each kind (4)"
+    )
     _add_settings(report)
 
 
 def _add_generate(actions: Any) -> None:
-    make = actions.add_parser("generate", help="write made-up transactions with planted rings")
-    make.add_argument("output", metavar="OUT", help="file: .csv, .csv.gz, .parquet or .arrow")
+    make = add_command(actions, "generate", "write made-up transactions with planted rings")
+    make.add_argument(
+        "output", metavar="OUT", help="file to write: .csv, .csv.gz, .parquet or .arrow"
+    )
     make.add_argument("--edges", type=int, default=5_000_000, metavar="N", help="rows (5 M)")
-    make.add_argument("--accounts", type=int, metavar="N", help="(default: a tenth of the rows)")
-    make.add_argument("--days", type=int, default=10, metavar="N", help="without stragglers (10)")
-    make.add_argument("--seed", type=int, default=7, metavar="N", help="of the generator (7)")
+    make.add_argument(
+        "--accounts",
+        type=int,
+        metavar="N",
+        help="number of accounts (default: a tenth of the rows)",
+    )
+    make.add_argument(
+        "--days", type=int, default=10, metavar="N", help="days without stragglers (10)"
+    )
+    make.add_argument(
+        "--seed", type=int, default=7, metavar="N", help="seed of the generated rows (7)"
+    )
     make.add_argument(
         "--rings", type=int, metavar="N", help="laundering rings (default: one in 13,700 rows)"
     )
@@ -84,39 +110,52 @@ def _add_generate(actions: Any) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser, patterns: str = _PATTERNS) -> None:
     """Add the arguments of all actions that run a stream through the features."""
-    layout = parser.add_argument_group("how the input is read")
+    layout = parser.add_argument_group("input")
     layout.add_argument(
         "--columns",
         default="",
         metavar="ROLE=NAME,...",
-        help="source, target, timestamp, source_bank, target_bank, edge_id, label, amounts (a+b)",
+        help="columns by role: source, target, timestamp, source_bank, target_bank, edge_id, "
+        "label, amounts (a+b)",
     )
     layout.add_argument("--time-unit", type=int, metavar="S", help="seconds of a unit of time")
-    layout.add_argument("--extras", default="", metavar="NAME,...", help="columns to carry along")
-    what = parser.add_argument_group("what is computed")
+    layout.add_argument(
+        "--extras", default="", metavar="NAME,...", help="columns to copy to the output"
+    )
+    what = parser.add_argument_group("features")
     what.add_argument(
-        "--patterns", default=patterns, metavar="NAME,...", help=f"default: {patterns}"
+        "--patterns",
+        default=patterns,
+        metavar="NAME,...",
+        help=f"patterns to search (default: {patterns})",
     )
     what.add_argument(
         "--window",
         default="24h",
         metavar="TIME",
-        help="such as 96h, or by pattern: 24h,scatter-gather=6h (default: 24h)",
+        help="time window such as 96h, or by pattern: 24h,scatter-gather=6h (default: 24h)",
     )
     what.add_argument("--bins", metavar="N,...", help="upper ends of the bins by size")
-    what.add_argument("--statistics", metavar="NAME,...", help="such as fan,degree,mean,median")
+    what.add_argument(
+        "--statistics", metavar="NAME,...", help="statistics such as fan,degree,mean,median"
+    )
     what.add_argument("--cycle-length", type=int, metavar="N", help="edges of an lc-cycle (10)")
-    what.add_argument("--mode", choices=("causal", "batch"), default="causal")
-    how = parser.add_argument_group("how")
+    what.add_argument(
+        "--mode",
+        choices=("causal", "batch"),
+        default="causal",
+        help="transactions that a row sees: earlier ones, or also those of its batch (causal)",
+    )
+    how = parser.add_argument_group("resources")
     how.add_argument(
         "--batch",
         type=int,
         metavar="N",
         help=f"rows of a batch (causal: up to {_BATCH_CAUSAL}, batch: {_BATCH})",
     )
-    how.add_argument("--threads", type=int, metavar="N", help="(default: one a core)")
+    how.add_argument("--threads", type=int, metavar="N", help="threads (default: one a core)")
     how.add_argument("--edges-max", type=int, metavar="N", help="edges that stay in the graph")
-    how.add_argument("--work-max", type=int, metavar="N", help="edges one search may look at")
+    how.add_argument("--work-max", type=int, metavar="N", help="edges that one search may visit")
     _add_quiet(parser)
 
 

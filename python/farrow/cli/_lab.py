@@ -10,11 +10,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrow.cli._options import add_command
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from farrow.lab import Figures, Run, Settings
+    from farrow.lab import Figures, Settings
 
 __all__ = ["add_parsers", "lab"]
 
@@ -23,30 +25,40 @@ _THREADS_MAX = 1024
 
 def add_parsers(commands: Any) -> None:
     """Add ``lab`` and its action to the subcommands of ``farrow``."""
-    parser = commands.add_parser("lab", help="measure what coherence costs on this machine")
+    parser = add_command(commands, "lab", "measure what coherence costs on this machine")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    one = actions.add_parser(
+    one = add_command(
+        actions,
         "coherence",
-        help="publish, refresh and access patterns; a report, and whether the best way is picked",
+        "measure publish, refresh and access patterns",
+        "It writes a report, and shows whether Farrow chooses the fastest instructions.",
     )
-    one.add_argument("-o", "--output", default="farrow-lab", metavar="DIR", help="(farrow-lab)")
+    one.add_argument(
+        "-o", "--output", default="farrow-lab", metavar="DIR", help="folder to write (farrow-lab)"
+    )
     one.add_argument("--quick", action="store_true", help="some 30 seconds, up to 16 MiB")
     one.add_argument("--size-max", metavar="SIZE", help="largest range (1 GiB; quick: 16 MiB)")
     one.add_argument(
-        "--pattern-bytes", metavar="SIZE", help="of access patterns, a thread (256 MiB; quick: 8)"
+        "--pattern-bytes",
+        metavar="SIZE",
+        help="range of access patterns of a thread (256 MiB; quick: 8 MiB)",
     )
     one.add_argument("--threads", metavar="N,...", help="numbers of threads (1, 2, 4, ... cores)")
-    one.add_argument("--rounds", type=int, metavar="N", help="turns of each way (5; quick: 3)")
+    one.add_argument("--rounds", type=int, metavar="N", help="rounds of each series (5; quick: 3)")
     one.add_argument(
-        "--seconds", type=float, metavar="S", help="of each series (0.25; quick: .015)"
+        "--seconds", type=float, metavar="S", help="seconds of each series (0.25; quick: 0.015)"
     )
     one.add_argument(
         "--memory-dir", default="/dev/shm", metavar="DIR", help="tmpfs for a region (/dev/shm)"
     )
-    one.add_argument("--socket", metavar="PATH", help="of a node: measure patterns in its memory")
-    one.add_argument("--node", metavar="NAME", help="the node of its cluster that lends it")
     one.add_argument(
-        "--profile", action="store_true", help="measure the profile again first, and store it"
+        "--socket", metavar="PATH", help="socket of a node: measure patterns in its memory"
+    )
+    one.add_argument(
+        "--node", metavar="NAME", help="node of its cluster: measure patterns in that memory"
+    )
+    one.add_argument(
+        "--profile", action="store_true", help="first measure the profile again, and store it"
     )
     one.add_argument("--json", action="store_true", help="print the choices and models as JSON")
     one.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no tables")
@@ -71,7 +83,7 @@ def lab(options: argparse.Namespace) -> int:
         run = measure(settings, region=region, region_name=name, progress=progress)
     figures = analyse(run)
     files, has_pictures = _files.write(run, figures, folder)
-    _say(options, run, figures, files, has_pictures)
+    _say(options, figures, files, has_pictures)
     return 0
 
 
@@ -121,7 +133,7 @@ def _region(options: argparse.Namespace, settings: Settings) -> Iterator[tuple[A
 
 
 def _say(
-    options: argparse.Namespace, run: Run, figures: Figures, files: list[Path], has_pictures: bool
+    options: argparse.Namespace, figures: Figures, files: list[Path], has_pictures: bool
 ) -> None:
     from farrow.cli._output import console, grid, human_bytes, human_ns, print_json
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,64 +12,17 @@ from farrow.cli._client import connect
 from farrow.cli._output import CommandError, console, human_bytes, print_json, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
 
     from farrow import Client
 
-__all__ = ["parse", "run"]
-
-_DESCRIPTION = """\
-Move the objects of a node to other nodes, so that it can be ended and nothing is lost. The node
-takes no new objects from now on; its objects are read as before, and each keeps its name. The
-command ends with 0 when nothing is left that would end with the node, else with 1 and what is left.
-Give it again to go on. The node drains until it ends, or until --cancel."""
+__all__ = ["run"]
 
 #: Objects that are listed one by one.
 _LISTED_MAX = 20
 
 #: Seconds between two lines of progress where the output is no terminal.
 _LINE_SECONDS = 5.0
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line after ``farrow node drain``."""
-    parser = argparse.ArgumentParser(prog="farrow node drain", description=_DESCRIPTION)
-    parser.add_argument(
-        "node",
-        nargs="?",
-        metavar="NODE",
-        help="name of the node, checked against that of the socket",
-    )
-    parser.add_argument(
-        "--socket", metavar="PATH", help="socket of the node (else $FARROW_SOCKET, else yours)"
-    )
-    parser.add_argument(
-        "--to",
-        action="append",
-        default=[],
-        metavar="NODE",
-        help="node to move objects to, may be repeated (default: all, the most free one first)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds for all objects to move, and for readers to let go (default: 600)",
-    )
-    parser.add_argument(
-        "--drop-unnamed",
-        action="store_true",
-        help="accept that objects without a name, which cannot move, end with the node",
-    )
-    parser.add_argument(
-        "--cancel", action="store_true", help="end the drain; what has moved stays where it is"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    options = parser.parse_args(arguments)
-    options.command = "node drain"
-    options.namespace = ""
-    return options
 
 
 def run(options: argparse.Namespace) -> int:

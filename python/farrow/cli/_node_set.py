@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from farrow.cli._client import connect
@@ -17,62 +16,17 @@ from farrow.cli._output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import argparse
+    from collections.abc import Callable
 
     from farrow import Client
 
-__all__ = ["parse", "run"]
-
-_DESCRIPTION = """\
-Change settings of a node while it serves, or print them. A change applies to the next request. No
-object is removed for a limit below the present use: requests beyond it are refused until the use is
-below. Only less --memory removes objects, by the policy of eviction. Changes last until the node
-ends; they outlive an upgrade and a kill of its daemon. Limits of a namespace are kept with it."""
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line after ``farrow node set``."""
-    parser = argparse.ArgumentParser(prog="farrow node set", description=_DESCRIPTION)
-    parser.add_argument(
-        "--socket", metavar="PATH", help="socket of the node (else $FARROW_SOCKET, else yours)"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for the node"
-    )
-    parser.add_argument("--json", action="store_true", help="print the settings as JSON")
-    node = parser.add_argument_group("the node")
-    node.add_argument(
-        "--client-bytes", metavar="SIZE|none", help="limit on the memory of one client"
-    )
-    node.add_argument("--client-objects", metavar="N|none", help="limit on its objects")
-    node.add_argument(
-        "--cache", metavar="SIZE|none", help="limit on replicas of objects of other nodes"
-    )
-    node.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="memory that the node lends, at most its --memory-max; to lend less, it evicts or "
-        "spills objects that nobody holds",
-    )
-    node.add_argument("--evict", choices=("lru", "none"), help="reaction to a shortage of memory")
-    node.add_argument("--log", metavar="LEVELS", help="levels of the log, as in FARROW_LOG")
-    space = parser.add_argument_group("a namespace")
-    space.add_argument("--limit", metavar="NAMESPACE", help="set the limits of this namespace")
-    space.add_argument("--bytes", metavar="SIZE|none", help="limit on the memory in it")
-    space.add_argument("--objects", metavar="N|none", help="limit on the objects in it")
-    options = parser.parse_args(arguments)
-    options.command = "node set"
-    options.namespace = ""
-    if (options.limit is None) != (options.bytes is None and options.objects is None):
-        parser.error("--limit NAMESPACE needs --bytes or --objects, and these need --limit")
-    if options.limit is not None and any(getattr(options, key) is not None for key in _OF_NODE):
-        # If one were refused, the other would be in effect.
-        parser.error("--limit NAMESPACE is set by a command of its own, without other settings")
-    return options
+__all__ = ["run"]
 
 
 def run(options: argparse.Namespace) -> int:
     """Change the settings that were given; without any, print all."""
+    _check(options)
     of_node = _changes(options, _OF_NODE)
     if "evict" in of_node:
         of_node["is_evicting"] = of_node.pop("evict")
@@ -85,6 +39,16 @@ def run(options: argparse.Namespace) -> int:
     if options.json or not (of_node or of_namespace):
         _print(client, as_json=options.json)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if (options.limit is None) != (options.bytes is None and options.objects is None):
+        options.usage_error("--limit NAMESPACE needs --bytes or --objects, and these need --limit")
+    if options.limit is not None and any(getattr(options, key) is not None for key in _OF_NODE):
+        # If one were refused, the other would be in effect.
+        options.usage_error(
+            "--limit NAMESPACE is set by a command of its own, without other settings"
+        )
 
 
 def _changes(

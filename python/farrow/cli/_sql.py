@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrow._sql import MISSING
+from farrow.cli._options import add_command
 
 if TYPE_CHECKING:
     import argparse
@@ -15,14 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["add_parsers", "sql", "worker"]
 
 
-def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_parsers(commands: Any, objects: argparse.ArgumentParser) -> None:
     """Add ``sql`` and ``sql-worker`` to the subcommands of ``farrow``."""
-    query = commands.add_parser(
-        "sql", parents=[common], help="query the tables of the cluster (pip install farrow-sql)"
+    query = add_command(
+        commands,
+        "sql",
+        "query the tables of the cluster (pip install farrow-sql)",
+        "Each node with farrow sql-worker runs the parts of the query on its own rows.",
+        parents=[objects],
     )
     query.add_argument("query", metavar="QUERY", help="one select; - is standard input")
     query.add_argument(
-        "-o", "--output", metavar="FILE", help="write .parquet, .csv, .arrow or .arrows instead"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="file to write instead: .parquet, .csv, .arrow or .arrows",
     )
     plan = query.add_mutually_exclusive_group()
     plan.add_argument("--explain", action="store_true", help="print the stages and where they run")
@@ -30,20 +38,29 @@ def add_parsers(commands: Any, common: argparse.ArgumentParser) -> None:
         "--analyze", action="store_true", help="run it, and print what each stage read and moved"
     )
     query.add_argument(
-        "--query-seconds", type=float, metavar="S", help="most for the query (default: no limit)"
+        "--query-seconds",
+        type=float,
+        metavar="S",
+        help="maximum seconds of the query (default: no limit)",
     )
     query.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
-    process = commands.add_parser(
-        "sql-worker", parents=[common], help="run parts of queries at this node, until Ctrl-C"
+    process = add_command(
+        commands,
+        "sql-worker",
+        "run parts of queries at this node, until Ctrl-C",
+        parents=[objects],
     )
     process.add_argument(
         "--listen", default="127.0.0.1", metavar="HOST", help="address for clients (127.0.0.1)"
     )
     process.add_argument(
-        "--memory", default="1GiB", metavar="SIZE", help="for a task, before it spills (1GiB)"
+        "--memory",
+        default="1GiB",
+        metavar="SIZE",
+        help="maximum memory of a task, before it spills (1GiB)",
     )
     process.add_argument(
-        "--queries", type=int, default=2, metavar="N", help="that run at a time (2)"
+        "--queries", type=int, default=2, metavar="N", help="queries at a time (2)"
     )
 
 
