@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from farrow._reserved import HUGE_TABLE
 from farrow.exceptions import (
     Disconnected,
     FarrowError,
@@ -37,8 +38,7 @@ __all__ = ["Drain", "Progress", "Remaining"]
 #: Chunks and records of nodes of a huge table: names end with the id of the table and a number.
 _OF_HUGE_TABLE = re.compile(r"/[0-9a-f]{32}/(node/)?[0-9]{10}\Z")
 
-#: Label of the root of a huge table, and its values.
-_HUGE_TABLE = "farrow.huge_table"
+#: Values of the label of the root of a huge table.
 _HUGE_LAYOUTS = ("1", "2", "3")
 
 #: Pause before what could not move is tried again.
@@ -249,7 +249,7 @@ class Drain:
             names: set[str] = set()
             try:
                 for layout in _HUGE_LAYOUTS:
-                    roots = client.list("", where={_HUGE_TABLE: layout}, all_nodes=True)
+                    roots = client.list("", where={HUGE_TABLE: layout}, all_nodes=True)
                     names.update(name for name in roots["name"].to_pylist() if name)
             except Disconnected:
                 raise
@@ -280,7 +280,7 @@ class Drain:
                 return ""
         else:
             labels = dict(row["metadata"])
-        return name if _HUGE_TABLE in labels else ""
+        return name if HUGE_TABLE in labels else ""
 
     def _at(self, namespace: str) -> Client:
         if namespace not in self._clients:

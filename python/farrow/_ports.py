@@ -1,4 +1,4 @@
-"""Addresses for nodes that are started, and restarted, on this machine."""
+"""Addresses of this machine alone: its names, and free ports for nodes that are started again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import secrets
 import socket
 from pathlib import Path
 
-__all__ = ["free_addresses"]
+__all__ = ["LOOPBACK_HOSTS", "free_addresses"]
+
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 _LOWEST = 10_000
 # Default first port of outgoing connections, if the kernel does not report another (ip(7)).

@@ -7,6 +7,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING
 
+from farrow._reserved import SQL_QUERIES
 from farrow.exceptions import FarrowError
 from farrow_sql._processes import has_ended, identity
 from farrow_sql._workers import announcements
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
 
     import farrow
 
-__all__ = ["PREFIX", "announced", "delete_ended"]
+__all__ = ["announced", "delete_ended"]
 
-PREFIX = "farrow.sql/queries/"
 # Labels have 4,096 bytes in all, and a character has four.
 _TEXT_MAX = 900
 
@@ -31,7 +31,7 @@ def announced(client: farrow.Client, text: str, workers: int) -> Iterator[None]:
     """
     own = identity()
     labels = {"query": text[:_TEXT_MAX], "pid": str(own["pid"]), "workers": str(workers)}
-    name = f"{PREFIX}{own['pid']}-{secrets.token_hex(4)}"
+    name = f"{SQL_QUERIES}{own['pid']}-{secrets.token_hex(4)}"
     with contextlib.suppress(FarrowError):
         client.put(json.dumps(own).encode(), name, metadata=labels)
     try:
@@ -43,7 +43,7 @@ def announced(client: farrow.Client, text: str, workers: int) -> Iterator[None]:
 
 def delete_ended(client: farrow.Client) -> None:
     """Delete what processes of this machine announced at this node before they were killed."""
-    for name, process in announcements(client, PREFIX, all_nodes=False):
+    for name, process in announcements(client, SQL_QUERIES, all_nodes=False):
         if has_ended(process):
             with contextlib.suppress(FarrowError):
                 client.delete(name)

@@ -457,7 +457,9 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     text = io.StringIO()
     out = Console(file=text, width=160, highlight=False)
-    assert cluster.run(None, rows=20_000, memory_bytes=64 << 20, out=out) == 0, text.getvalue()
+    assert cluster.run(cluster.Options(rows=20_000, memory_bytes=64 << 20), out=out) == 0, (
+        text.getvalue()
+    )
     told = text.getvalue()
     assert "20,000 rows" in told
     assert "the client at a, the client at b and the client at c agree" in told
@@ -469,7 +471,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_demo_for_which_there_is_no_room(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = pytest.importorskip("farrow.demo.cluster")
-    assert cluster.run(None, rows=200_000, memory_bytes=8 << 20) == 1
+    assert cluster.run(cluster.Options(rows=200_000, memory_bytes=8 << 20)) == 1
     _, err = capsys.readouterr()
     assert err.startswith("farrow: demo: ")
     assert "take fewer rows" in err

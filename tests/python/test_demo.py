@@ -50,7 +50,7 @@ def traces(tmp_path, monkeypatch):
 def play(data: Path | None, **options) -> tuple[int, str]:
     text = io.StringIO()
     out = Console(file=text, width=160, highlight=False)
-    code = demo.run(data, memory_bytes=MEMORY, out=out, **options)
+    code = demo.run(demo.Options(data, memory_bytes=MEMORY, **options), out=out)
     return code, text.getvalue()
 
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from farrow._listing import list_nodes
 from farrow._native import __version__
+from farrow._reserved import HUGE_TABLE
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
 from farrow.exceptions import (
     DamagedFile,
+    FarrowError,
     InvalidArgument,
     NodeLost,
-    NodeUnreachable,
     NotFound,
-    NotGranted,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ __all__ = ["Created", "Progress", "create"]
 # Called with (done, total) in bytes.
 Progress = Callable[[int, int], None]
 
-_HUGE_KEY = "farrow.huge_table"
 # The name of a part of a huge table: its table, the id of the table's root object, and a number.
 _PART_NAME = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/(?:node/)?[0-9]{10}", re.DOTALL)
 # Objects that are replaced more often than this while they are looked for are left out.
@@ -54,8 +54,8 @@ class Created(NamedTuple):
         id: its id.
         objects: number of its objects.
         nbytes: bytes of its files.
-        left_out: names that were deleted while it was written.
-        lost_nodes: nodes whose objects are not in it.
+        left_out: names that were deleted while it was written, or are of lost nodes.
+        lost_nodes: nodes whose objects are not in it: they are lost or refuse the client.
     """
 
     id: str
@@ -84,7 +84,8 @@ def create(
         target: a folder, which is made if it does not exist, or a URL of pyarrow or fsspec, such as
             ``s3://bucket/folder``.
         names: names of the objects; None: all.
-        partial: whether to go on if nodes are lost, without their objects.
+        partial: whether to go on if objects of nodes cannot be listed, without these objects.
+            The earlier backup is replaced nevertheless.
         progress: called at times with (done, total) in bytes.
 
     Returns:
@@ -92,7 +93,8 @@ def create(
 
     Raises:
         NotFound: an object of ``names`` does not exist.
-        NodeLost: a node is lost, and ``partial`` is False.
+        NodeLost: the objects of a node cannot be listed, since it is lost, cannot be reached or
+            refuses the client; and ``partial`` is False.
         NotRestored: the spill file of an object is missing or damaged.
         DamagedFile: the target has a manifest that is damaged, or no backup's.
         InvalidArgument: another process writes or restores a backup there, or the URL is unknown.
@@ -122,6 +124,7 @@ def create(
             place.sync(_manifest.DATA)
             place.sync(".")
             former = _former(place)
+            lost = sorted({*lost, *writer.lost_nodes})
             manifest = _manifest.Manifest(
                 ident,
                 __version__,
@@ -171,28 +174,17 @@ def _remove_others(place: Place, ident: str, former: str | None) -> None:
 
 
 def _listed(client: Client, *, partial: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """The named objects of all nodes without the parts of huge tables, and the lost nodes."""
-    lost = [node.name for node in client.nodes() if node.reach == "lost"]
-    try:
-        tables = [client.list(all_nodes=True)]
-    except NodeUnreachable:
-        tables = []
-        for node in client.nodes():
-            if node.reach not in ("live", "suspect", "draining"):
-                continue
-            try:
-                table = client.list(node=node.name)
-            except (NodeLost, NotGranted):
-                lost.append(node.name)
-                continue
-            nodes = pa.array([node.name] * len(table), pa.string())
-            tables.append(table.append_column("node", nodes))
-    if lost and not partial:
-        error = NodeLost(f"objects of {', '.join(sorted(lost))} would be left out: lost")
-        error.node = lost[0]
-        raise error
+    """The named objects of all nodes without the parts of huge tables, and the missing nodes."""
+    tables, lost, passes = [], set[str](), 0
+    # An object is at its new node before it leaves the old one: it can miss one list for each
+    # drain, and no later one.
+    while passes <= sum(node.reach == "draining" for node in client.nodes()):
+        table, missing = _list_nodes(client, partial=partial)
+        tables.append(table)
+        lost.update(missing)
+        passes += 1
     rows = [row for table in tables for row in _rows(table)]
-    roots = {(row["name"], row["id"].hex()) for row in rows if _HUGE_KEY in row["metadata"]}
+    roots = {(row["name"], row["id"].hex()) for row in rows if HUGE_TABLE in row["metadata"]}
 
     def is_part(name: str) -> bool:
         found = _PART_NAME.fullmatch(name)
@@ -200,6 +192,24 @@ def _listed(client: Client, *, partial: bool) -> tuple[list[dict[str, Any]], lis
 
     kept = {row["name"]: row for row in rows if not is_part(row["name"])}
     return [kept[name] for name in sorted(kept)], sorted(lost)
+
+
+def _list_nodes(
+    client: Client, prefix: str = "", *, partial: bool
+) -> tuple[pa.Table, dict[str, FarrowError]]:
+    """The objects of all nodes, and the nodes whose objects are missing.
+
+    Raises:
+        NodeLost: there are such nodes, and ``partial`` is False.
+    """
+    listed, missing = list_nodes(client, prefix)
+    if missing and not partial:
+        first = min(missing)
+        names = ", ".join(sorted(missing))
+        error = NodeLost(f"objects of {names} would be left out: {missing[first]}")
+        error.node = first
+        raise error from missing[first]
+    return listed, missing
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -237,9 +247,10 @@ class _Writer:
         self._files = 0
         self.nbytes = 0
         self.left_out: list[str] = []
+        self.lost_nodes: set[str] = set()
 
     def save(self, row: dict[str, Any], *, partial: bool) -> _manifest.Entry | None:
-        """The entry of an object whose files are written; None if it is gone."""
+        """The entry of an object whose files are written; None if it is left out."""
         name: str = row["name"]
         listed: dict[str, Any] | None = row
         for _ in range(_ATTEMPTS_MAX):
@@ -249,11 +260,12 @@ class _Writer:
                 entry = self._entry(listed)
             except NotFound:
                 # Replaced or deleted since it was listed.
-                listed = self._again(name)
+                listed = self._again(name, partial=partial)
                 continue
-            except NodeLost:
+            except NodeLost as error:
                 if not partial:
                     raise
+                self.lost_nodes.add(error.node)
                 break
             self._done += row["bytes"]
             self._report(min(self._done, self._total), self._total)
@@ -261,12 +273,13 @@ class _Writer:
         self.left_out.append(name)
         return None
 
-    def _again(self, name: str) -> dict[str, Any] | None:
-        found = _rows(self._client.list(name, all_nodes=True))
-        return next((row for row in found if row["name"] == name), None)
+    def _again(self, name: str, *, partial: bool) -> dict[str, Any] | None:
+        listed, missing = _list_nodes(self._client, name, partial=partial)
+        self.lost_nodes.update(missing)
+        return next((row for row in _rows(listed) if row["name"] == name), None)
 
     def _entry(self, row: dict[str, Any]) -> _manifest.Entry:
-        if _HUGE_KEY in row["metadata"]:
+        if HUGE_TABLE in row["metadata"]:
             try:
                 table = self._client.huge_table(row["name"])
             except InvalidArgument:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from farrow._reserved import HUGE_TABLE
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
 from farrow.exceptions import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IncompleteRestore", "Restored", "restore", "verify"]
 
-_HUGE_KEY = "farrow.huge_table"
 # Names in a message.
 _NAMES_MAX = 5
 # Smaller values are copied into shared pages, which takes less memory than pages of their own.
@@ -377,7 +377,7 @@ class _Reader:
         Huge tables, and objects of another node than the new one, are deleted first.
         """
         try:
-            if _HUGE_KEY in self._client.metadata(entry.name):
+            if HUGE_TABLE in self._client.metadata(entry.name):
                 self._client.huge_table(entry.name).drop()
                 return False
             listed = self._client.list(entry.name, node=self._node(entry.node))

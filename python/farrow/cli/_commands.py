@@ -82,9 +82,8 @@ def _demo(options: argparse.Namespace) -> int:
         ) from error
     memory = parse_bytes(options.memory) if options.memory else None
     data = Path(options.data) if options.data else None
-    if options.show == "cluster":
-        return cluster.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
-    return demo.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
+    given = demo.Options(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
+    return cluster.run(given) if options.show == "cluster" else demo.run(given)
 
 
 def _top(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import farrow
+from farrow._drain import Progress
 from farrow.cli._finding import Finding
 from farrow.cli._output import human_bytes, visible
 
@@ -32,22 +33,16 @@ _SAMPLE_SECONDS = 1.0
 _LISTED_MAX = 20
 
 
-@dataclass
-class DrainStatus:
-    """The drain of a node.
+@dataclass(kw_only=True)
+class DrainStatus(Progress):
+    """The drain of a node, with its progress since the daemon started.
 
     Attributes:
         node: name of the node; "" if it is in no cluster.
         is_draining: whether this node drains.
         others_draining: names of other nodes of the cluster that drain.
-        moved: objects that moved away since the daemon started.
-        moved_bytes: their bytes.
-        left: objects with a name that have not moved.
-        left_bytes: their bytes.
         unnamed: objects without a name, which cannot move.
         unnamed_bytes: their bytes.
-        writing: names of objects that clients are still writing.
-        retiring: objects that moved or were deleted, and whose memory clients still read.
         is_moving: whether an object moved while the state was read.
         obstacles: what delays or prevents the end of the drain.
     """
@@ -55,14 +50,8 @@ class DrainStatus:
     node: str
     is_draining: bool
     others_draining: list[str]
-    moved: int = 0
-    moved_bytes: int = 0
-    left: int = 0
-    left_bytes: int = 0
     unnamed: int = 0
     unnamed_bytes: int = 0
-    writing: int = 0
-    retiring: int = 0
     is_moving: bool = False
     obstacles: list[Finding] = field(default_factory=list)
 
@@ -99,8 +88,11 @@ def drain_status(client: Client) -> DrainStatus:
         Disconnected: the node has ended.
     """
     nodes, stats = client.nodes(), client.stats()
-    others = [one.name for one in nodes if one.reach == "draining" and not one.is_own]
-    status = DrainStatus(client.node or "", bool(stats["draining"]), others)
+    status = DrainStatus(
+        node=client.node or "",
+        is_draining=bool(stats["draining"]),
+        others_draining=[one.name for one in nodes if one.reach == "draining" and not one.is_own],
+    )
     if not status.is_draining:
         return status
     status.moved, status.moved_bytes = stats["moved_total"], stats["moved_bytes_total"]

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import farrow
+from farrow._listing import list_nodes
 from farrow._native import stats_units
+from farrow._reserved import SQL_QUERIES
 from farrow.dashboard import _metrics
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ _NODES_MAX = 128
 _NAMESPACES_MAX = 200
 _TABLES_MAX = 200
 _QUERIES_MAX = 100
-# Of farrow_sql, which this package does not need.
-_QUERIES = "farrow.sql/queries/"
 ROWS_MAX = 500
 _TEXT_MAX = 1024
 _COUNTERS = ("requests", "sealed_total", "deleted_total", "evicted_total", "spilled_total")
@@ -177,7 +177,7 @@ class Samples:
         if now - self._listed_at < self._list_pause:
             return
         began = time.monotonic()
-        listed, unlisted = _list_all(self._client)
+        listed, missing = list_nodes(self._client)
         tables = _tables(listed)
         if self._listed is None or not listed.equals(self._listed):
             self._list_number = self._sequence
@@ -185,7 +185,7 @@ class Samples:
         self._set("tables", tables)
         self._set("queries", _queries(listed))
         numbers = {"rows": listed.num_rows, "number": self._list_number}
-        self._set("objects", {**numbers, "unlisted": unlisted, "kinds": _kinds(listed)})
+        self._set("objects", {**numbers, "unlisted": sorted(missing), "kinds": _kinds(listed)})
         self._listed_at = now
         self._list_pause = (time.monotonic() - began) / _LIST_SHARE
 
@@ -225,26 +225,6 @@ def _command(pid: int) -> str:
         return ""
 
 
-def _list_all(client: Any) -> tuple[pa.Table, list[str]]:
-    """All objects, and the names of nodes whose objects cannot be listed."""
-    try:
-        return client.list(all_nodes=True), []
-    except farrow.NodeUnreachable:
-        pass
-    tables, unlisted = [], []
-    for node in client.nodes():
-        if node.reach not in ("live", "suspect", "draining"):
-            continue
-        try:
-            part = client.list(node=node.name)
-        except (farrow.NodeLost, farrow.NotGranted):
-            unlisted.append(node.name)
-            continue
-        names = pa.array([node.name] * len(part), pa.string())
-        tables.append(part.append_column("node", names))
-    return pa.concat_tables(tables), unlisted
-
-
 def _kinds(listed: pa.Table) -> list[list[Any]]:
     """Kind, objects and bytes, the largest first."""
     if not listed.num_rows:
@@ -282,7 +262,7 @@ def _tables(listed: pa.Table) -> list[dict[str, Any]]:
 
 def _queries(listed: pa.Table) -> list[dict[str, Any]]:
     """Queries that run on workers of the cluster, oldest first."""
-    found = listed.filter(pc.starts_with(listed["name"], _QUERIES)).sort_by("sealed_at")
+    found = listed.filter(pc.starts_with(listed["name"], SQL_QUERIES)).sort_by("sealed_at")
     columns = ["metadata", "node", "sealed_at"]
     rows = _with_time(found.slice(0, _QUERIES_MAX).select(columns), "sealed_at").to_pylist()
     labels = [dict(row["metadata"] or ()) for row in rows]

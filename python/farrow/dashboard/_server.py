@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrow._ports import LOOPBACK_HOSTS
 from farrow.dashboard._samples import Samples
 from farrow.exceptions import InvalidArgument
 
@@ -38,7 +39,6 @@ _FILES = {
     "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
 }
 _JSON = "application/json"
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Connections served at a time; a browser opens six.
 _CONNECTIONS_MAX = 32
 _IDLE_SECONDS = 15.0
@@ -88,7 +88,7 @@ class Dashboard:
         metrics: str | None = None,
         token: str | None = None,
     ) -> None:
-        if host not in _LOOPBACK:
+        if host not in LOOPBACK_HOSTS:
             raise InvalidArgument(
                 f"{host!r} can be reached by other machines: use 127.0.0.1 or ::1, and a tunnel "
                 "such as ssh -L"

@@ -26,9 +26,17 @@ from farrow.demo._measure import (
     memory_of,
     table_bytes,
 )
+from farrow.demo._options import Options
 from farrow.demo._questions import Answer, Roles, available_engine, guess_roles
 from farrow.demo._report import Holder, Way
-from farrow.demo._stage import DemoError, Process, Stage, free_memory_bytes, on_stage
+from farrow.demo._stage import (
+    MEMORY_SHARE_MAX,
+    DemoError,
+    Process,
+    Stage,
+    free_memory_bytes,
+    on_stage,
+)
 from farrow.graph import generate
 
 if TYPE_CHECKING:
@@ -36,39 +44,36 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["run"]
+__all__ = ["Options", "run"]
 
 # Reading takes memory in addition to the table: blocks of text, growing builders.
 _MEMORY_PER_TABLE = 5
 _MEMORY_MIN = 512 << 20
-# Share of free memory: the copies for comparison need the rest.
-_MEMORY_SHARE_MAX = 0.5
 _GZIP_RATIO = 8
 _NAME = "demo"
 
 
-def run(
-    data: Path | None = None,
-    *,
-    rows: int = 3_000_000,
-    seed: int = 7,
-    memory_bytes: int | None = None,
-    out: Console | None = None,
-) -> int:
-    """Run the demo and clean up, also on Ctrl-C.
+def run(options: Options | None = None, *, out: Console | None = None) -> int:
+    """Run the demo and remove all that it made, also after Ctrl-C.
 
     Args:
-        data: a Parquet, CSV or Arrow IPC file; None generates ``rows`` transactions as CSV.
-        rows: number of rows to generate.
-        seed: seed of the generator.
-        memory_bytes: size of the node's region; None derives it from the file.
-        out: console for the output; None is standard output.
+        options: the data, and the memory of the node; None: generated rows.
+        out: console for the output; None: standard output.
 
     Returns:
         An exit code: 0, or 1 if a step failed (printed as one line), or 130 after Ctrl-C.
+
+    Raises:
+        ModuleNotFoundError: a package of ``farrow[demo]`` is missing.
+
+    Examples:
+        >>> from farrow import demo
+        >>> demo.run(demo.Options(rows=1000, memory_bytes=64 << 20))  # doctest: +SKIP
+        0
     """
+    given = options or Options()
     where = out or console()
-    return on_stage(where, lambda stage: _Demo(stage, where).play(data, rows, seed, memory_bytes))
+    return on_stage(where, lambda stage: _Demo(stage, where).play(given))
 
 
 class _Demo:
@@ -81,15 +86,15 @@ class _Demo:
         self._client: Any = None
         self._table: Any = None
 
-    def play(self, data: Path | None, rows: int, seed: int, memory: int | None) -> None:
+    def play(self, options: Options) -> None:
         """Run all steps."""
         began = time.perf_counter()
         self._out.print("\n[bold]Farrow: one table, three processes, no copy[/bold]")
         self._out.print(f"  [dim]{machine_line()}[/dim]\n")
-        path = data or self._generate(rows, seed)
+        path = options.data or self._generate(options.rows, options.seed)
         if not path.is_file():
             raise DemoError(f"{path}: no such file")
-        self._start(memory or _region_bytes(path))
+        self._start(options.memory_bytes or _region_bytes(path))
         try:
             self._act(path)
         finally:
@@ -245,5 +250,5 @@ def _region_bytes(path: Path) -> int:
     elif compression_of(path) is not None:
         size *= _GZIP_RATIO
     wanted = max(_MEMORY_MIN, _MEMORY_PER_TABLE * size)
-    limit = int(free_memory_bytes() * _MEMORY_SHARE_MAX)
+    limit = int(free_memory_bytes() * MEMORY_SHARE_MAX)
     return min(wanted, limit) >> 21 << 21

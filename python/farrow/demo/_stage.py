@@ -33,6 +33,8 @@ __all__ = ["DemoError", "Process", "Stage", "on_stage"]
 # Limit of a step; a slower machine gets an error instead of hanging.
 STEP_SECONDS_MAX = 120.0
 _END_SECONDS_MAX = 5.0
+# Share of free memory for all nodes: this process has the table too, and copies to compare.
+MEMORY_SHARE_MAX = 0.5
 # If the demo is killed, the kernel ends the node: PR_SET_PDEATHSIG (1) of <linux/prctl.h> with
 # SIGTERM (15), which persists across exec.
 _DIE_WITH_PARENT = (

@@ -21,13 +21,19 @@ from farrow.cli._output import console, grid, human_bytes, human_seconds
 from farrow.cli._read import read_table
 from farrow.demo import _cost, _report
 from farrow.demo._measure import machine_line, table_bytes
+from farrow.demo._options import Options
 from farrow.demo._questions import Answer, guess_roles
-from farrow.demo._stage import STEP_SECONDS_MAX, DemoError, Stage, free_memory_bytes, on_stage
+from farrow.demo._stage import (
+    MEMORY_SHARE_MAX,
+    STEP_SECONDS_MAX,
+    DemoError,
+    Stage,
+    free_memory_bytes,
+    on_stage,
+)
 from farrow.graph import generate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     from rich.console import Console
 
@@ -39,35 +45,33 @@ _COST_BYTES_MAX = 1 << 30
 _COST_BYTES_MIN = 1 << 20
 # Room in addition to the table's part and one measured object: descriptors, extents, small objects.
 _MEMORY_SLACK = 64 << 20
-# Share of free memory; the table is in this process too.
-_MEMORY_SHARE_MAX = 0.5
 _CERTIFICATE_DAYS = 1
 
 
-def run(
-    data: Path | None = None,
-    *,
-    rows: int = 3_000_000,
-    seed: int = 7,
-    memory_bytes: int | None = None,
-    out: Console | None = None,
-) -> int:
-    """Run the demo and clean up, also on Ctrl-C.
+def run(options: Options | None = None, *, out: Console | None = None) -> int:
+    """Run the demo of a cluster and remove all that it made, also after Ctrl-C.
 
     Args:
-        data: a Parquet, CSV or Arrow IPC file; None generates ``rows`` transactions.
-        rows: number of rows to generate.
-        seed: seed of the generator.
-        memory_bytes: size of each node's region; None derives it from the table.
-        out: console for the output; None is standard output.
+        options: the data, and the memory of each node; None: generated rows.
+        out: console for the output; None: standard output.
 
     Returns:
         An exit code: 0, or 1 if a step failed (printed as one line), or 130 after Ctrl-C.
+
+    Raises:
+        ModuleNotFoundError: a package of ``farrow[demo]`` is missing.
+
+    Examples:
+        >>> from farrow import demo
+        >>> from farrow.demo import cluster
+        >>> cluster.run(demo.Options(rows=1000, memory_bytes=64 << 20))  # doctest: +SKIP
+        0
     """
+    given = options or Options()
     where = out or console()
 
     def play(stage: Stage) -> None:
-        _Cluster(stage, where).play(data, rows, seed, memory_bytes)
+        _Cluster(stage, where).play(given)
 
     return on_stage(where, play)
 
@@ -79,14 +83,14 @@ class _Cluster:
         self._stage = stage
         self._out = out
 
-    def play(self, data: Path | None, rows: int, seed: int, memory: int | None) -> None:
+    def play(self, options: Options) -> None:
         """Run all steps."""
         began = time.perf_counter()
         self._out.print("\n[bold]Farrow: one table in the memory of three nodes[/bold]")
         self._out.print(f"  [dim]{machine_line()}[/dim]\n")
-        table = self._table(data, rows, seed)
+        table = self._table(options)
         part_bytes = table_bytes(table) // len(_NAMES)
-        memory, cost_bytes = _sizes(part_bytes, memory)
+        memory, cost_bytes = _sizes(part_bytes, options.memory_bytes)
         self._start(memory)
         client = farrow.connect(self._stage.socket_of("a"))
         self._spread(client, table)
@@ -94,11 +98,16 @@ class _Cluster:
         self._costs(client, cost_bytes)
         self._out.print(f"  [dim]in all {time.perf_counter() - began:.1f} s[/dim]\n")
 
-    def _table(self, data: Path | None, rows: int, seed: int) -> pa.Table:
+    def _table(self, options: Options) -> pa.Table:
+        data = options.data
         began = time.perf_counter()
         if data is not None and not data.is_file():
             raise DemoError(f"{data}: no such file")
-        table = generate.transactions(rows, seed=seed) if data is None else read_table(data)
+        table = (
+            generate.transactions(options.rows, seed=options.seed)
+            if data is None
+            else read_table(data)
+        )
         seconds = time.perf_counter() - began
         label = "generate transactions" if data is None else f"load {data.name}"
         note = f"{table.num_rows:,} rows, {human_bytes(table_bytes(table))}"
@@ -192,7 +201,7 @@ class _Cluster:
 
 def _sizes(part_bytes: int, memory: int | None) -> tuple[int, int]:
     """Bytes of each region, and of the measured object."""
-    share = int(free_memory_bytes() * _MEMORY_SHARE_MAX) // len(_NAMES)
+    share = int(free_memory_bytes() * MEMORY_SHARE_MAX) // len(_NAMES)
     limit = share if memory is None else memory
     # A part is copied in pieces, each of which is aligned.
     needed = part_bytes + part_bytes // 8 + _MEMORY_SLACK // (1 if memory is None else 4)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow.flight as flight
 
+from farrow._ports import LOOPBACK_HOSTS
 from farrow.exceptions import InvalidArgument
 from farrow.flight._queries import Call
 
 __all__ = ["Admission", "NoHandshake", "check_address", "checked_token", "token_of"]
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TOKEN_BYTES = 24
 _TOKEN_LENGTH_MIN = 16
 _TOKEN_LENGTH_MAX = 4096
@@ -28,7 +28,7 @@ def check_address(host: str, has_tls: bool) -> None:
     Raises:
         InvalidArgument: it can be reached, and there is no certificate.
     """
-    if host not in _LOOPBACK and not has_tls:
+    if host not in LOOPBACK_HOSTS and not has_tls:
         raise InvalidArgument(
             f"{host!r} can be reached by other machines, which would send the token and the rows "
             "in plain text: give a certificate and a key, or use 127.0.0.1"

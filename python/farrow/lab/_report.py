@@ -55,7 +55,7 @@ def page(run: Run, figures: Figures) -> str:
         "<h2>A call and a line</h2><p>Least squares of relative errors over all sizes.</p>"
         + _models(figures),
         "<h2>How samples lie</h2><p>Above the 99.9th percentile they are one bin.</p>"
-        + _histograms(run, figures),
+        + _histograms(run),
         "<h2>Threads</h2><p>Each on ranges of its own; bytes of all of them.</p>"
         + _threads(figures),
         "<h2>Huge pages</h2><p>The same in pages of 4 KiB and of 2 MiB, which are contiguous"
@@ -129,7 +129,7 @@ def _models(figures: Figures) -> str:
     return _page.table(("", "by", "lines are", "pages", ">a call", ">a line", ">error"), rows)
 
 
-def _histograms(run: Run, figures: Figures) -> str:
+def _histograms(run: Run) -> str:
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for series, rounds in run.samples:
         is_shown = series.part == "lines" and series.pages == "small" and series.nbytes in _SHOWN
