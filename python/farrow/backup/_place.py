@@ -78,10 +78,6 @@ class Sink:
         return File(path, self.nbytes, self._sum.hexdigest())
 
 
-# Parts of the names of pyarrow and fsspec for their file systems.
-_OBJECT_STORES = ("s3", "gcs", "gs", "abfs", "az")
-
-
 def _private(path: str, flags: int) -> int:
     """Open a file; one that is created is its owner's alone, as the memory of a node is."""
     return os.open(path, flags, 0o600)
@@ -152,14 +148,13 @@ class Place:
     def replace(self, path: str, data: bytes) -> None:
         """Write a file that is there as a whole or not at all, after all files before it."""
         if not self.is_local:
-            # Object stores replace an object when its stream ends; others empty the file first.
-            name = self._filesystem.type_name
-            is_whole = any(store in name for store in _OBJECT_STORES)
-            written = self._full(path if is_whole else f".{path}.new")
-            with self._filesystem.open_output_stream(written) as stream:
+            # Not in its place: a stream that an error or Ctrl-C ends can leave part of the data.
+            beside = f".{path}.new"
+            with self._filesystem.open_output_stream(self._full(beside)) as stream:
                 stream.write(data)
-            if not is_whole:
-                self._filesystem.move(written, self._full(path))
+            if (size := self.size(beside)) != len(data):
+                raise OSError(f"{self.name(beside)}: {size} bytes, {len(data)} were written")
+            self._filesystem.move(self._full(beside), self._full(path))
             return
         # The lock of the folder is held: what has this name is a killed backup's.
         beside = self._full(f".{path}.new")

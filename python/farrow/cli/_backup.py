@@ -35,7 +35,8 @@ def create(client: Client, options: argparse.Namespace) -> int:
         return 0
     _say(f"{created.objects:,} objects, {human_bytes(created.nbytes)} at {options.target}")
     if created.left_out:
-        _warn("deleted meanwhile, and not in the backup", created.left_out)
+        cause = "of lost nodes or deleted meanwhile" if created.lost_nodes else "deleted meanwhile"
+        _warn(f"{cause}, and not in the backup", created.left_out)
     if created.lost_nodes:
         _warn("not in the backup, since they are lost: nodes", created.lost_nodes)
     return 0

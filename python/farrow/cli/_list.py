@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-import farrow
+from farrow._listing import list_nodes
 from farrow.cli._client import connect
 from farrow.cli._output import human_bytes, plain, print_grid, print_json, visible
 
 if TYPE_CHECKING:
     import argparse
+
+    import pyarrow as pa
 
 __all__ = ["ls"]
 
@@ -20,8 +20,8 @@ __all__ = ["ls"]
 def ls(options: argparse.Namespace) -> int:
     client = connect(options)
     if options.all:
-        listed = _list_all(client, options.prefix)
-        _report_missing(client)
+        listed, missing = list_nodes(client, options.prefix)
+        _report_missing(sorted(missing))
     else:
         listed = client.list(options.prefix, node=options.node)
     rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
@@ -49,28 +49,10 @@ def ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_all(client: Any, prefix: str) -> pa.Table:
-    """The objects of all reachable nodes, with a column for the node."""
-    try:
-        return client.list(prefix, all_nodes=True)
-    except farrow.NodeUnreachable:
-        parts = []
-        for node in (row.name for row in client.nodes() if row.fabric):
-            try:
-                part = client.list(prefix, node=node)
-            except (farrow.NodeLost, farrow.NotGranted):
-                continue
-            parts.append(part.append_column("node", pa.array([node] * len(part), pa.string())))
-        return pa.concat_tables(parts)
-
-
-def _report_missing(client: Any) -> None:
+def _report_missing(missing: list[str]) -> None:
     """Print the nodes whose objects are not listed, on standard error."""
-    unreachable = ("left", "not joined")
-    away = [row for row in client.nodes() if row.reach not in unreachable]
-    lost = [row.name for row in away if row.reach == "lost" or not row.fabric]
-    if lost:
-        names = visible(", ".join(lost))
+    if missing:
+        names = visible(", ".join(missing))
         print(f"farrow: not listed, since they cannot be reached: {names}", file=sys.stderr)
 
 
