@@ -72,6 +72,7 @@ pub const ALL: &[&str] = &[
     "local.retiring",
     "local.freed",
     "life.ended",
+    "takeover.registered",
     "takeover.forward",
     "takeover.silent",
     "takeover.moved",

@@ -7,6 +7,7 @@
 
 use farrow_memory::Length;
 
+use super::takeover::TakenOver;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::victim_order::VictimScope;
@@ -20,6 +21,17 @@ use crate::tables::slot_set::SlotSet;
 
 /// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;
+
+/// What [`Home::mark_leaving`] did. Not boxed: it lives on the stack of an eviction.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Marked {
+    /// The object cannot be held any more.
+    Leaving(Entry),
+    /// It is protected, or has no directory entry and there is no room for one.
+    Stays,
+    /// Its entry was overwritten, so it was deleted; the bytes that are free. 0: it is held.
+    Deleted(Length),
+}
 
 impl Home {
     /// Whether an object is exempt from eviction. One that a client sealed itself is not.
@@ -148,44 +160,33 @@ impl Home {
         policy: &dyn EvictionPolicy,
         id: ObjectId,
     ) -> Result<Option<Length>, StoreError> {
-        let Some(entry) = self.begin_leave(policy, id)? else {
-            return Ok(None);
+        let entry = match self.mark_leaving(id)? {
+            Marked::Leaving(entry) => entry,
+            Marked::Stays => return Ok(None),
+            Marked::Deleted(bytes) => return Ok((!bytes.is_zero()).then_some(bytes)),
         };
+        if !self.settle_leaving(policy, std::slice::from_ref(&entry))? {
+            return Ok(None);
+        }
         self.retire(&entry, EventKind::Evicted)?;
         self.free_object(entry.id.slot()).map(|bytes| Some(Length(bytes)))
     }
 
-    /// Bring an object into state leaving, so that it cannot be held any more. `None`: it stays
-    /// sealed, since it is held or protected, or `policy` keeps it.
-    pub(super) fn begin_leave(
-        &mut self,
-        policy: &dyn EvictionPolicy,
-        id: ObjectId,
-    ) -> Result<Option<Entry>, StoreError> {
-        let Some(entry) = self.mark_leaving(id)? else {
-            return Ok(None);
-        };
-        let stays = !self.settle_leaving(policy, std::slice::from_ref(&entry))?;
-        Ok((!stays).then_some(entry))
-    }
-
-    /// Mark an object as leaving; [`Home::settle_leaving`] must follow. `None`: it is protected, or
-    /// has no directory entry and there is no room for one.
-    pub(super) fn mark_leaving(&mut self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
+    /// Mark an object as leaving; [`Home::settle_leaving`] must follow.
+    pub(super) fn mark_leaving(&mut self, id: ObjectId) -> Result<Marked, StoreError> {
         // Only a directory entry can be in state leaving.
-        let id = match self.take_over(id) {
-            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
-                return Ok(None);
-            }
-            taken => taken?,
+        let id = match self.take_over_to_leave(id)? {
+            TakenOver::InDirectory(id) => id,
+            TakenOver::NoRoom => return Ok(Marked::Stays),
+            TakenOver::Deleted(bytes) => return Ok(Marked::Deleted(bytes)),
         };
         let entry = self.find(Target::Id(id))?;
         if self.is_protected(id.slot()) {
-            return Ok(None);
+            return Ok(Marked::Stays);
         }
         self.set_state(id.slot(), EntryState::Leaving)?;
         failpoint!("evict.leaving");
-        Ok(Some(entry))
+        Ok(Marked::Leaving(entry))
     }
 
     /// Whether all objects that are marked as leaving may leave: none is held, and `policy` keeps

@@ -9,6 +9,7 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::choose::{Choice, Simulation};
+use super::evict::Marked;
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::alloc::victim_order::VictimScope;
@@ -318,8 +319,9 @@ impl Home {
         Ok(evicted)
     }
 
-    /// Evict all of these objects, or none (returns false). Exception: objects whose slots are
-    /// needed to take over client-sealed ones may be evicted already.
+    /// Evict all of these objects, or none (returns false). Exceptions: objects whose slots are
+    /// needed to take over client-sealed ones may be evicted already, and those whose entries were
+    /// overwritten are deleted.
     fn evict_together(
         &mut self,
         policy: &dyn EvictionPolicy,
@@ -330,6 +332,7 @@ impl Home {
         let (locals, own): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_local);
         let mut leaving: Vec<Entry> = Vec::with_capacity(own.len() + locals.len());
         let own = own.into_iter().map(|id| (id, false));
+        let mut is_all = true;
         for (id, needs_slot) in own.chain(locals.into_iter().map(|id| (id, true))) {
             if needs_slot
                 && self.directory.vacant() == 0
@@ -338,12 +341,22 @@ impl Home {
                 return Ok(false);
             }
             match self.mark_leaving(id) {
-                Ok(Some(entry)) => leaving.push(entry),
+                Ok(Marked::Leaving(entry)) => leaving.push(entry),
+                Ok(Marked::Deleted(bytes)) => {
+                    evicted.objects += 1;
+                    evicted.bytes.0 += bytes.0;
+                    // One that is held keeps its memory.
+                    is_all &= !bytes.is_zero();
+                }
                 refused => {
                     self.stay(&leaving)?;
                     return refused.map(|_| false);
                 }
             }
+        }
+        if !is_all {
+            self.stay(&leaving)?;
+            return Ok(false);
         }
         self.let_go(policy, &mut leaving, evicted)
     }

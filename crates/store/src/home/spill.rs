@@ -8,6 +8,8 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::Deleted;
+use super::evict::Marked;
+use super::takeover::TakenOver;
 use crate::alloc::eviction::ByHand;
 use crate::error::StoreError;
 use crate::events::EventKind;
@@ -31,17 +33,15 @@ pub struct SpillPlan {
 }
 
 impl Home {
-    /// Begin to spill an object. Returns `None` if it must stay, or is being spilled already.
+    /// Begin to spill an object. Returns `None` if it must stay, is being spilled already, or was
+    /// deleted because its client had overwritten its entry.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; memory that cannot be read.
     pub fn begin_spill(&mut self, id: ObjectId) -> Result<Option<SpillPlan>, StoreError> {
         // Only a directory entry can be in state spilled.
-        let id = match self.take_over(id) {
-            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
-                return Ok(None);
-            }
-            taken => taken?,
+        let TakenOver::InDirectory(id) = self.take_over_to_leave(id)? else {
+            return Ok(None);
         };
         let entry = self.find(Target::Id(id))?;
         let slot = id.slot();
@@ -84,7 +84,10 @@ impl Home {
             Err(StoreError::NotFound { .. }) => return Ok(None),
             found => found?,
         };
-        if self.begin_leave(&ByHand, id)?.is_none() {
+        let Marked::Leaving(leaving) = self.mark_leaving(id)? else {
+            return Ok(None);
+        };
+        if !self.settle_leaving(&ByHand, &[leaving])? {
             return Ok(None);
         }
         let runs = self.runs_of(slot, &entry)?;

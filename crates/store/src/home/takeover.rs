@@ -4,15 +4,28 @@
 //! The old id forwards to the new one until the object ends. During the takeover both entries are
 //! valid, and a hold of either holds the object, so every lookup succeeds.
 
+use farrow_memory::Length;
+
 use super::Home;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 
+/// What [`Home::take_over_to_leave`] did.
+pub(super) enum TakenOver {
+    /// The object is in the directory, with this id.
+    InDirectory(ObjectId),
+    /// There is no room for a directory entry.
+    NoRoom,
+    /// The object was deleted; the bytes that are free. 0: it is held.
+    Deleted(Length),
+}
+
 impl Home {
     /// Give an object a directory entry if it has none. Returns its id in the directory; an object
-    /// that was sealed through the home keeps its id.
+    /// that was sealed through the home keeps its id. Only an object that is registered gets one: the
+    /// client can change its entry between any two looks of the home.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::TooManyObjects`], [`StoreError::TooManyGrants`].
@@ -23,6 +36,10 @@ impl Home {
         };
         if !self.locals.known.contains_key(&id.slot().0) {
             self.register_one(number)?;
+        }
+        failpoint!("takeover.registered");
+        if self.locals.run_of(id.slot()).is_none() {
+            return Err(StoreError::NotFound { what: Target::Id(id).to_string() });
         }
         let entry = self.find_local(id)?;
         let life = self.locals.area.life(number)?;
@@ -39,6 +56,25 @@ impl Home {
         self.locals.known.remove(&id.slot().0);
         self.note_taken(id.slot(), new.slot());
         Ok(new)
+    }
+
+    /// As [`Home::take_over`], for an object that is to leave memory. Its client may have overwritten
+    /// the entry since the home registered it: such an object is deleted, so that it is in no other
+    /// client's way.
+    pub(super) fn take_over_to_leave(&mut self, id: ObjectId) -> Result<TakenOver, StoreError> {
+        match self.take_over(id) {
+            Ok(id) => Ok(TakenOver::InDirectory(id)),
+            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
+                Ok(TakenOver::NoRoom)
+            }
+            Err(StoreError::NotFound { .. }) if self.locals.run_of(id.slot()).is_some() => {
+                let deleted = self.delete(Target::Id(id))?;
+                tracing::warn!(%id, bytes = deleted.bytes.0, "its entry was overwritten: deleted");
+                let bytes = if deleted.freed_now { deleted.bytes } else { Length(0) };
+                Ok(TakenOver::Deleted(bytes))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The id of an object in the directory, if the home took it over; otherwise `id` itself.

@@ -19,6 +19,7 @@ mod many;
 mod model;
 mod namespaces;
 mod nodes;
+mod overwritten;
 mod parts;
 pub(crate) mod poison;
 mod quarantine;
