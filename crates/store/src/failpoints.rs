@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
+use std::thread::LocalKey;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 
@@ -99,6 +100,10 @@ pub const OF_CLIENTS: &[&str] =
 /// Points between a client's messages. A test stops a thread there.
 pub const OF_SESSIONS: &[&str] = &["seal.lost"];
 
+/// Points between two loads of a reader, where a test lets the home act. Only the hook of
+/// [`set_reader`] runs there.
+pub const OF_READERS: &[&str] = &["find.place", "look.forward"];
+
 /// Points of the daemon's decisions, which its region outlives.
 pub const OF_NODES: &[&str] = &[
     "move.recorded",
@@ -125,12 +130,18 @@ type GlobalHook = Box<dyn Fn(&'static str) + Send + Sync>;
 
 thread_local! {
     static LOCAL: RefCell<Option<LocalHook>> = const { RefCell::new(None) };
+    static READER: RefCell<Option<LocalHook>> = const { RefCell::new(None) };
 }
 static GLOBAL: OnceLock<GlobalHook> = OnceLock::new();
 
 /// Call `hook` at every failpoint this thread passes, until another hook is set.
 pub fn set_local(hook: Option<LocalHook>) {
     LOCAL.with(|local| *local.borrow_mut() = hook);
+}
+
+/// Call `hook` at every point of [`OF_READERS`] this thread passes, until another hook is set.
+pub fn set_reader(hook: Option<LocalHook>) {
+    READER.with(|reader| *reader.borrow_mut() = hook);
 }
 
 /// Call `hook` at every failpoint any thread of the process passes. It can be set only once:
@@ -182,15 +193,25 @@ pub fn hit_by_client(name: &'static str) {
     }
 }
 
+/// Pass the point `name` of a reader.
+#[doc(hidden)]
+pub fn hit_by_reader(name: &'static str) {
+    run_hook(&READER, name);
+}
+
 /// Pass the point `name`.
 #[doc(hidden)]
 pub fn hit(name: &'static str) {
     hit_by_client(name);
-    // The slot is empty while the hook runs: the hook may panic or pass failpoints itself.
-    if let Some(mut hook) = LOCAL.with(|local| local.borrow_mut().take()) {
+    run_hook(&LOCAL, name);
+}
+
+fn run_hook(place: &'static LocalKey<RefCell<Option<LocalHook>>>, name: &'static str) {
+    // The place is empty while the hook runs: the hook may panic or pass failpoints itself.
+    if let Some(mut hook) = place.with(|hook| hook.borrow_mut().take()) {
         hook(name);
-        LOCAL.with(|local| {
-            local.borrow_mut().get_or_insert(hook);
+        place.with(|place| {
+            place.borrow_mut().get_or_insert(hook);
         });
     }
 }

@@ -71,5 +71,9 @@ macro_rules! failpoint {
         #[cfg(any(test, feature = "failpoints"))]
         $crate::failpoints::hit_by_client($name);
     };
+    (reader $name:literal) => {
+        #[cfg(any(test, feature = "failpoints"))]
+        $crate::failpoints::hit_by_reader($name);
+    };
 }
 pub(crate) use failpoint;

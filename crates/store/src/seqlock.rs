@@ -79,6 +79,18 @@ pub(crate) fn copy_in_life<const WORDS: usize>(
     }
 }
 
+/// Load a life and the forward that the home stored in it; 0: none. `None`: the life has changed, so
+/// the forward may be of the next one. Both loads are with acquire. The home stores the forward of a
+/// life after that life, so a reader that sees it sees at its second look that its own is over.
+pub(crate) fn forward_in_life<L: PartialEq>(
+    life: impl Fn() -> L,
+    forward: impl Fn() -> u64,
+) -> Option<(L, u64)> {
+    let before = life();
+    let to = forward();
+    (to == 0 || life() == before).then_some((before, to))
+}
+
 /// Whether the first word is unchanged since before all loads up to here.
 pub(crate) fn is_still(record: &impl RecordReader, first: u64) -> Option<bool> {
     record.fence();

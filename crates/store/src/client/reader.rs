@@ -9,6 +9,7 @@ use crate::client::hold_table::{Held, HoldTable};
 use crate::client::refreshed::Refreshed;
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
+use crate::failpoint;
 use crate::format::client_entry::{is_open, life_of};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::hash::NameHash;
@@ -116,26 +117,25 @@ impl Reader {
             let index = self.region.words(table)?;
             let mut has_changed = false;
             let fresh = |place| self.fresh_place(table, place);
-            let found =
-                probe(&index, hash, fresh, |place, slot| match self.look(&directory, slot)? {
+            let found = probe(&index, hash, fresh, |place, slot| {
+                failpoint!(reader "find.place");
+                match self.look(&directory, slot)? {
                     Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
-                        Ok::<_, StoreError>(Some(entry))
+                        return Ok::<_, StoreError>(Some(entry));
                     }
-                    Look::Changed => {
-                        has_changed = true;
-                        Ok(None)
-                    }
-                    // Another name, unless its slot has another object by now.
+                    Look::Changed => has_changed = true,
+                    // Another name, unless its slot has another object by now, or had it before.
                     Look::Sealed(entry) => {
-                        has_changed |= !self.is_still(&directory, &entry)?;
-                        Ok(None)
+                        has_changed |= !self.is_still(&directory, &entry)?
+                            || !self.leads_to(&index, (table, place), slot)?;
                     }
                     Look::None => {
                         has_changed |= self.has_moved(&index, &directory, (table, place), slot)?;
-                        Ok(None)
                     }
-                    Look::Away(..) => Ok(None),
-                })?;
+                    Look::Away(..) => {}
+                }
+                Ok(None)
+            })?;
             if let Some(entry) = found {
                 return Ok(Some(entry));
             }
@@ -365,12 +365,21 @@ impl Reader {
         if !matches!(state, EntryState::Free | EntryState::Retiring | EntryState::Unknown) {
             return Ok(true);
         }
+        Ok(!self.leads_to(index, (table, place), slot)?
+            || self.sequence(directory, slot, Ordering::Acquire)? != before)
+    }
+
+    /// Whether a place of an index still leads to `slot`. The slot of a replaced object can have an
+    /// object of another name since.
+    fn leads_to(
+        &self,
+        index: &Words<'_>,
+        (table, place): (Span, usize),
+        slot: Slot,
+    ) -> Result<bool, StoreError> {
         self.fresh_place(table, place)?;
         let word = index.load(place, Ordering::Acquire).unwrap_or_default();
-        if (word as u32).checked_sub(1) != Some(slot.0) {
-            return Ok(true);
-        }
-        Ok(self.sequence(directory, slot, Ordering::Acquire)? != before)
+        Ok((word as u32).checked_sub(1) == Some(slot.0))
     }
 
     #[inline]

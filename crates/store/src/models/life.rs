@@ -1,4 +1,5 @@
-//! A client that seals without the home, a home that ends lives, a reader: an entry is of one life.
+//! A client that seals without the home, a home that ends lives, a reader: an entry is of one life,
+//! and so is the forward of an object that the home took over.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +64,42 @@ fn model(omission: Omission) {
     home.join().expect("the home");
     client.join().expect("the client");
     read(&entry);
+}
+
+/// Where the home takes the object of a life over to.
+const MOVED: u64 = 200;
+
+/// A home that ends life 1, in which nothing was moved, and moves the object of life 2; a reader. With
+/// `looks_twice` it is the crate's.
+fn forward_model(looks_twice: bool) {
+    let words = Arc::new((AtomicU64::new(1), AtomicU64::new(0)));
+    let home = {
+        let words = Arc::clone(&words);
+        thread::spawn(move || {
+            words.0.store(2, Ordering::Release);
+            words.1.store(MOVED, Ordering::Release);
+        })
+    };
+    let life = || words.0.load(Ordering::Acquire);
+    let forward = || words.1.load(Ordering::Acquire);
+    let seen = match looks_twice {
+        true => seqlock::forward_in_life(life, forward),
+        false => Some((life(), forward())),
+    };
+    if let Some((life, to)) = seen {
+        assert!(life == 2 || to == 0, "life {life} has the forward of the next one");
+    }
+    home.join().expect("the home");
+}
+
+#[test]
+fn no_forward_is_of_another_life() {
+    check(|| forward_model(true));
+}
+
+#[test]
+fn a_reader_without_its_second_look_is_caught() {
+    must_break("no second look at the life", || forward_model(false));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::format::header::{INDEX_TURN, RegionHeader};
 use crate::format::layout::HOLD_HEADER_WORDS;
 use crate::{
     Generation, Home, Layout, ObjectId, RegionOptions, RegionUid, SealRequest, StoreError, Target,
+    Whereabouts, failpoints,
 };
 
 #[test]
@@ -384,4 +385,45 @@ fn an_overview_shows_no_object_as_held_for_a_hold_on_a_spilled_one() {
     client.write(block, &1u64.to_le_bytes());
     assert_eq!(home.stats().unwrap().holds, 1);
     assert_eq!(home.overview(1).unwrap().1[0].held, 0);
+}
+
+/// A reader loaded the life of an entry, and then the forward of its next life: it returned the object
+/// of that life for the id of the one before.
+#[test]
+fn an_id_does_not_lead_to_the_object_of_the_next_life() {
+    let world = World::new(small());
+    let reader = {
+        let mut home = world.create();
+        Client::join(&world, &mut home).unwrap()
+    };
+    for look in [0, 1] {
+        let mut home = world.adopt();
+        let client = Client::join(&world, &mut home).unwrap();
+        client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
+        let extent = home.grant(client.slot, Length(1 << 12), Length(1 << 12)).unwrap();
+        let old = client.seal_local(part(extent, 0, 128), 1).unwrap();
+        let mut state = Some((home, client));
+        failpoints::set_reader(Some(Box::new(move |name| {
+            if let (Some((home, client)), "look.forward") = (&mut state, name) {
+                home.delete(Target::Id(old)).unwrap();
+                let next = loop {
+                    let id = client.seal_local(part(extent, 128, 128), 2).unwrap();
+                    if id.slot() == old.slot() {
+                        break id;
+                    }
+                };
+                home.take_over(next).unwrap();
+                state = None;
+            }
+        })));
+        let found = match look {
+            0 => reader.reader.by_id(old).unwrap().map(|entry| entry.id),
+            _ => match reader.reader.whereabouts(Target::Id(old)).unwrap() {
+                Whereabouts::Nowhere => None,
+                there => panic!("{there:?}"),
+            },
+        };
+        failpoints::set_reader(None);
+        assert_eq!(found, None);
+    }
 }

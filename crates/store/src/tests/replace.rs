@@ -7,6 +7,7 @@ use farrow_memory::sync::{AtomicBool, Ordering};
 
 use super::kills::killed;
 use super::support::{Client, World, small};
+use crate::failpoints;
 use crate::{EventKind, Home, Seen, StoreError, Target};
 use crate::{ObjectId, SealRequest};
 
@@ -157,4 +158,36 @@ fn readers_find_a_name_at_every_moment_of_its_replacements() {
         reading.join().unwrap();
     });
     home.check().unwrap();
+}
+
+/// The slot of the replaced object had an object of another name when the reader looked at it, and the
+/// reader took its name for absent.
+#[test]
+fn a_name_is_found_while_its_former_slot_gets_an_object_of_another_name() {
+    let targets: [fn(&Client) -> bool; 2] = [
+        |reader| reader.reader.find("n").unwrap().is_some(),
+        |reader| {
+            let there = reader.reader.whereabouts(Target::Name("n")).unwrap();
+            there == crate::Whereabouts::InMemory
+        },
+    ];
+    for is_found in targets {
+        let world = World::new(small());
+        let mut home = world.create();
+        let writer = Client::join(&world, &mut home).unwrap();
+        let reader = Client::join(&world, &mut home).unwrap();
+        let (old, _) = replace(&mut home, &writer, OLD, "n");
+        let mut state = Some((home, writer));
+        failpoints::set_reader(Some(Box::new(move |name| {
+            if let (Some((home, writer)), "find.place") = (&mut state, name) {
+                replace(home, writer, NEW, "n");
+                let other = writer.put(home, b"x", Some("m")).unwrap();
+                assert_eq!(other.slot(), old.slot(), "the test needs the same slot");
+                state = None;
+            }
+        })));
+        let is_found = is_found(&reader);
+        failpoints::set_reader(None);
+        assert!(is_found);
+    }
 }

@@ -6,6 +6,7 @@ use farrow_memory::{Length, Span, Words};
 use super::Reader;
 use crate::coherence::TORN_MAX;
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
 use crate::format::ids::{Generation, ObjectId, Slot};
@@ -13,6 +14,9 @@ use crate::format::layout::{ENTRY_BYTES, LIFE_BYTES};
 use crate::seqlock::{self, Copied, RecordReader};
 use crate::tables::control::word_of;
 use crate::tables::entry_area::namespace_of_page;
+
+/// Looks at a life that changes meanwhile. The object of an id that a caller has is then gone.
+const LIFE_LOOKS_MAX: u32 = 4;
 
 /// Result of a look at one entry. Not boxed: it lives on the stack of a lookup.
 #[allow(clippy::large_enum_variant)]
@@ -51,7 +55,11 @@ impl Reader {
                 self.look_once(entry, slot)
             });
         }
-        self.look_once(entry, slot)
+        match self.look_once(entry, slot) {
+            // The home takes a name from an object without a change of its sequence.
+            Err(StoreError::Corrupt { .. }) => whole(|| self.look_once(entry, slot)),
+            seen => seen,
+        }
     }
 
     #[inline]
@@ -102,8 +110,15 @@ impl Reader {
             let _ = self.region.refresh_if_remote(life_span);
             lives.load(0, Ordering::Acquire).unwrap_or_default()
         };
-        let life = life_of(life_word());
-        let to = lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default();
+        let forward = || {
+            failpoint!(reader "look.forward");
+            lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default()
+        };
+        let see = || seqlock::forward_in_life(|| life_of(life_word()), forward);
+        // A life moves to the directory and ends: a third look is of another one.
+        let Some((life, to)) = (0..LIFE_LOOKS_MAX).find_map(|_| see()) else {
+            return Ok(LocalLook::None);
+        };
         if to != 0 && matches!(life.state(), EntryState::Free | EntryState::Leaving) {
             let to = ObjectId { hi: self.header.uid.0, lo: to };
             // Until the new entry is sealed the old one is valid.

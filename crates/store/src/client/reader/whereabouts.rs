@@ -6,6 +6,7 @@ use farrow_memory::{Length, Offset, Span, Words};
 use super::look::{LocalLook, load};
 use super::{ROUNDS_MAX, Reader};
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::format::entry::{EntryState, NAME_LENGTH_WORD, NAME_WORD, Sequence};
 use crate::format::hash::NameHash;
 use crate::format::header::INDEX_TURN;
@@ -76,6 +77,7 @@ impl Reader {
                 if slot.0 >= self.layout().objects_max {
                     return Ok(None);
                 }
+                failpoint!(reader "find.place");
                 let sequence = self.sequence(directory, slot, Ordering::Acquire)?;
                 let place = self.place_of(sequence, slot);
                 let is_it = place != Whereabouts::Nowhere
@@ -85,7 +87,10 @@ impl Reader {
                         Whereabouts::Nowhere => {
                             self.has_moved(&index, directory, (table, at), slot)?
                         }
-                        _ => self.sequence(directory, slot, Ordering::Acquire)? != sequence,
+                        _ => {
+                            self.sequence(directory, slot, Ordering::Acquire)? != sequence
+                                || !self.leads_to(&index, (table, at), slot)?
+                        }
                     };
                 Ok::<_, StoreError>(is_it.then_some(place))
             })?;
