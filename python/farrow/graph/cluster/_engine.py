@@ -625,6 +625,9 @@ class ClusterEngine:
         # From here on the rows of the segment are needed nowhere else, except by workers that have
         # yet to read them: such entries are deleted with the next segment.
         self._expired.clear()
+        if self._workers is not None:
+            # Between the entries, so that they have the rows of all segments of this manifest.
+            self._workers.attach(kept.name(self._config.name))
         needs, end = self._progress.needs, kept.end()
         over = {one.name: one for one in self._log if one.end <= end and not needs(one)}
         self._log = [one for one in self._log if one.name not in over]

@@ -54,6 +54,10 @@ class Share:
 
         self._reader.learn(Entry.of(entry))
 
+    def attach(self, manifest: str) -> None:
+        """Attach the new segments of a manifest."""
+        self._reader.attach_of(manifest)
+
 
 class RayWorkers:
     """:class:`farrow.graph.cluster._workers.Workers` on a Ray cluster."""
@@ -108,6 +112,11 @@ class RayWorkers:
                 self._wholes[number].append(one.compute.remote(entry.name, True))
             else:
                 one.learn.remote(entry.name)
+
+    def attach(self, manifest: str) -> None:
+        """Make every worker attach the new segments of a manifest, an object with this name."""
+        for one in self._actors:
+            one.attach.remote(manifest)
 
     def refresh(self) -> None:
         """Wait until every worker has all rows of the graph."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # A take-over reads the log and puts a manifest. If it takes longer, its process was killed.
 _TAKEOVER_SECONDS = 5.0
 _TAKEOVER_PAUSE_SECONDS = 0.002
-# Pause between two looks for another writer, while no rows come.
+# Pause between two looks for new segments, or for another writer.
 _LOOK_SECONDS = 1.0
 
 
@@ -190,37 +190,85 @@ class GraphReader:
         return manifest is None or manifest.number != self._manifest.number
 
     def _follow_manifest(self) -> None:
-        """Attach new segments."""
+        """Attach new segments; adopt the graph again if this copy lacks rows of them."""
         manifest = newest(self._client, self.name)
         if manifest is None:
             raise farrow.NotFound(f"there is no graph {self.name!r} any more")
         if manifest.number == self._manifest.number:
             return
         self._taken_over_at = None
-        known = {one["name"] for one in self._manifest.segments}
-        fresh = [one for one in manifest.segments if one["name"] not in known]
-        have = self._engine.next_number()
-        is_next = all(
-            self._manifest.end() <= one["about"]["first"]
-            and one["about"]["first"] + one["about"]["numbers"] <= have
-            for one in fresh
-        )
-        # Rows of a former epoch that no longer count.
-        latest = self._manifest.writers[-1][0]
+        is_behind = self._engine.next_number() < self._manifest.end()
+        if is_behind or self._is_void(manifest) or not self._attach(manifest):
+            self._engine, self._manifest = self._adopted()
+
+    def _is_void(self, manifest: Manifest) -> bool:
+        """Whether rows of this copy no longer count by a newer manifest."""
+        latest, have = self._manifest.writers[-1][0], self._engine.next_number()
         is_void = any(first < have for epoch, first in manifest.writers if epoch > latest)
-        is_behind = have < self._manifest.end() or manifest.end() < self._manifest.end()
-        if not is_next or is_void or is_behind:
-            self._engine, self._manifest = self._adopted()
-            return
-        try:
-            accounts = None if all_named(fresh) else accounts_of(self._client, manifest)
-            for one in fresh:
-                self._engine.attach(opened(self._client.get(one["name"]), accounts))
-        except (farrow.NotFound, farrow.NodeLost, ValueError):
-            # A segment that does not follow this copy's is one of a graph that was replaced.
-            self._engine, self._manifest = self._adopted()
-            return
+        return is_void or manifest.end() < self._manifest.end()
+
+    def _attach(self, manifest: Manifest) -> bool:
+        """Attach the new segments of a manifest, up to the first whose rows this copy lacks, and
+        adopt the manifest without the rest.
+
+        Returns:
+            Whether all are attached; the others are new at the next call too.
+        """
+        known = {one["name"] for one in self._manifest.segments}
+        left = [one for one in manifest.segments if one["name"] not in known]
+        made = self._manifest.made
+        if self._follows(left, manifest.made - len(left)):
+            self._attach_first(left, manifest)
+            made = manifest.made - len(left)
+        if made != manifest.made:
+            manifest.number, manifest.made = self._manifest.number, made
+            manifest.segments = [one for one in manifest.segments if one not in left]
         self._manifest = manifest
+        return not left
+
+    def _follows(self, segments: list[dict[str, Any]], made: int) -> bool:
+        """Whether this copy may attach segments that have ``made`` others before them.
+
+        If one of these was evicted before this copy attached it, only this copy has its edges, and
+        later segments would hide them: they must have left the window.
+        """
+        if made <= self._manifest.made:
+            return True
+        now, window = self._engine.stats()["now"], self._manifest.parameters["time_window"]
+        return bool(segments) and now is not None and segments[0]["about"]["base"] < now - window
+
+    def _attach_first(self, segments: list[dict[str, Any]], manifest: Manifest) -> None:
+        """Attach and remove the first segments whose rows this copy has."""
+        have, accounts = self._engine.next_number(), None
+        while segments and segments[0]["about"]["first"] + segments[0]["about"]["numbers"] <= have:
+            one = segments[0]
+            try:
+                if accounts is None and not all_named([one]):
+                    accounts = accounts_of(self._client, manifest)
+                self._engine.attach(opened(self._client.get(one["name"]), accounts))
+            except (farrow.NotFound, farrow.NodeLost, MemoryError, ValueError):
+                # Deleted, out of reach, too large, or of a graph that was replaced.
+                return
+            segments.pop(0)
+
+    def attach_of(self, name: str) -> None:
+        """Attach the new segments of a manifest, an object with this name."""
+        try:
+            manifest = Manifest.of(self._client.get(name))
+        except (farrow.NotFound, farrow.NodeLost):
+            # A newer one has replaced it, or the next entry has the error.
+            return
+        if manifest.number > self._manifest.number and not self._is_void(manifest):
+            self._attach(manifest)
+
+    def _look(self) -> None:
+        """Attach new segments between two calls of a busy writer; the memory would hold the whole
+        window otherwise.  Unlike ``_follow_manifest``, this skips no calls."""
+        manifest = newest(self._client, self.name)
+        if manifest is None or self._is_void(manifest):
+            self._follow_manifest()
+        elif manifest.number != self._manifest.number:
+            self._attach(manifest)
 
     def refresh(self) -> int:
         """Add the rows written since the last call; returns their number.
@@ -260,6 +308,7 @@ class GraphReader:
         self, events: Subscription, share: tuple[int, int], timeout: float | None
     ) -> Iterator[_Computed]:
         home, last = self._manifest.home, time.monotonic()
+        looked = last
         try:
             while True:
                 left = _LOOK_SECONDS
@@ -271,8 +320,11 @@ class GraphReader:
                     if timeout is not None and time.monotonic() >= last + timeout:
                         return
                     # A writer on another node has its log there.
-                    computed = None
+                    computed, looked = None, time.monotonic()
                     self._follow_manifest()
+                if time.monotonic() >= looked + _LOOK_SECONDS:
+                    self._look()
+                    looked = time.monotonic()
                 if computed is not None:
                     yield computed
                     last = time.monotonic()

@@ -71,6 +71,13 @@ class Workers:
         for number in range(self.count):
             self._send(number, "whole" if number == owner else "learn", entry.name)
 
+    def attach(self, manifest: str) -> None:
+        """Make every worker attach the new segments of a manifest, an object with this name."""
+        for number in range(self.count):
+            # The next entry has the error of a worker that ended.
+            with contextlib.suppress(WorkerLost):
+                self._send(number, "attach", manifest)
+
     def refresh(self) -> None:
         """Wait until every worker has all rows of the graph."""
         for number in range(self.count):
@@ -147,8 +154,9 @@ class Workers:
 
 def main(task: dict[str, Any]) -> None:
     """Run a worker: read tasks with names of entries, write names of results, until the input
-    ends.  The task "refresh" has no entry and no result.  An entry whose rows cannot be added makes
-    the next result an error, unless a refresh is before it."""
+    ends.  The task "refresh" has no entry and no result, and "attach" the name of a manifest.  An
+    entry whose rows cannot be added makes the next result an error, unless a refresh is before
+    it."""
     from farrow.graph.cluster._reader import GraphReader
 
     lost = task["without_lost"]
@@ -166,6 +174,9 @@ def main(task: dict[str, Any]) -> None:
                 missed = None
                 print(json.dumps({"refreshed": True}), flush=True)
                 continue
+            if wanted == "attach":
+                reader.attach_of(name)
+                continue
             entry = Entry.of(name)
             if wanted == "learn":
                 reader.learn(entry)
@@ -176,7 +187,7 @@ def main(task: dict[str, Any]) -> None:
             }
         except Exception as error:
             answer = {"error": missed or f"{type(error).__name__}: {error}"}
-            if wanted == "learn":
+            if wanted in ("learn", "attach"):
                 missed = answer["error"]
                 continue
             answer["refreshed"] = wanted == "refresh"
