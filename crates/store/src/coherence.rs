@@ -1,7 +1,7 @@
 //! Cache maintenance for clients on other nodes of a node-local region, beyond the calls that
 //! [`crate::Reader`], [`crate::HoldTable`] and [`crate::EntryTable`] make themselves.
 //!
-//! The rules are in `docs/coherence.md`. On a coherent region nothing here costs more than a fence.
+//! The rules are in `docs/design/coherence-rules.md`. On a coherent region nothing here costs more than a fence.
 
 use farrow_memory::{Region, Span};
 
