@@ -139,12 +139,19 @@ class Supervisor:
             self._spill = SpillFolder()
 
     def serve(self) -> None:
-        """Announce the worker and have queries served, until :meth:`stop`.
+        """Announce the worker and serve queries, until :meth:`stop`.
 
         Raises:
             PermissionDenied, QuotaExceeded, InvalidArgument: it cannot be announced.
             ChildProcessError: its first process ended before it served.
             OSError: its first process cannot be started.
+
+        Examples:
+            >>> import threading
+            >>> from farrow_sql.worker import Supervisor
+            >>> worker = Supervisor(lambda: farrow.connect(client.address))
+            >>> threading.Timer(1.0, worker.stop).start()
+            >>> worker.serve()
         """
         announced = cleaned = -_ANNOUNCE_SECONDS
         try:
@@ -170,6 +177,9 @@ class Supervisor:
         Raises:
             ChildProcessError: it ended.
         """
+        if not self._processes:
+            # Stopped before any was started.
+            return
         first = self._processes[0].popen
         if not first.stdout.read(1):  # type: ignore[union-attr]
             first.wait()
@@ -177,7 +187,14 @@ class Supervisor:
                 raise self._ended(first)
 
     def stop(self) -> None:
-        """End :meth:`serve`; it may be called by a signal handler."""
+        """End :meth:`serve`.  A signal handler may call it.
+
+        Examples:
+            >>> from farrow_sql.worker import Supervisor
+            >>> worker = Supervisor(lambda: farrow.connect(client.address))
+            >>> worker.stop()
+            >>> worker.serve()
+        """
         self._stop.set()
 
     def _announce(self) -> None:

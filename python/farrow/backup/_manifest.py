@@ -72,7 +72,19 @@ class Entry(NamedTuple):
     dimensions: tuple[str, ...] = ()
 
     def files(self) -> list[File]:
-        """All files of the object."""
+        """All files of the object.
+
+        Returns:
+            The file with its value, then those of the chunks of a huge table.
+
+        Examples:
+            >>> from farrow import backup
+            >>> _ = client.put(b"files", "files")
+            >>> _ = backup.create(client, "files", ["files"])
+            >>> [entry] = backup.verify("files").objects
+            >>> len(entry.files())
+            1
+        """
         return [self.file, *(part.file for part in self.parts)]
 
 

@@ -31,7 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None takes ``sys.argv``.
 
     Returns:
-        The exit code.
+        The exit code: 0; 1 after an error, which is printed as one line; 2 without a command; 130
+        after Ctrl-C.
+
+    Raises:
+        SystemExit: the command line is invalid (2), or it asked for help (0).
+
+    Examples:
+        >>> from farrow.cli import main
+        >>> main(["rm", "no such object"])
+        1
     """
     _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)

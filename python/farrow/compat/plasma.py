@@ -14,27 +14,36 @@ values, and unpickling runs code: read only objects of processes that you trust.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import weakref
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 import farrow
 from farrow import exceptions as _exceptions
 from farrow._objects import pack, unpack
-from farrow.compat._plasma_notifications import ID_BYTES, Notifications, unpacked
+from farrow.compat._plasma_client import StoreClient
 from farrow.compat._plasma_store import start_plasma_store
+from farrow.compat._plasma_types import (
+    DATA_BYTES,
+    PREFIX,
+    Creation,
+    ObjectID,
+    ObjectNotAvailable,
+    Parts,
+    PlasmaObjectExists,
+    PlasmaObjectNotFound,
+    PlasmaStoreFull,
+    id_of,
+    name_of,
+    plasma_errors,
+)
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from farrow.compat._plasma_notifications import RawNotification
-    from farrow.events import Event, Subscription
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ObjectID",
@@ -48,9 +57,6 @@ __all__ = [
     "start_plasma_store",
 ]
 
-_PREFIX = "plasma/"
-# The label with the number of data bytes; the metadata follows them.
-_DATA_BYTES = "plasma-data-bytes"
 # The metadata of objects that ``put`` made.
 _PICKLED = b"farrow-pickle-5"
 # The label with the time of ``create``, in seconds since 1970.
@@ -59,143 +65,44 @@ _SOCKET_WAIT_SECONDS = 0.1
 _WITHOUT_TIMEOUT = -1
 
 PlasmaBuffer = pa.Buffer
-# Not in the class, where `list` is a method.
-_Decoded: TypeAlias = tuple[list["ObjectID"], list[int], list[int]]
-# Id, data bytes, metadata bytes.
-_Notification: TypeAlias = tuple["ObjectID", int, int]
 
 
-class PlasmaObjectNotFound(_exceptions.NotFound, pa.lib.ArrowException):  # type: ignore[misc]
-    """The object does not exist, or is not in creation here."""
+class PlasmaClient(StoreClient):
+    """A connection to a node, with Plasma's methods; made by ``connect``.
 
-
-class PlasmaObjectExists(_exceptions.AlreadyExists, pa.lib.ArrowException):  # type: ignore[misc]
-    """An object with this id exists, sealed or not."""
-
-
-class PlasmaStoreFull(_exceptions.OutOfMemory, pa.lib.ArrowException):  # type: ignore[misc]
-    """There is no room for the object."""
-
-
-@contextlib.contextmanager
-def _plasma_errors() -> Iterator[None]:
-    """Farrow's errors as those of Plasma, which are also pyarrow's."""
-    try:
-        yield
-    except _exceptions.AlreadyExists as error:
-        raise PlasmaObjectExists(str(error)) from error
-    except _exceptions.OutOfMemory as error:
-        full = PlasmaStoreFull(str(error))
-        full.__dict__.update(error.__dict__)
-        raise full from error
-
-
-class ObjectNotAvailable:
-    """The result of ``get`` for an object that was not sealed in time."""
-
-
-class ObjectID:
-    """The id of an object: 20 bytes, chosen by its creator."""
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self, object_id: bytes) -> None:
-        if len(object_id) != ID_BYTES:
-            raise ValueError(f"an object id has {ID_BYTES} bytes, this one has {len(object_id)}")
-        self._bytes = bytes(object_id)
-
-    @staticmethod
-    def from_random() -> ObjectID:
-        """A random id."""
-        return ObjectID(os.urandom(ID_BYTES))
-
-    def binary(self) -> bytes:
-        """The 20 bytes."""
-        return self._bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectID) and other._bytes == self._bytes
-
-    def __hash__(self) -> int:
-        return hash(self._bytes)
-
-    def __repr__(self) -> str:
-        return f"ObjectID({self._bytes.hex()})"
-
-    def __reduce__(self) -> tuple[type[ObjectID], tuple[bytes]]:
-        return (ObjectID, (self._bytes,))
-
-
-def _name(object_id: ObjectID) -> str:
-    return _PREFIX + object_id.binary().hex()
-
-
-def _id_of(name: str | None) -> ObjectID | None:
-    """The id in an object's name; None if the name is not of this module."""
-    digits = (name or "")[len(_PREFIX) :]
-    if len(digits) != 2 * ID_BYTES:
-        return None
-    try:
-        return ObjectID(bytes.fromhex(digits))
-    except ValueError:
-        return None
-
-
-class _Parts(NamedTuple):
-    """One object: its data and its metadata, both in place."""
-
-    data: pa.Buffer
-    metadata: pa.Buffer
-
-
-class _Creation(NamedTuple):
-    """An object that is not sealed yet: its writer, its sizes, and its time of creation."""
-
-    writer: farrow.Writer
-    data_bytes: int
-    metadata_bytes: int
-    created_at: float
-
-    def entry(self) -> dict[str, Any]:
-        """The entry of the object in ``list``."""
-        return {
-            "data_size": self.data_bytes,
-            "metadata_size": self.metadata_bytes,
-            "ref_count": 1,
-            "create_time": self.created_at,
-            "construct_duration": -1,
-            "state": "created",
-        }
-
-
-class PlasmaClient:
-    """A connection to a node, with Plasma's methods; made by ``connect``."""
+    Objects are those of the default namespace of the node, in its own memory.  Times to wait are
+    milliseconds, sizes are bytes.
+    """
 
     def __init__(self, client: farrow.Client) -> None:
-        self._client: farrow.Client | None = client
+        super().__init__(client)
         self._address = client.address
-        self._writers: dict[ObjectID, _Creation] = {}
-        self._notifications: Notifications | None = None
-        # Evictions, whose events have the exact sizes.
-        self._evictions: Subscription | None = None
+        self._writers: dict[ObjectID, Creation] = {}
         # Data of objects that this client read and that is still in use.
         self._in_use: weakref.WeakValueDictionary[ObjectID, pa.Buffer] = (
             weakref.WeakValueDictionary()
         )
 
     @property
-    def _store(self) -> farrow.Client:
-        if self._client is None:
-            raise _exceptions.Disconnected("this client was disconnected")
-        return self._client
-
-    @property
     def store_socket_name(self) -> str:
-        """Path of the node's socket."""
+        """Path of the node's socket.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.store_socket_name == client.address
+            True
+            >>> store.disconnect()
+        """
         return self._address
 
     def create(self, object_id: ObjectID, data_size: int, metadata: bytes = b"") -> pa.Buffer:
         """Allocate an object, to be written and then sealed.
+
+        Args:
+            object_id: its id.
+            data_size: bytes of its data.
+            metadata: its metadata, at most as large as the memory allows.
 
         Returns:
             A mutable buffer of ``data_size`` bytes: for ``memoryview``, ``numpy.frombuffer`` or
@@ -204,33 +111,71 @@ class PlasmaClient:
         Raises:
             PlasmaObjectExists: an object with this id exists, sealed or not.
             PlasmaStoreFull: there is no room.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = plasma.ObjectID.from_random()
+            >>> memoryview(store.create(number, 3)).cast("B")[:] = b"abc"
+            >>> store.seal(number)
+            >>> store.get_buffers([number])[0].to_pybytes()
+            b'abc'
+            >>> store.disconnect()
         """
         metadata = bytes(metadata)
         created_at = time.time()
         labels = {_CREATED_AT: repr(created_at)}
         if metadata:
-            labels[_DATA_BYTES] = str(data_size)
+            labels[DATA_BYTES] = str(data_size)
         size = data_size + len(metadata)
-        with _plasma_errors():
-            writer = self._store.create(size, _name(object_id), metadata=labels)
+        with plasma_errors():
+            writer = self._store.create(size, name_of(object_id), metadata=labels)
         view = writer.buffer
         view[data_size:] = metadata
-        self._writers[object_id] = _Creation(writer, data_size, len(metadata), created_at)
+        self._writers[object_id] = Creation(writer, data_size, len(metadata), created_at)
         return pa.py_buffer(view[:data_size])
 
     def seal(self, object_id: ObjectID) -> None:
         """Make an object that this client created immutable and visible.
 
+        Args:
+            object_id: its id.
+
         Raises:
             PlasmaObjectNotFound: this client is not creating it.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = plasma.ObjectID.from_random()
+            >>> buffer = store.create(number, 3)
+            >>> store.seal(number)
+            >>> store.contains(number)
+            True
+            >>> store.disconnect()
         """
         self._created(object_id).seal()
 
     def abort(self, object_id: ObjectID) -> None:
         """Release an object that this client created and did not seal.
 
+        Args:
+            object_id: its id.
+
         Raises:
             PlasmaObjectNotFound: this client is not creating it.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = plasma.ObjectID.from_random()
+            >>> buffer = store.create(number, 3)
+            >>> store.abort(number)
+            >>> store.contains(number)
+            False
+            >>> store.disconnect()
         """
         self._created(object_id).abort()
 
@@ -242,13 +187,33 @@ class PlasmaClient:
         return creation.writer
 
     def create_and_seal(self, object_id: ObjectID, data: bytes, metadata: bytes = b"") -> None:
-        """Create, write and seal an object in one call."""
+        """Create, write and seal an object in one call.
+
+        Args:
+            object_id: its id.
+            data: its data: anything with the buffer protocol.
+            metadata: its metadata.
+
+        Raises:
+            PlasmaObjectExists: an object with this id exists, sealed or not.
+            PlasmaStoreFull: there is no room.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = plasma.ObjectID.from_random()
+            >>> store.create_and_seal(number, b"abc", b"m")
+            >>> store.get_metadata([number])[0].to_pybytes()
+            b'm'
+            >>> store.disconnect()
+        """
         self.put_raw_buffer(data, object_id, metadata)
 
     def get_buffers(
         self, object_ids: Iterable[ObjectID], timeout_ms: int = -1, with_meta: bool = False
     ) -> list[Any]:
-        """The data of objects, in place; with_meta: pairs of metadata as bytes and data.
+        """The data of objects, in place.
 
         Args:
             object_ids: ids of the objects.
@@ -256,7 +221,21 @@ class PlasmaClient:
             with_meta: return the metadata too.
 
         Returns:
-            One for each id; None, or a pair of None, for an object that was not sealed in time.
+            One read-only buffer for each id, or None for an object that was not sealed in time.
+            ``with_meta``: pairs of metadata as bytes and data, or pairs of None.
+
+        Raises:
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = store.put_raw_buffer(b"abc")
+            >>> missing = plasma.ObjectID.from_random()
+            >>> found, nothing = store.get_buffers([number, missing], timeout_ms=0)
+            >>> found.to_pybytes(), nothing
+            (b'abc', None)
+            >>> store.disconnect()
         """
         found = self._parts(object_ids, timeout_ms)
         if not with_meta:
@@ -269,24 +248,43 @@ class PlasmaClient:
     def get_metadata(
         self, object_ids: Iterable[ObjectID], timeout_ms: int = -1
     ) -> list[pa.Buffer | None]:
-        """The metadata of objects; arguments as for ``get_buffers``."""
+        """The metadata of objects, in place.
+
+        Args:
+            object_ids: ids of the objects.
+            timeout_ms: milliseconds to wait for all of them; -1: no limit.
+
+        Returns:
+            One read-only buffer for each id, or None for an object that was not sealed in time.
+
+        Raises:
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = store.put_raw_buffer(b"abc", metadata=b"m")
+            >>> store.get_metadata([number])[0].to_pybytes()
+            b'm'
+            >>> store.disconnect()
+        """
         found = self._parts(object_ids, timeout_ms)
         return [None if parts is None else parts.metadata for parts in found]
 
-    def _parts(self, object_ids: Iterable[ObjectID], timeout_ms: int) -> list[_Parts | None]:
+    def _parts(self, object_ids: Iterable[ObjectID], timeout_ms: int) -> list[Parts | None]:
         end = None if timeout_ms == _WITHOUT_TIMEOUT else time.monotonic() + timeout_ms / 1e3
         return [self._part(object_id, end) for object_id in object_ids]
 
-    def _part(self, object_id: ObjectID, end: float | None) -> _Parts | None:
-        name = _name(object_id)
+    def _part(self, object_id: ObjectID, end: float | None) -> Parts | None:
+        name = name_of(object_id)
         left = float("inf") if end is None else max(end - time.monotonic(), 0.0)
         try:
             whole = self._store.get(name, timeout=left)
             labels = self._store.metadata(name)
         except (_exceptions.NotFound, _exceptions.Timeout):
             return None
-        data_bytes = int(labels.get(_DATA_BYTES, whole.size))
-        parts = _Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
+        data_bytes = int(labels.get(DATA_BYTES, whole.size))
+        parts = Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
         self._in_use[object_id] = parts.data
         return parts
 
@@ -304,6 +302,23 @@ class PlasmaClient:
             object_id: its id; None: a random one.
             memcopy_threads: ignored; Farrow chooses.
             serialization_context: must be None.
+
+        Returns:
+            The id.
+
+        Raises:
+            PlasmaObjectExists: an object with this id exists, sealed or not.
+            PlasmaStoreFull: there is no room.
+            UnsupportedType: the value cannot be pickled.
+            NotImplementedError: there is a serialization context.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.get(store.put({"a": 1}))
+            {'a': 1}
+            >>> store.disconnect()
         """
         _check_context(serialization_context)
         object_id = ObjectID.from_random() if object_id is None else object_id
@@ -325,7 +340,30 @@ class PlasmaClient:
         metadata: bytes = b"",
         memcopy_threads: int = 6,
     ) -> ObjectID:
-        """Store bytes unchanged; ``get_buffers`` returns them."""
+        """Store bytes unchanged; ``get_buffers`` returns them.
+
+        Args:
+            value: the bytes: anything with the buffer protocol.
+            object_id: its id; None: a random one.
+            metadata: its metadata.
+            memcopy_threads: ignored; Farrow chooses.
+
+        Returns:
+            The id.
+
+        Raises:
+            PlasmaObjectExists: an object with this id exists, sealed or not.
+            PlasmaStoreFull: there is no room.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = store.put_raw_buffer(b"abc")
+            >>> store.get_buffers([number])[0].to_pybytes()
+            b'abc'
+            >>> store.disconnect()
+        """
         object_id = ObjectID.from_random() if object_id is None else object_id
         view = memoryview(value).cast("B")
         memoryview(self.create(object_id, view.nbytes, metadata)).cast("B")[:] = view
@@ -338,10 +376,29 @@ class PlasmaClient:
         timeout_ms: int = -1,
         serialization_context: None = None,
     ) -> Any:
-        """The value of an object that ``put`` stored, or a list of values for a list of ids.
+        """The value of an object that ``put`` stored.
 
-        An object that was not sealed in time is ``ObjectNotAvailable``.  An object that another
-        method stored is a buffer.
+        Args:
+            object_ids: one id, or a list of ids.
+            timeout_ms: milliseconds to wait for all of them; -1: no limit.
+            serialization_context: must be None.
+
+        Returns:
+            The value, or a list of values for a list of ids.  An object that was not sealed in time
+            is the class ``ObjectNotAvailable``.  An object that another method stored is a buffer.
+
+        Raises:
+            NotImplementedError: there is a serialization context.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.get([store.put(1), store.put("two")])
+            [1, 'two']
+            >>> store.get(plasma.ObjectID.from_random(), timeout_ms=0) is plasma.ObjectNotAvailable
+            True
+            >>> store.disconnect()
         """
         _check_context(serialization_context)
         ids = [object_ids] if isinstance(object_ids, ObjectID) else list(object_ids)
@@ -349,14 +406,46 @@ class PlasmaClient:
         return values[0] if isinstance(object_ids, ObjectID) else values
 
     def contains(self, object_id: ObjectID) -> bool:
-        """Whether the object is sealed."""
-        return self._store.contains(_name(object_id))
+        """Whether an object is sealed.
+
+        Args:
+            object_id: its id.
+
+        Returns:
+            False also for an object in creation.
+
+        Raises:
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.contains(plasma.ObjectID.from_random())
+            False
+            >>> store.disconnect()
+        """
+        return self._store.contains(name_of(object_id))
 
     def hash(self, object_id: ObjectID) -> bytes:
-        """A hash of 8 bytes over the object's data and metadata.
+        """A hash over the data and metadata of an object.
+
+        Args:
+            object_id: its id.
+
+        Returns:
+            8 bytes, of BLAKE2b.
 
         Raises:
             PlasmaObjectNotFound: the object does not exist.
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> one, same = store.put_raw_buffer(b"abc"), store.put_raw_buffer(b"abc")
+            >>> store.hash(one) == store.hash(same)
+            True
+            >>> store.disconnect()
         """
         parts = self._part(object_id, time.monotonic())
         if parts is None:
@@ -366,18 +455,34 @@ class PlasmaClient:
         return digest.digest()
 
     def list(self) -> dict[ObjectID, dict[str, Any]]:
-        """Sealed objects, and those that this client is creating: for each its sizes, its state,
-        and its time of creation in seconds since 1970."""
+        """Sealed objects, and those that this client is creating.
+
+        Returns:
+            For each id a dict: data_size and metadata_size in bytes; ref_count, 1 if this client
+            has its data in use, else 0; create_time, in seconds since 1970; construct_duration, in
+            seconds until it was sealed, or -1; and state, "created" or "sealed".
+
+        Raises:
+            Disconnected: the node has ended, or this client was disconnected.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> number = store.put_raw_buffer(b"abc")
+            >>> store.list()[number]["data_size"]
+            3
+            >>> store.disconnect()
+        """
         objects = {created: one.entry() for created, one in self._writers.items()}
-        listed = self._store.list(_PREFIX).select(["name", "bytes", "metadata", "sealed_at"])
+        listed = self._store.list(PREFIX).select(["name", "bytes", "metadata", "sealed_at"])
         # Nanoseconds do not fit Python's datetime.
         times = listed["sealed_at"].cast(pa.int64())
         for row in listed.set_column(3, "sealed_at", times).to_pylist():
-            object_id = _id_of(row["name"])
+            object_id = id_of(row["name"])
             if object_id is None:
                 continue
             labels = dict(row["metadata"] or [])
-            data_bytes = int(labels.get(_DATA_BYTES, row["bytes"]))
+            data_bytes = int(labels.get(DATA_BYTES, row["bytes"]))
             sealed_at = row["sealed_at"] / 1e9
             created_at = float(labels.get(_CREATED_AT, sealed_at))
             objects[object_id] = {
@@ -390,122 +495,42 @@ class PlasmaClient:
             }
         return objects
 
-    def evict(self, num_bytes: int) -> int:
-        """Evict objects until ``num_bytes`` more bytes are free, least recently used first.
-
-        Objects that are held, pinned or in creation stay.  Objects of other programs may be
-        evicted too.
-
-        Returns:
-            The data and metadata bytes of the evicted objects; less than ``num_bytes`` if nothing
-            more can be evicted.
-        """
-        if self._evictions is None:
-            self._evictions = self._store.subscribe(kinds=("evicted",), timeout=0.0)
-        # Evictions for want of room since the last call are no part of this one.
-        for _ in self._evictions:
-            pass
-        evicted = 0
-        # The node counts in whole cache lines: it may stop a few bytes early.
-        while evicted < num_bytes and self._store.evict(num_bytes - evicted)["objects"]:
-            evicted += sum(getattr(event, "nbytes", 0) for event in self._evictions)
-        return evicted
-
-    def delete(self, object_ids: Iterable[ObjectID]) -> None:
-        """Delete objects.  Missing ones are ignored."""
-        for object_id in object_ids:
-            self._delete(_name(object_id))
-
-    def _delete(self, target: str | bytes) -> bool:
-        try:
-            self._store.delete(target)
-        except _exceptions.NotFound:
-            return False
-        return True
-
-    def subscribe(self) -> None:
-        """Start to collect notifications for ``get_next_notification``."""
-        if self._notifications is None:
-            subscription = self._store.subscribe(_PREFIX, kinds=("sealed", "deleted", "evicted"))
-            self._notifications = Notifications(subscription, self._notification)
-
-    def get_next_notification(self) -> _Notification:
-        """The next object that was sealed or deleted: id, bytes of data, bytes of metadata.
-
-        Both lengths are -1 for a deleted object.  Waits until there is a notification.
-
-        Raises:
-            InvalidArgument: ``subscribe`` was not called, or the socket has the notifications.
-            LimitReached: notifications were missed, because too many were not read.
-        """
-        object_id, data_bytes, metadata_bytes = self._subscribed().next()
-        return ObjectID(object_id), data_bytes, metadata_bytes
-
-    def _subscribed(self) -> Notifications:
-        if self._notifications is None:
-            raise _exceptions.InvalidArgument("subscribe() comes first")
-        return self._notifications
-
-    def _notification(self, event: Event) -> RawNotification | None:
-        """The notification of an event; None for an object that is no Plasma object."""
-        if isinstance(event, farrow.events.Gap):
-            raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
-        object_id = _id_of(event.name)
-        if object_id is None:
-            return None
-        if isinstance(event, farrow.events.Deleted):
-            return object_id.binary(), -1, -1
-        data_bytes = self._data_bytes(event.id, event.nbytes)
-        return object_id.binary(), data_bytes, event.nbytes - data_bytes
-
-    def _data_bytes(self, target: bytes, nbytes: int) -> int:
-        """The number of data bytes of an object: all, if it was deleted since."""
-        try:
-            return int(self._store.metadata(target).get(_DATA_BYTES, nbytes))
-        except _exceptions.NotFound:
-            return nbytes
-
-    def get_notification_socket(self) -> socket.socket:
-        """A socket with the notifications: for each one 8 bytes of length, then what
-        ``decode_notifications`` takes.  It ends where ``get_next_notification`` would raise.
-
-        Raises:
-            InvalidArgument: ``subscribe`` was not called.
-        """
-        return self._subscribed().to_socket()
-
-    def decode_notifications(self, buf: bytes) -> _Decoded:
-        """Ids, data sizes and metadata sizes in a message of the notification socket."""
-        found = unpacked(buf)
-        return (
-            [ObjectID(object_id) for object_id, _, _ in found],
-            [data_bytes for _, data_bytes, _ in found],
-            [metadata_bytes for _, _, metadata_bytes in found],
-        )
-
-    def store_capacity(self) -> int:
-        """Bytes of the node's memory."""
-        return int(self._store.stats()["capacity"])
-
-    def debug_string(self) -> str:
-        """The node's counters as text."""
-        return "\n".join(f"{key}: {value}" for key, value in self._store.stats().items())
-
     def disconnect(self) -> None:
-        """Abort objects in creation and close the client.  Values that were read stay readable."""
+        """Abort objects in creation and close the client.  Values that were read stay readable.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.disconnect()
+            >>> store.contains(plasma.ObjectID.from_random())
+            Traceback (most recent call last):
+            farrow.exceptions.Disconnected: ...
+        """
         for creation in self._writers.values():
             creation.writer.abort()
         self._writers.clear()
-        for stream in (self._notifications, self._evictions):
-            if stream is not None:
-                stream.close()
+        self._end_streams()
         client, self._client = self._client, None
-        self._evictions = self._notifications = None
         if client is not None:
             client.close()
 
     def to_capsule(self) -> Any:
-        """Not supported: there is no C++ client of Plasma."""
+        """Not supported: there is no C++ client of Plasma.
+
+        Returns:
+            Nothing.
+
+        Raises:
+            NotImplementedError: always.
+
+        Examples:
+            >>> from farrow.compat import plasma
+            >>> store = plasma.connect(client.address)
+            >>> store.to_capsule()
+            Traceback (most recent call last):
+            NotImplementedError: ...
+            >>> store.disconnect()
+        """
         raise NotImplementedError("there is no C++ client of Plasma below; see farrow.h")
 
 
@@ -514,7 +539,7 @@ def _check_context(serialization_context: None) -> None:
         raise NotImplementedError("serialization contexts left Arrow; values are pickled")
 
 
-def _value(parts: _Parts | None) -> Any:
+def _value(parts: Parts | None) -> Any:
     if parts is None:
         return ObjectNotAvailable
     return unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data

@@ -99,20 +99,52 @@ class Dashboard:
 
     @property
     def port(self) -> int:
-        """The port of the server."""
+        """The port of the server.
+
+        Examples:
+            >>> from farrow.dashboard import Dashboard
+            >>> with Dashboard(lambda: farrow.connect(client.address)) as dashboard:
+            ...     dashboard.port > 0
+            True
+        """
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """The address of the page, with the token."""
+        """The address of the page, with the token.
+
+        Examples:
+            >>> from farrow.dashboard import Dashboard
+            >>> with Dashboard(lambda: farrow.connect(client.address), token="t") as dashboard:
+            ...     dashboard.url == f"http://127.0.0.1:{dashboard.port}/?token=t"
+            True
+        """
         return f"http://{self._server.authority}/?token={urllib.parse.quote(self.token)}"
 
     def serve(self) -> None:
-        """Answer until ``close``, or an exception such as KeyboardInterrupt."""
+        """Serve the page until ``close`` in another thread, or KeyboardInterrupt.
+
+        A ``with`` block serves in a thread of its own instead.
+
+        Raises:
+            ValueError: the server was closed.
+
+        Examples:
+            >>> import threading
+            >>> from farrow.dashboard import Dashboard
+            >>> dashboard = Dashboard(lambda: farrow.connect(client.address))
+            >>> threading.Thread(target=dashboard.serve, daemon=True).start()
+        """
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """End the server."""
+        """End the server.
+
+        Examples:
+            >>> from farrow.dashboard import Dashboard
+            >>> dashboard = Dashboard(lambda: farrow.connect(client.address))
+            >>> dashboard.close()
+        """
         if self._thread is not None:
             self._server.shutdown()
             self._thread.join()

@@ -127,18 +127,39 @@ class FlightSqlServer:
 
     @property
     def port(self) -> int:
-        """The port of the server."""
+        """The port of the server.
+
+        Examples:
+            >>> from farrow.flight import FlightSqlServer
+            >>> with FlightSqlServer(lambda: farrow.connect(client.address)) as server:
+            ...     server.port > 0
+            True
+        """
         return int(self._service.port)
 
     @property
     def uri(self) -> str:
-        """The address for drivers."""
+        """The address for drivers.
+
+        Examples:
+            >>> from farrow.flight import FlightSqlServer
+            >>> with FlightSqlServer(lambda: farrow.connect(client.address)) as server:
+            ...     server.uri == f"grpc+tcp://127.0.0.1:{server.port}"
+            True
+        """
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{self._scheme}://{host}:{self.port}"
 
     @property
     def running(self) -> int:
-        """How many queries run now."""
+        """The number of queries that run now.
+
+        Examples:
+            >>> from farrow.flight import FlightSqlServer
+            >>> with FlightSqlServer(lambda: farrow.connect(client.address)) as server:
+            ...     server.running
+            0
+        """
         return self._queries.count
 
     def close(self) -> bool:
@@ -147,6 +168,12 @@ class FlightSqlServer:
         Returns:
             False if a client still has a call open after 5 seconds: only the end of the process
             ends that call.
+
+        Examples:
+            >>> from farrow.flight import FlightSqlServer
+            >>> server = FlightSqlServer(lambda: farrow.connect(client.address))
+            >>> server.close()
+            True
         """
         if self._ending is None:
             self._end_queries()

@@ -98,17 +98,51 @@ class Figures:
 
     @property
     def decided(self) -> list[Choice]:
-        """The choices that the profile considers."""
+        """The choices that the profile considers.
+
+        Examples:
+            >>> from farrow import lab
+            >>> settings = lab.Settings(size_max=4096, rounds=1, seconds=0.001, parts=("lines",))
+            >>> figures = lab.analyse(lab.measure(settings))
+            >>> all(choice.is_decided for choice in figures.decided)
+            True
+        """
         return [choice for choice in self.choices if choice.is_decided]
 
     @property
     def worst(self) -> Choice | None:
-        """The considered choice with the largest ratio."""
+        """The considered choice with the largest ratio; None without one.
+
+        Examples:
+            >>> from farrow import lab
+            >>> settings = lab.Settings(size_max=4096, rounds=1, seconds=0.001, parts=("lines",))
+            >>> figures = lab.analyse(lab.measure(settings))
+            >>> figures.worst.ratio >= 1.0
+            True
+        """
         return max(self.decided, key=lambda choice: choice.ratio, default=None)
 
 
 def analyse(run: Run) -> Figures:
-    """Compute the figures of a run."""
+    """Compute the figures of a run.
+
+    Args:
+        run: the samples of ``measure``.
+
+    Returns:
+        Percentiles of each series, cost models of each instruction, and for each size the best
+        instruction beside the one that Farrow picks.
+
+    Raises:
+        IndexError: a series has no sample.
+
+    Examples:
+        >>> from farrow import lab
+        >>> settings = lab.Settings(size_max=4096, rounds=1, seconds=0.001, parts=("lines",))
+        >>> run = lab.measure(settings)
+        >>> len(lab.analyse(run).costs) == len(run.samples)
+        True
+    """
     costs = [_cost(series, rounds) for series, rounds in run.samples]
     lines = [cost for cost in costs if cost.series.part == "lines"]
     return Figures(costs, _models(lines, run.machine["line_bytes"]), _choices(run, costs))

@@ -61,17 +61,26 @@ def measure(
     region_name: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
-    """Run everything.
+    """Measure all series of a plan, which compared instructions take in turns.
 
     Args:
-        settings: the measurements to run.
+        settings: the measurements to run, and their time.
         region: a writable buffer in another node's memory, of ``pattern_bytes`` times the largest
             number of threads; None: create and map a region on a tmpfs of this machine.
         region_name: description of the buffer, for the report.
         progress: called with the numbers of finished and of all series.
 
+    Returns:
+        The samples in nanoseconds, with the machine and the settings.
+
     Raises:
         MemoryError: the run does not fit; nothing was measured.
+
+    Examples:
+        >>> from farrow import lab
+        >>> settings = lab.Settings(size_max=4096, rounds=1, seconds=0.001, parts=("lines",))
+        >>> len(lab.measure(settings).samples) > 0
+        True
     """
     check_memory(settings)
     began = time.monotonic()

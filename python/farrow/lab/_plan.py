@@ -56,14 +56,29 @@ class Settings:
 
     @classmethod
     def quick(cls) -> Settings:
-        """Settings for a run of about thirty seconds."""
+        """Settings for a run of about thirty seconds.
+
+        Returns:
+            Ranges up to 16 MiB, and three rounds.
+
+        Examples:
+            >>> from farrow import lab
+            >>> lab.Settings.quick().rounds
+            3
+        """
         return cls(
             size_max=16 * MIB, pattern_bytes=8 * MIB, rounds=3, seconds=0.015, samples_max=300
         )
 
     @property
     def sizes(self) -> list[int]:
-        """From one line up, by factors of four; the largest is ``size_max``."""
+        """Bytes of the ranges: from one line up, by factors of four; the largest is ``size_max``.
+
+        Examples:
+            >>> from farrow import lab
+            >>> lab.Settings(size_max=4096).sizes[-1]
+            4096
+        """
         line = _native.lab_methods()["line_bytes"]
         sizes = [line] if line not in (64, 256) else []
         size = 64
@@ -77,7 +92,13 @@ class Settings:
 
     @property
     def thread_counts(self) -> list[int]:
-        """Numbers of threads, ascending."""
+        """Numbers of threads, ascending.
+
+        Examples:
+            >>> from farrow import lab
+            >>> lab.Settings(threads=(4, 1)).thread_counts
+            [1, 4]
+        """
         if self.threads:
             return sorted(set(self.threads))
         cores = len(os.sched_getaffinity(0))

@@ -28,6 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from farrow.exceptions import FarrowError
+
 if TYPE_CHECKING:
     from farrow.graph.cluster._reader import GraphReader
 
@@ -94,7 +96,7 @@ class ClusterGraph:
         return tuple(self.workers)
 
 
-class DaysLost(LookupError):
+class DaysLost(FarrowError, LookupError):
     """Spans of a graph's time that cannot be reached.
 
     Attributes:
