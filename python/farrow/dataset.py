@@ -297,7 +297,17 @@ def _first(chunks: Iterable[_Chunk], rows: int) -> list[_Chunk]:
 class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     """A dataset that reads only the chunks that can have matching rows; made by :func:`dataset`.
 
-    Methods that are not named here are those of ``pyarrow.dataset.Dataset``.
+    Methods that are not named here are those of ``pyarrow.dataset.Dataset``, and the arguments of
+    all are: ``columns``, a list of names or a dict of expressions by name (None: all); ``filter``,
+    an expression over the columns (None: all rows); ``options``, those of
+    ``pyarrow.dataset.Scanner.from_dataset``.
+
+    Raises:
+        pyarrow.ArrowInvalid: a filter or a list has a column that does not exist, or types do not
+            match; by each method with these arguments.
+        NotFound, NodeLost, OutOfMemory: rows of another node cannot be fetched, since their table
+            was replaced, its node cannot be reached, or the own node has no room for them; by each
+            method that reads rows.
     """
 
     _chunks: list[_Chunk]
@@ -321,7 +331,11 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         raise TypeError("a dataset over shared memory cannot be pickled; open it by its name there")
 
     def filter(self, expression: pc.Expression) -> FarrowDataset:
-        """The same dataset, of which each scan reads only matching rows."""
+        """The same dataset, of which each scan reads only matching rows.
+
+        Args:
+            expression: combined with the filter of the dataset, and of each scan, by "and".
+        """
         filtered: FarrowDataset = super().filter(expression)
         filtered._chunks, filtered._index = self._chunks, self._index
         filtered._is_far, filtered._has_all = self._is_far, self._has_all
@@ -364,6 +378,12 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
         Of a node whose memory is not mapped, and of a table with views of strings, a chunk is a
         :class:`FarFragment`.
+
+        Args:
+            filter: excludes chunks, and rows of sorted ones: others can remain in the fragments.
+
+        Raises:
+            ValueError: the dataset is filtered.
         """
         if self._with_filter(None) is not None:
             raise ValueError("a filtered dataset has no fragments; ask the dataset without filter")
@@ -386,7 +406,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
     ) -> ds.Scanner:
-        """A scanner of the chunks that can have matching rows."""
+        """A scanner of the matching rows, which it reads when it is used."""
         options = self._scanner_options({"filter": filter, **options})
         schema, found = self._read(options["filter"], columns)
         batches = [batch for some in found for batch in some]
@@ -395,7 +415,11 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     def to_batches(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """The matching rows; of rows that are fetched, some chunks at a time."""
+        """The matching rows as record batches, in the order of the table.
+
+        Rows of nodes whose memory is not mapped are fetched during the iteration, up to eight
+        chunks at a time; the others are read in place.
+        """
         if not self._is_far:
             found: Iterator[pa.RecordBatch] = self.scanner(columns, filter, **options).to_batches()
             return found
@@ -416,7 +440,14 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: Any,
     ) -> pa.Table:
-        """The first rows, or the first matching rows; without a filter only these are fetched."""
+        """The first rows, or the first matching rows.
+
+        Args:
+            num_rows: number of rows; without a filter only these are fetched from other nodes.
+            columns: as for each method.
+            filter: as for each method.
+            options: as for each method.
+        """
         if not self._has_all and num_rows >= 0 and self._with_filter(filter) is None:
             rows = FarrowDataset(self.schema, _first(self._chunks, num_rows))
             return rows.scanner(columns, **options).head(num_rows)
@@ -430,19 +461,19 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         return int(self.scanner(filter=filter, columns=[], **options).count_rows())
 
     def sort_by(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
-        """As ``pyarrow.dataset.Dataset.sort_by``."""
+        """As ``pyarrow.dataset.Dataset.sort_by``: copies the whole table into this process."""
         return self._whole().sort_by(*arguments, **options)
 
     def join(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
-        """As ``pyarrow.dataset.Dataset.join``."""
+        """As ``pyarrow.dataset.Dataset.join``: the result is a copy in this process."""
         return self._whole().join(*arguments, **options)
 
     def join_asof(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
-        """As ``pyarrow.dataset.Dataset.join_asof``."""
+        """As ``pyarrow.dataset.Dataset.join_asof``: the result is a copy in this process."""
         return self._whole().join_asof(*arguments, **options)
 
     def replace_schema(self, schema: pa.Schema) -> ds.Dataset:
-        """As ``pyarrow.dataset.Dataset.replace_schema``."""
+        """As ``pyarrow.dataset.Dataset.replace_schema``: rows of other nodes are fetched now."""
         return self._whole().replace_schema(schema)
 
     def _with_filter(self, filter: pc.Expression | None) -> pc.Expression | None:
@@ -520,8 +551,11 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
 
 
 class FarFragment:
-    """The rows of a chunk that Arrow alone cannot scan, with the methods of
-    ``pyarrow.dataset.Fragment``: each fetches the columns that it needs."""
+    """The rows of a chunk that Arrow alone cannot scan, with methods of
+    ``pyarrow.dataset.Fragment``.
+
+    A method fetches the columns that it needs, and raises the errors of :class:`FarrowDataset`.
+    """
 
     def __init__(self, rows: FarrowDataset) -> None:
         self._rows = rows
@@ -537,7 +571,15 @@ class FarFragment:
         return self._rows.partition_expression
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:
-        """A scanner of the rows; the schema can only be their own."""
+        """A scanner of the rows.
+
+        Args:
+            schema: None, or the schema of the rows.
+            options: as for :class:`FarrowDataset`.
+
+        Raises:
+            InvalidArgument: another schema.
+        """
         from farrow import InvalidArgument
 
         if schema is not None and not schema.equals(self.physical_schema):
@@ -545,7 +587,7 @@ class FarFragment:
         return self._rows.scanner(**options)
 
     def to_batches(self, schema: pa.Schema | None = None, **options: Any) -> Any:
-        """The rows as record batches."""
+        """The rows as record batches; arguments as for ``scanner``."""
         return self.scanner(schema, **options).to_batches()
 
     def to_table(self, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
