@@ -331,11 +331,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         raise TypeError("a dataset over shared memory cannot be pickled; open it by its name there")
 
     def filter(self, expression: pc.Expression) -> FarrowDataset:
-        """The same dataset, of which each scan reads only matching rows.
-
-        Args:
-            expression: combined with the filter of the dataset, and of each scan, by "and".
-        """
+        """The same dataset, of which each scan reads only rows that match this filter too."""
         filtered: FarrowDataset = super().filter(expression)
         filtered._chunks, filtered._index = self._chunks, self._index
         filtered._is_far, filtered._has_all = self._is_far, self._has_all
@@ -380,7 +376,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         :class:`FarFragment`.
 
         Args:
-            filter: excludes chunks, and rows of sorted ones: others can remain in the fragments.
+            filter: excludes chunks; rows that do not match can remain in the fragments.
 
         Raises:
             ValueError: the dataset is filtered.
@@ -415,11 +411,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
     def to_batches(
         self, columns: Any = None, filter: pc.Expression | None = None, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """The matching rows as record batches, in the order of the table.
-
-        Rows of nodes whose memory is not mapped are fetched during the iteration, up to eight
-        chunks at a time; the others are read in place.
-        """
+        """The matching rows, in order; those that are fetched, some chunks at a time."""
         if not self._is_far:
             found: Iterator[pa.RecordBatch] = self.scanner(columns, filter, **options).to_batches()
             return found
@@ -440,14 +432,7 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **options: Any,
     ) -> pa.Table:
-        """The first rows, or the first matching rows.
-
-        Args:
-            num_rows: number of rows; without a filter only these are fetched from other nodes.
-            columns: as for each method.
-            filter: as for each method.
-            options: as for each method.
-        """
+        """The first rows, or the first matching rows; without a filter only these are fetched."""
         if not self._has_all and num_rows >= 0 and self._with_filter(filter) is None:
             rows = FarrowDataset(self.schema, _first(self._chunks, num_rows))
             return rows.scanner(columns, **options).head(num_rows)
