@@ -2,9 +2,12 @@
 
 Two nodes that do not map each other's memory, and a Flight server of the same table in a separate
 process, all on this machine over loopback, without TLS.  Each round measures every case once with
-each peer, so the ratios are of one run.  CPU seconds include both sides: two daemons and the
-client, or server and client.  Pages on demand (``lazy=True``) are measured beside a raw round trip
-of 64 KiB and beside ``farrow.fetch``.  Writes the raw samples and a table to bench/results/.
+each peer.  CPU seconds include both sides: two daemons and the client, or server and client.
+This process gets the whole table, and then a second one does, which has connected before.  Both
+read all columns: get and read together are cases of their own, because a get of Farrow maps the
+bytes, while a get of Flight copies them.  Pages on demand (``lazy=True``) are measured beside a
+raw round trip of 64 KiB and beside ``farrow.fetch``.  Writes the raw samples and a table to
+bench/results/.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
 import pyarrow.flight as flight  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
@@ -43,15 +47,18 @@ if TYPE_CHECKING:
 COLUMNS = 100
 SMALL_BYTES = 1000
 START_SECONDS_MAX = 60.0
+WARM = "warm"
 FEW = ["c3", "c71"]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 # (case, its title)
 CASES = (
-    ("whole", "the whole table, first in its node"),
+    ("whole", "get the whole table, first in its node"),
+    ("whole read", "get it and read all columns"),
     ("columns", "2 of 100 columns, first in the node"),
     ("rows", "100 rows of 2 columns, first in the node"),
-    ("again", "the whole table, second process of the machine"),
+    ("again", "get it in a second process of the machine"),
+    ("again read", "get it and read all columns there"),
     ("small", "1 kB of bytes, first in the node"),
 )
 
@@ -99,6 +106,51 @@ def serve(rows: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.shutdown())
     print(server.port, flush=True)
     server.serve()
+
+
+def read_all(table: pa.Table) -> None:
+    """Sum each column.
+
+    Raises:
+        SystemExit: a sum is wrong.
+    """
+    wanted = table.num_rows * (table.num_rows - 1) / 2
+    for name in table.column_names:
+        if pc.sum(table.column(name)).as_py() != wanted:
+            raise SystemExit(f"column {name} has other values")
+
+
+def asked(client: flight.FlightClient, **want: Any) -> pa.Table:
+    """The answer of the Flight server."""
+    return client.do_get(flight.Ticket(json.dumps(want).encode())).read_all()
+
+
+def second(peer: str, place: str) -> None:
+    """The second process of the machine: connect, wait for a name, get that table, read it."""
+    if peer == "farrow":
+        client = farrow.connect(place)
+        get = client.get
+        get(WARM)
+    else:
+        remote = flight.connect(place)
+        asked(remote, small=True)
+
+        def get(name: str) -> pa.Table:
+            return asked(remote)
+
+    # The function itself is loaded before the clock starts.
+    pc.sum(pa.array([0.0]))
+    print("ready", flush=True)
+    name = sys.stdin.readline().strip()
+    cpu = sum(os.times()[:2])
+    began = time.perf_counter()
+    table = get(name)
+    got = time.perf_counter()
+    spent = sum(os.times()[:2])
+    read_all(table)
+    ended = time.perf_counter()
+    cpus = [spent - cpu, sum(os.times()[:2]) - cpu]
+    print(json.dumps({"seconds": [got - began, ended - began], "cpu": cpus}), flush=True)
 
 
 def serve_raw() -> None:
@@ -184,6 +236,34 @@ class Run:
         self.cpu.setdefault((case, peer), []).append(cpu_seconds(pids) - cpu)
         return value
 
+    def measure_read(self, case: str, peer: str, pids: list[int], get: Callable[[], Any]) -> Any:
+        """Get a table, and then read it: two cases."""
+        table = self.measure(case, peer, pids, get)
+        self.measure(f"{case} read", peer, pids, lambda: read_all(table))
+        for of in (self.seconds, self.cpu):
+            of[f"{case} read", peer][-1] += of[case, peer][-1]
+        return table
+
+    def measure_second(self, peer: str, pids: list[int], place: str, name: str) -> None:
+        """Get and read in a new process, which measures itself."""
+        command = [sys.executable, __file__, "--second", peer, place]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            before = cpu_seconds(pids) - sum(os.times()[:2])
+            child.stdin.write(f"{name}\n")
+            child.stdin.flush()
+            found = json.loads(child.stdout.readline())
+            # All but this process; the get's own share of the servers' cannot be told apart.
+            servers = cpu_seconds(pids) - sum(os.times()[:2]) - before
+        for case, seconds, cpu in zip(
+            ("again", "again read"), found["seconds"], found["cpu"], strict=True
+        ):
+            self.seconds.setdefault((case, peer), []).append(seconds)
+            self.cpu.setdefault((case, peer), []).append(cpu + servers)
+
     def samples(self, size: dict[str, int]) -> list[Sample]:
         found = []
         for (case, peer), seconds in self.seconds.items():
@@ -250,7 +330,9 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
         "whole": table.nbytes,
         "columns": table.nbytes * len(FEW) // COLUMNS,
         "rows": 100 * 8 * len(FEW),
+        "whole read": table.nbytes,
         "again": table.nbytes,
+        "again read": table.nbytes,
         "small": SMALL_BYTES,
         "fault": CHUNK_BYTES,
         "scan": SCAN_BYTES,
@@ -260,11 +342,13 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
         home, reader = connected(folder / "home.sock"), connected(folder / "reader.sock")
         ours = [started[0].pid, started[1].pid]
         theirs = [started[2].pid]
-        peer = flight.connect(f"grpc://127.0.0.1:{port}")
+        place = f"grpc://127.0.0.1:{port}"
+        peer = flight.connect(place)
 
         def ask(**want: Any) -> pa.Table:
-            return peer.do_get(flight.Ticket(json.dumps(want).encode())).read_all()
+            return asked(peer, **want)
 
+        home.put(b"", WARM)
         middle = rows // 2
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
@@ -287,15 +371,10 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
             )
             assert found.equals(part)
             del part, found
-            whole = run.measure("whole", "farrow", ours, lambda name=name: reader.get(name))
-            assert whole.column("c99").equals(table.column("c99"))
-            other = farrow.connect(str(folder / "reader.sock"))
-            run.measure("again", "farrow", ours, lambda name=name, other=other: other.get(name))
-            del whole, other
-            found = run.measure("whole", "flight", theirs, ask)
-            assert found.column("c99").equals(table.column("c99"))
-            del found
-            run.measure("again", "flight", theirs, ask)
+            run.measure_read("whole", "farrow", ours, lambda name=name: reader.get(name))
+            run.measure_second("farrow", ours, str(folder / "reader.sock"), name)
+            run.measure_read("whole", "flight", theirs, ask)
+            run.measure_second("flight", theirs, place, name)
             for one in range(small):
                 home.put(bytes(SMALL_BYTES), f"small {one}")
                 run.measure("small", "farrow", ours, lambda one=one: reader.get(f"small {one}"))
@@ -349,7 +428,11 @@ def main() -> int:
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
     parser.add_argument("--serve", type=int, metavar="ROWS", help=argparse.SUPPRESS)
     parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--second", nargs=2, metavar=("PEER", "PLACE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.second:
+        second(*options.second)
+        return 0
     if options.serve_raw:
         serve_raw()
         return 0

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +20,8 @@ sys.path.insert(0, str(HERE))
 
 from harness import machine, plot, report  # noqa: E402
 from harness.document import document_of, plain, save, write  # noqa: E402
-from harness.process import PeerError, end_on_signal, run_program, set_up  # noqa: E402
+from harness.huge import can_mount, measured_inside  # noqa: E402
+from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
     Plan,
     Sample,
@@ -60,11 +57,13 @@ def main() -> int:
         write(Path(options.inside), {"samples": plain(samples), "notes": notes})
         return 0
     chosen = set_up(chosen, notes, _say)
-    can_huge = not options.no_huge and _can_mount(notes)
+    can_huge = not options.no_huge and can_mount(notes)
     seconds = plan.seconds_max * (ORDINARY_SHARE if can_huge else 1.0)
     samples = list(_measure(plan, chosen, ORDINARY, seconds, notes))
     if can_huge:
-        samples += _measure_huge(plan, chosen, options.quick, notes)
+        peers = [peer for peer in chosen if peer in HUGE_PEERS]
+        size = plan.capacity * 2
+        samples += measured_inside(HERE / "run.py", size, peers, options.quick, notes)
     if not options.no_micro:
         samples += _micro(notes)
     document = document_of(HERE.parent, samples, notes, options.quick)
@@ -123,46 +122,6 @@ def _measure(
             notes.append(f"{variant}: {error}")
             _say(f"  {error}")
         yield from found
-
-
-def _can_mount(notes: list[str]) -> bool:
-    """Whether a tmpfs with huge pages can be mounted in a private namespace."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        notes.append("not measured on huge pages: needs root and unshare")
-        return False
-    trial = [*_NAMESPACE, "16m", "true"]
-    if subprocess.run(trial, capture_output=True, check=False).returncode != 0:
-        notes.append("not measured on huge pages: tmpfs does not mount with huge=always here")
-        return False
-    return True
-
-
-_NAMESPACE = (
-    "unshare",
-    "--mount",
-    "--propagation",
-    "private",
-    "sh",
-    "-c",
-    'size=$1; shift; mount -t tmpfs -o huge=always,size="$size" tmpfs /dev/shm && exec "$@"',
-    "sh",
-)
-
-
-def _measure_huge(plan: Plan, chosen: list[str], quick: bool, notes: list[str]) -> list[Sample]:
-    """Run this program again in a mount namespace and read its samples back."""
-    peers = [peer for peer in chosen if peer in HUGE_PEERS]
-    size = str(plan.capacity * 2)
-    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
-        target = Path(folder) / "samples.json"
-        command = [*_NAMESPACE, size, sys.executable, str(HERE / "run.py"), "--inside", str(target)]
-        command += ["--peers", ",".join(peers)] + (["--quick"] if quick else [])
-        if run_program(command) != 0 or not target.exists():
-            notes.append("the run on huge pages failed")
-            return []
-        inner = json.loads(target.read_text())
-    notes.extend(inner["notes"])
-    return [Sample(**sample) for sample in inner["samples"]]
 
 
 def _micro(notes: list[str]) -> list[Sample]:

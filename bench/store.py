@@ -2,12 +2,17 @@
 
 Prints a table of ratios and writes the raw samples, the table and a plot to bench/results/.
 A peer that cannot be set up or measured is reported with its error; the run continues.
+Each peer first has the pages that it takes by itself: as root Farrow mounts a tmpfs with huge
+pages, the others have the ordinary pages of /dev/shm.  The largest objects and the table are
+measured again with Farrow on ordinary pages, and as root with all peers on huge pages, mounted
+over /dev/shm as by ``run.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shutil
 import sys
 import time
@@ -18,16 +23,23 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from harness import machine, store_plot, store_report  # noqa: E402
-from harness.document import document_of, save  # noqa: E402
+from harness.document import document_of, plain, save, write  # noqa: E402
+from harness.huge import can_mount, measured_inside  # noqa: E402
 from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
-from harness.store_tasks import StorePlan, measure_limits, measure_store  # noqa: E402
+from harness.store_tasks import (  # noqa: E402
+    StorePlan,
+    measure_large,
+    measure_limits,
+    measure_store,
+)
 from harness.tasks import ROW_BYTES, Sample  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PEERS = ("farrow", *store_report.PEERS)
-VARIANT = "ordinary pages"
+# Redis has its values in private memory: the pages of tmpfs change nothing for it.
+HUGE_PEERS = tuple(peer for peer in PEERS if peer != "redis")
 # Private tables in the writer, one of them serialised, two in the server.
 MEMORY_PER_TABLE = 6.0
 
@@ -41,8 +53,19 @@ def main() -> int:
     if unknown := sorted(set(wanted) - set(PEERS)):
         raise SystemExit(f"no peer {', '.join(unknown)}; there are {', '.join(PEERS)}")
     chosen = [name for name in PEERS if name in wanted]
+    if options.inside:
+        samples = list(_measure_large(plan, chosen, store_report.HUGE, notes))
+        write(Path(options.inside), {"samples": plain(samples), "notes": notes})
+        return 0
     chosen = set_up(chosen, notes, _say)
     samples = list(_measure(plan, chosen, notes))
+    if not options.no_pages:
+        own = [peer for peer in chosen if peer == "farrow"]
+        samples += _measure_large(plan, own, store_report.ORDINARY, notes)
+    if not options.no_pages and can_mount(notes):
+        peers = [peer for peer in chosen if peer in HUGE_PEERS]
+        size = plan.capacity * 2
+        samples += measured_inside(HERE / "store.py", size, peers, options.quick, notes)
     document = document_of(HERE.parent, samples, notes, options.quick)
     _save(document, samples, Path(options.output))
     return 0 if any(sample.peer == "farrow" for sample in samples) else 1
@@ -53,7 +76,9 @@ def _options() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="a part of the data, few repeats")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: all)")
+    parser.add_argument("--no-pages", action="store_true", help="no second run on other pages")
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -74,7 +99,7 @@ def _fitted(plan: StorePlan, notes: list[str]) -> StorePlan:
 
 def _measure(plan: StorePlan, chosen: list[str], notes: list[str]) -> Iterator[Sample]:
     """The limits, then each peer in turn within its share of the time."""
-    yield from measure_limits(plan, VARIANT)
+    yield from measure_limits(plan, store_report.OWN)
 
     def say(text: str, is_note: bool) -> None:
         _say(text)
@@ -87,9 +112,29 @@ def _measure(plan: StorePlan, chosen: list[str], notes: list[str]) -> Iterator[S
         left = end - time.monotonic()
         deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
         try:
-            yield from measure_store(peer, plan, VARIANT, deadline, say)
+            yield from measure_store(peer, plan, store_report.OWN, deadline, say)
         except PeerError as error:
             say(f"{peer} is not measured further: {error}", True)
+
+
+def _measure_large(
+    plan: StorePlan, chosen: list[str], variant: str, notes: list[str]
+) -> Iterator[Sample]:
+    """The largest objects and the table of each peer, all of them in /dev/shm."""
+
+    def say(text: str, is_note: bool) -> None:
+        _say(text)
+        if is_note:
+            notes.append(f"{variant}: {text}")
+
+    os.environ["FARROW_BENCH_MEMORY_DIR"] = "/dev/shm"
+    for peer in chosen:
+        _say(f"{variant}: {peer} ...")
+        try:
+            yield from measure_large(peer, plan, variant, say)
+        except PeerError as error:
+            say(f"{peer}: {error}", True)
+    del os.environ["FARROW_BENCH_MEMORY_DIR"]
 
 
 def _save(document: dict[str, Any], samples: list[Sample], folder: Path) -> None:
@@ -120,8 +165,8 @@ def _print(document: dict[str, Any], samples: list[Sample]) -> None:
         texts = [escape(cell) for cell in store_report.cells(row, peers)]
         table.add_row(*texts[:-1], f"[{style}]{texts[-1]}[/{style}]" if style else texts[-1])
     out.print(table)
-    for line in store_report.limits(samples):
-        out.print(f"  {line}")
+    for line in (*store_report.limits(samples), *store_report.same_pages(samples)):
+        out.print(f"  {escape(line)}")
     for note in document["notes"]:
         out.print(f"  note: {escape(note)}", style="yellow")
 

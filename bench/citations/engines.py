@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from citations.raw import Run, digits, run_of, shown, spread, table
+from citations.raw import Run, digits, of_medians, run_of, shown, spread, table
 
 __all__ = ["engines", "loads", "sharing", "sql", "tpch"]
 
@@ -15,10 +15,11 @@ _QUERIES = range(1, 23)
 def _pair(ours: list[float], theirs: list[float], *, is_gain: bool = False) -> list[str]:
     """Both medians with the middle half of the samples, and the ratio of the medians: how many
     times as long ours takes, or how many times faster it is."""
-    one, two = statistics.median(ours), statistics.median(theirs)
-    cells = [f"{shown(one, 'ms')} ({spread(ours, 'ms')})"]
-    cells.append(f"{shown(two, 'ms')} ({spread(theirs, 'ms')})")
-    return [*cells, digits(two / one if is_gain else one / two)]
+    cells = [
+        f"{shown(statistics.median(one), 'ms')} ({spread(one, 'ms')})" for one in (ours, theirs)
+    ]
+    gain, _, _ = of_medians(ours, theirs)
+    return [*cells, digits(gain if is_gain else 1 / gain)]
 
 
 def engines(page: str) -> str:

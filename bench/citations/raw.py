@@ -19,6 +19,7 @@ __all__ = [
     "RESULTS",
     "Run",
     "digits",
+    "of_medians",
     "quartiles",
     "run_of",
     "shown",
@@ -134,6 +135,13 @@ def digits(value: float) -> str:
     if value >= _THREE_DIGITS_FROM:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.2g}".rstrip(".") if value else "0"
+
+
+def of_medians(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """How many times faster ours is: the ratio of the medians, and the least and the greatest ratio
+    of two samples of one round."""
+    pairs = [after / before for before, after in zip(ours, theirs, strict=False)]
+    return statistics.median(theirs) / statistics.median(ours), min(pairs), max(pairs)
 
 
 def shown(seconds: float, unit: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from harness.report import SAME_AS
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -18,7 +16,10 @@ __all__ = ["draw"]
 _PANELS = (
     ("Hand over a large table", ("put large", "get large first", "get large")),
     ("Hand over a medium table", ("put medium", "get medium first", "get medium")),
-    ("Objects of 1 kB, from Python", ("put small", "get small")),
+    (
+        "Objects of 1 kB, from Python",
+        ("put small, named", "get small, by name", "put small", "get small"),
+    ),
     ("Pass over the large table", ("pass bytes first", "pass bytes later", "pass bytes private")),
 )
 _PEERS = ("farrow", "plasma", "ipc_shm", "flight")
@@ -42,7 +43,7 @@ def draw(samples: Sequence[Sample], variant: str, title: str, target: Path) -> b
     for axis, (heading, cases) in zip(axes.flat, _PANELS, strict=True):
         for place, case in enumerate(cases):
             for rank, peer in enumerate(_PEERS):
-                value = table.get((case, peer)) or table.get((SAME_AS.get(case, case), peer))
+                value = table.get((case, peer))
                 if value is None:
                     continue
                 height = place + (rank - 1.5) * _HEIGHT

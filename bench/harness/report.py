@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from harness.tasks import Sample
 
-__all__ = ["GOALS", "PEERS", "SAME_AS", "Goal", "Line", "lines", "markdown"]
+__all__ = ["GOALS", "PEERS", "Goal", "Line", "lines", "markdown"]
 
 # Peers of Farrow, in the order of the columns.
 PEERS = ("plasma", "ipc_shm", "flight")
@@ -60,10 +60,6 @@ class Line:
     met: bool | None = None
 
 
-# Peers with named objects only are compared with Farrow's objects without a name.
-SAME_AS = {"put small": "put small, named", "get small": "get small, by name"}
-
-
 def lines(samples: Sequence[Sample], variant: str) -> list[Line]:
     """One line for each case measured with Farrow."""
     table = {(s.case, s.peer): s for s in samples if s.variant == variant and s.samples}
@@ -73,7 +69,7 @@ def lines(samples: Sequence[Sample], variant: str) -> list[Line]:
             continue
         others = {}
         for name in PEERS:
-            other = table.get((case, name)) or table.get((SAME_AS.get(case, case), name))
+            other = table.get((case, name))
             if other is not None:
                 others[name] = median(other.samples)
         line = Line(case, median(sample.samples), sample.unit, sample.bytes, others)

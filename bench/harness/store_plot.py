@@ -19,7 +19,12 @@ __all__ = ["draw"]
 _PANELS: tuple[tuple[str, str | tuple[str, ...], float, str], ...] = (
     ("Create, write and seal", "create+write+seal ", 1e3, "milliseconds for all"),
     ("Get one by one", "get one by one ", 1e3, "milliseconds for all"),
-    ("Objects of 1 kB, from Python", ("put 1 kB, p50", "get 1 kB, p50"), 1e6, "microseconds"),
+    (
+        "Objects of 1 kB, from Python",
+        ("put 1 kB, p50", "put 1 kB under a name, p50", "get 1 kB, p50", "get 1 kB by name, p50"),
+        1e6,
+        "microseconds",
+    ),
     ("Pairs of put and get of 1 kB", ("rate 1 client", "rate 2 clients"), 1e-3, "thousand/s"),
 )
 _COLOURS = dict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,29 @@ if TYPE_CHECKING:
 
     from harness.tasks import Sample
 
-__all__ = ["PEERS", "Row", "cells", "limits", "markdown", "peers_of", "rows", "titles"]
+__all__ = [
+    "HUGE",
+    "ORDINARY",
+    "OWN",
+    "PEERS",
+    "Row",
+    "cells",
+    "limits",
+    "markdown",
+    "peers_of",
+    "rows",
+    "same_pages",
+    "titles",
+]
 
 # Peers of Farrow, in the order of the columns.
 PEERS = ("plasma", "ray", "vineyard", "iceoryx2", "redis", "lmdb", "ipc_shm")
 _QUICK = ", quick: a part of the data, not for citing"
-# Peers with named objects only are compared with Farrow's objects without a name.
-_SAME_AS = {"put 1 kB": "put named 1 kB", "get 1 kB": "get named 1 kB"}
+# Variants: the pages that each peer takes by itself, then all on the same ones.
+OWN, ORDINARY, HUGE = "own pages", "ordinary pages", "huge pages"
+# All objects of these have names: their figures stand beside Farrow's objects with names.
+_NAMES_ONLY = ("plasma", "redis", "lmdb", "ipc_shm")
+_NAMED = re.compile(r"^(write|get batch|get_many|get|put_many|put|rate|memory per) ")
 _MORE_IS_BETTER = {"1/s", "x"}
 # 1000 bytes round up to 1024; the goal counts from there.
 _ROUNDING_BYTES = 24
@@ -48,8 +65,9 @@ class Row:
 
 
 def rows(samples: Sequence[Sample]) -> list[Row]:
-    """All lines with at least one figure."""
+    """All lines with at least one figure, of the first variant."""
     table: _Figures = {}
+    samples = [sample for sample in samples if sample.variant == samples[0].variant]
     for sample in samples:
         key = sample.case, sample.peer
         # A case may have been measured on several servers.
@@ -60,19 +78,27 @@ def rows(samples: Sequence[Sample]) -> list[Row]:
     found: list[Row] = []
     for lead in ("write", "get", "get batch", "scan first", "scan later", "scan private"):
         for case in present:
-            if case.startswith(f"{lead} ") and case.removeprefix(f"{lead} ") in _SIZES:
-                found.append(_row(table, case, _LEADS[lead] + case.removeprefix(lead)))
+            title = case.removeprefix(f"{lead} ")
+            if not case.startswith(f"{lead} ") or title not in _SIZES:
+                continue
+            found.append(_row(table, case, f"{_LEADS[lead]} {title}"))
+            _judge_class(found[-1], table, lead, case)
+            if _has_named(table, case):
+                found.append(_row(table, _named(case), f"{_LEADS[lead]} {title}, by name"))
                 _judge_class(found[-1], table, lead, case)
     for case, title, quantile, at_most in _SMALL:
         row = _row(table, case, title, quantile)
         if at_most is not None and row.ours is not None:
             row.goal, row.met = f"at most {human(at_most, 's')}", row.ours <= at_most
         found.append(row)
-    found += [_row(table, case, case) for case in ("rate 1 client", "rate 2 clients")]
-    found.append(_scaling(table))
+    for case in ("rate 1 client", "rate 2 clients"):
+        found.append(_row(table, case, case))
+        found.append(_row(table, _named(case), f"{case}, by name"))
+    found += [_scaling(table, ""), _scaling(table, "named ")]
     for case in ("table put first", "table put", "table get first", "table get"):
         found.append(_row(table, case, case.replace("table ", "table of int64, int8, uint16: ")))
-    found += [_memory(table), _idle(table)]
+    named = _row(table, "memory per named object", "memory per object with a name, beyond them")
+    found += [_memory(table), named, _idle(table)]
     return [row for row in found if row.ours is not None or row.peers]
 
 
@@ -97,15 +123,31 @@ _SMALL = (
     ("get named 1 kB", "get 1 kB by name, p50", 0.5, None),
     ("get named 1 kB", "get 1 kB by name, p99", _P99, None),
     ("put_many 1 kB each", "put_many 1 kB, each", 0.5, 1e-6),
+    ("put_many named 1 kB each", "put_many 1 kB under names, each", 0.5, None),
     ("get_many 1 kB each", "get_many 1 kB, each", 0.5, 0.5e-6),
+    ("get_many named 1 kB each", "get_many 1 kB by name, each", 0.5, None),
 )
+
+
+def _named(case: str) -> str:
+    """The case of objects with names."""
+    return _NAMED.sub(r"\1 named ", case)
+
+
+def _has_named(table: _Figures, case: str) -> bool:
+    """Whether Farrow's objects were measured without names and with."""
+    return _named(case) != case and (_named(case), "farrow") in table
 
 
 def _row(table: _Figures, case: str, title: str, quantile: float = 0.5) -> Row:
     ours = table.get((case, "farrow"))
     found: dict[str, Sample] = {}
+    has_named = _has_named(table, case)
     for peer in PEERS:
-        sample = table.get((case, peer)) or table.get((_SAME_AS.get(case, ""), peer))
+        sample = table.get((case, peer))
+        if peer in _NAMES_ONLY:
+            plain = table.get((case.replace(" named ", " "), peer))
+            sample = None if has_named and " named " not in case else sample or plain
         if sample is not None:
             found[peer] = sample
     some = ours or next(iter(found.values()), None)
@@ -151,16 +193,21 @@ def _judge_class(row: Row, table: _Figures, lead: str, case: str) -> None:
         row.goal, row.met = f"0.9 of private memory: {share:.2f}", share >= 0.9
 
 
-def _scaling(table: _Figures) -> Row:
+def _scaling(table: _Figures, word: str) -> Row:
     """The gain of a second client."""
     factors = {}
+    has_named = ("rate named 1 client", "farrow") in table
     for peer in ("farrow", *PEERS):
-        one, two = table.get(("rate 1 client", peer)), table.get(("rate 2 clients", peer))
+        is_plain = peer in _NAMES_ONLY
+        if is_plain and has_named and not word:
+            continue
+        own = "" if is_plain else word
+        one, two = (table.get((f"rate {own}{count}", peer)) for count in ("1 client", "2 clients"))
         if one is not None and two is not None:
             factors[peer] = median(_ratios(one.samples, two.samples))
     ours = factors.pop("farrow", None)
-    row = Row("rate of 2 clients over 1", "x", ours, 0, factors)
-    if ours is not None:
+    row = Row(f"rate of 2 clients over 1{', by name' if word else ''}", "x", ours, 0, factors)
+    if ours is not None and not word:
         row.goal, row.met = "1.8 or more", ours >= 1.8
         one, two = (table.get((case, "farrow")) for case in _COMPUTE)
         if one is not None and two is not None:
@@ -246,6 +293,7 @@ def titles(peers: Sequence[str]) -> list[str]:
 def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
     """The whole report as Markdown, to accompany the raw samples."""
     machine, peers = document["machine"], peers_of(samples)
+    own = [sample for sample in samples if sample.variant == samples[0].variant]
     text = [
         f"# Object stores, {document['date']}{_QUICK if document['quick'] else ''}",
         "",
@@ -253,17 +301,44 @@ def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
         f" {machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']};"
         f" commit {str(document['commit']['id'])[:12]}"
         f"{' with changes' if document['commit']['changed'] else ''}. Medians where nothing else"
-        " is said; a ratio above 1 means that Farrow is so many times better.",
+        " is said; a ratio above 1 means that Farrow is so many times better. Plasma, Redis, LMDB"
+        " and plain files (ipc_shm) have names for all objects: they stand beside Farrow's by name."
+        " Of the largest objects and the table, Farrow's too have names.",
         "",
-        *(f"{line}  " for line in limits(samples)),
+        *(f"{line}  " for line in limits(own)),
         "",
         "| " + " | ".join(titles(peers)) + " |",
         "|" + " --- |" * (len(peers) + 3),
         *("| " + " | ".join(cells(row, peers)) + " |" for row in rows(samples)),
+        "",
+        *same_pages(samples),
     ]
     for note in document["notes"]:
         text += ["", f"Note: {note}"]
     return "\n".join(text) + "\n"
+
+
+def same_pages(samples: Sequence[Sample]) -> list[str]:
+    """The largest objects and the table, with all peers on the same pages."""
+    text = []
+    for variant in (ORDINARY, HUGE):
+        chosen = [sample for sample in samples if sample.variant == variant]
+        if not chosen or samples[0].variant == variant:
+            continue
+        if variant == ORDINARY:
+            # The peers have these pages by themselves.
+            chosen += [
+                dataclasses.replace(sample, variant=variant)
+                for sample in samples
+                if sample.variant == OWN and sample.peer in PEERS
+            ]
+        peers = peers_of(chosen)
+        ours = {sample.case for sample in chosen if sample.peer == "farrow"}
+        text += [f"All on {variant}:", "", "| " + " | ".join(titles(peers)) + " |"]
+        text += ["|" + " --- |" * (len(peers) + 3)]
+        large = [row for row in rows(chosen) if row.ours is not None or not ours]
+        text += ["| " + " | ".join(cells(row, peers)) + " |" for row in large] + [""]
+    return text
 
 
 def limits(samples: Sequence[Sample]) -> list[str]:

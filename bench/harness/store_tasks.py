@@ -18,6 +18,7 @@ __all__ = [
     "QUICK_CLASSES",
     "StorePlan",
     "class_title",
+    "measure_large",
     "measure_limits",
     "measure_store",
 ]
@@ -38,8 +39,11 @@ SMALL_BYTES = 1_000
 KINDS = {
     "memory per object": "bytes",
     "idle": "s/s",
+    "memory per named object": "bytes",
     "rate 1 client": "1/s",
     "rate 2 clients": "1/s",
+    "rate named 1 client": "1/s",
+    "rate named 2 clients": "1/s",
     "compute 1 process": "1/s",
     "compute 2 processes": "1/s",
 }
@@ -106,6 +110,11 @@ class StorePlan:
         return int(2.2 * max(largest, table)) + 4 * self.fill * SMALL_BYTES + (256 << 20)
 
 
+def _is_both(about: dict[str, Any]) -> bool:
+    """Whether objects are measured twice: by reference, and under names as most peers have."""
+    return bool(about["can_name"] and about["can_unnamed"] and not about["is_queue"])
+
+
 def class_title(count: int, size: int) -> str:
     """``1000 x 1 kB``."""
     text = f"{size // 1_000_000} MB" if size >= 1_000_000 else f"{size // 1_000} kB"
@@ -132,6 +141,19 @@ def measure_limits(plan: StorePlan, variant: str) -> Iterator[Sample]:
         np.bitwise_xor.reduce(words)
         passes.append(time.perf_counter() - began)
     yield Sample("read private", "limit", variant, "s", passes, size)
+
+
+def measure_large(peer: str, plan: StorePlan, variant: str, say: _Say) -> Iterator[Sample]:
+    """The largest objects and the table of one peer: where the size of pages matters."""
+    plan = dataclasses.replace(plan, classes=plan.classes[-1:])
+    with PeerRun(peer, plan.capacity, PROGRAM) as run:
+        first = run.driver()
+        _settle(first)
+        about = first.call("about")
+        for task in (_classes, _table):
+            for sample in _tried(task, run, plan, about, say):
+                yield dataclasses.replace(sample, peer=peer, variant=variant)
+            run.end_drivers(keep=first)
 
 
 def measure_store(
@@ -162,9 +184,10 @@ def measure_store(
             for sample in _tried(_largest, run, plan, about, say):
                 yield dataclasses.replace(sample, peer=peer, variant=variant)
     # A server with many earlier objects would reuse memory, and show no growth.
-    with PeerRun(peer, plan.capacity, PROGRAM) as run:
-        for sample in _tried(_memory, run, plan, about, say):
-            yield dataclasses.replace(sample, peer=peer, variant=variant)
+    for task in (_memory, _memory_named) if _is_both(about) else (_memory,):
+        with PeerRun(peer, plan.capacity, PROGRAM) as run:
+            for sample in _tried(task, run, plan, about, say):
+                yield dataclasses.replace(sample, peer=peer, variant=variant)
 
 
 def _word(task: Callable[..., Any]) -> str:
@@ -208,7 +231,10 @@ def _classes(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) ->
             reader = run.driver()
         for driver, role in ((writer, "write"), (reader, "read")):
             driver.call("prepare", count=count, size=size, scope=f"class-{size}", role=role)
-        tokens = yield from _written(writer, plan, count, size, is_last)
+        # The largest objects are measured once: a name is under a hundredth of their time.
+        tokens = yield from _written(
+            writer, plan, count, size, is_last, is_last and _is_both(about)
+        )
         if is_last:
             found = reader.call(
                 "scan", tokens=tokens, size=size, laters=0 if _is_once(about) else 3
@@ -219,22 +245,42 @@ def _classes(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) ->
                     yield _sample(f"scan {word} {title}", samples, total)
         if not (is_last and _is_once(about)):
             rounds = 1 if _is_once(about) else plan.reads
-            found = reader.call("read", tokens=tokens, size=size, rounds=rounds)
-            yield _sample(f"get {title}", found["single"], total)
-            if found["batch"]:
-                yield _sample(f"get batch {title}", found["batch"], total)
+            yield from _read(reader, tokens, size, rounds, "", title)
         writer.call("drop")
+        if _is_both(about) and not is_last:
+            tokens = yield from _written(writer, plan, count, size, False, True, " named")
+            yield from _read(reader, tokens, size, plan.reads, " named", title)
+            writer.call("drop")
+
+
+def _read(
+    reader: Driver, tokens: list[str], size: int, rounds: int, word: str, title: str
+) -> _Found:
+    """Get the objects of one class, one by one and in a batch."""
+    found = reader.call("read", tokens=tokens, size=size, rounds=rounds)
+    total = len(tokens) * size
+    yield _sample(f"get{word} {title}", found["single"], total)
+    if found["batch"]:
+        yield _sample(f"get batch{word} {title}", found["batch"], total)
 
 
 def _written(
-    writer: Driver, plan: StorePlan, count: int, size: int, is_last: bool
+    writer: Driver,
+    plan: StorePlan,
+    count: int,
+    size: int,
+    is_last: bool,
+    is_named: bool,
+    word: str = "",
 ) -> Generator[Sample, None, list[str]]:
     """Write objects of one class; returns samples and the tokens of the last ones."""
     title, total = class_title(count, size), count * size
     rounds = plan.large_rounds if is_last else plan.rounds
-    written = writer.call("write", count=count, size=size, rounds=rounds, compares=is_last)
-    yield _sample(f"write first {title}", written["seconds"][:1], total)
-    yield _sample(f"write {title}", written["seconds"][1:], total)
+    asked = {"count": count, "size": size, "rounds": rounds}
+    written = writer.call("write", **asked, compares=is_last, is_named=is_named)
+    if not word:
+        yield _sample(f"write first {title}", written["seconds"][:1], total)
+    yield _sample(f"write{word} {title}", written["seconds"][1:], total)
     if written["copies"]:
         yield _sample(f"copy in turn {title}", written["copies"][1:], total)
     tokens: list[str] = written["tokens"]
@@ -247,7 +293,7 @@ def _largest(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) ->
     _settle(writer)
     count, size = plan.classes[-1]
     writer.call("prepare", count=count, size=size, scope=f"class-{size}", role="write")
-    yield from _written(writer, plan, count, size, is_last=True)
+    yield from _written(writer, plan, count, size, True, _is_both(about))
 
 
 def _is_once(about: dict[str, Any]) -> bool:
@@ -277,9 +323,11 @@ def _manies(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> 
     if not {"put_many", "get_many"} <= set(about["has"]):
         return
     driver = run.driver()
-    found = driver.call("many", bulk=plan.many_bulk, rounds=plan.many_rounds, size=SMALL_BYTES)
-    for case, samples in found.items():
-        yield _sample(f"{case} 1 kB each", samples, SMALL_BYTES)
+    asked = {"bulk": plan.many_bulk, "rounds": plan.many_rounds, "size": SMALL_BYTES}
+    for word in ("", " named") if _is_both(about) else ("",):
+        found = driver.call("many", **asked, is_named=bool(word))
+        for case, samples in found.items():
+            yield _sample(f"{case}{word} 1 kB each", samples, SMALL_BYTES)
 
 
 def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
@@ -289,7 +337,8 @@ def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _
     possible gain of a second processor at that time.
     """
     drivers = [run.driver(), run.driver()]
-    works = ("rate", "compute") if run.peer == "farrow" else ("rate",)
+    works = ["rate", "rate named"] if _is_both(about) else ["rate"]
+    works += ["compute"] if run.peer == "farrow" else []
     cases = [(work, count) for work in works for count in (1, 2)]
     samples: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     for _ in range(plan.rate_rounds):
@@ -301,20 +350,22 @@ def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _
                 samples[work, count].append(rate)
     for (work, count), found in samples.items():
         if found:
-            noun = "client" if work == "rate" else "process"
+            noun = "process" if work == "compute" else "client"
             word = noun if count == 1 else f"{noun}{'es' if work == 'compute' else 's'}"
-            yield _sample(f"{work} {count} {word}", found, SMALL_BYTES if work == "rate" else 0)
+            yield _sample(f"{work} {count} {word}", found, 0 if work == "compute" else SMALL_BYTES)
 
 
 def _together(drivers: list[Driver], work: str, plan: StorePlan) -> float | None:
     """The total rate of all drivers from a common start; None if one of them started late."""
     start = drivers[0].call("now") + _START_SECONDS
     asked: dict[str, Any] = {"start_at": start, "seconds": plan.rate_seconds}
-    if work == "rate":
+    if work != "compute":
         asked |= {"pairs_max": plan.rate_pairs_max, "size": SMALL_BYTES}
+        asked["is_named"] = work == "rate named"
+    call = work.partition(" ")[0]
     for driver in drivers:
-        driver.ask(work, **asked)
-    found = [driver.answer(work) for driver in drivers]
+        driver.ask(call, **asked)
+    found = [driver.answer(call) for driver in drivers]
     for driver in drivers:
         driver.call("drop")
     if any(item["late"] > 0 for item in found):
@@ -353,14 +404,23 @@ def _memory(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> 
     """Memory of 1 kB objects beyond their bytes."""
     if about["is_queue"]:
         return
+    yield _filled(run, plan, about, say, "")
+
+
+def _memory_named(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
+    """The same of objects with names."""
+    yield _filled(run, plan, about, say, "named ")
+
+
+def _filled(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say, word: str) -> Sample:
     has_own = "used" in about["has"]
     driver = run.driver()
-    driver.call("fill", count=1_000, size=SMALL_BYTES, seconds_max=plan.fill_seconds_max)
+    asked = {"size": SMALL_BYTES, "seconds_max": plan.fill_seconds_max, "is_named": bool(word)}
+    driver.call("fill", count=1_000, **asked)
     kept_before = driver.call("used") if has_own else held_bytes(run.server_family())
-    count = driver.call(
-        "fill", count=plan.fill, size=SMALL_BYTES, seconds_max=plan.fill_seconds_max
-    )
+    count = driver.call("fill", count=plan.fill, **asked)
     kept = driver.call("used") if has_own else held_bytes(run.server_family())
     how = about["accounting"] if has_own else "private memory and shared files of the server"
-    say(f"{run.peer}: memory per object of {count:,} objects, by {how}", True)
-    yield _sample("memory per object", [(kept - kept_before) / count - SMALL_BYTES], SMALL_BYTES)
+    say(f"{run.peer}: memory per {word}object of {count:,} objects, by {how}", True)
+    extra = (kept - kept_before) / count - SMALL_BYTES
+    return _sample(f"memory per {word}object", [extra], SMALL_BYTES)

@@ -32,7 +32,7 @@ class StoreDriver:
     def __init__(self, store: Any) -> None:
         self._store = store
         self._kept: list[Any] = []
-        self._payloads: dict[int, bytes] = {}
+        self._payloads: dict[tuple[int, int], bytes] = {}
         self._counter = itertools.count()
         # Garbage collections would appear in the tail latencies.
         gc.disable()
@@ -71,21 +71,25 @@ class StoreDriver:
             self._store.prepare(count, size, scope, role)
         return {}
 
-    def write(self, count: int, size: int, rounds: int, compares: bool) -> Any:
+    def write(
+        self, count: int, size: int, rounds: int, compares: bool, is_named: bool = False
+    ) -> Any:
         """Create, write and seal ``count`` objects, ``rounds`` times; the last ones stay.
 
         Returns the seconds of each round and the retained tokens; with ``compares`` also the
         seconds of the machine's best copy of as many bytes before each round, if the peer has it.
+        Each object then has bytes of its own, as the copy reads ``count * size`` different bytes.
         """
-        payload, put = self._payload(size), self._store.put
+        put = self._store.put
+        payloads = [self._payload(size, place if compares else 0) for place in range(count)]
         samples, copies = [], []
         for turn in range(rounds):
             if compares and hasattr(self._store, "best_copy"):
                 copies.append(self._store.best_copy(count * size))
-            names, kept = self._names(count), []
+            names, kept = self._names(count, is_named), []
             gc.collect()
             began = _clock()
-            for name in names:
+            for name, payload in zip(names, payloads, strict=True):
                 token = put(payload, name)
                 kept.append(token)
             samples.append(_clock() - began)
@@ -97,6 +101,8 @@ class StoreDriver:
                 del token
                 kept.clear()
         self._kept = kept
+        # The payloads of a class that was compared are a gigabyte.
+        self._payloads = {key: data for key, data in self._payloads.items() if key[1] == 0}
         tokens = [self._store.export(token) for token in kept]
         return {"seconds": samples, "copies": copies, "tokens": tokens}
 
@@ -181,15 +187,15 @@ class StoreDriver:
             del value
         return samples
 
-    def many(self, bulk: int, rounds: int, size: int) -> Any:
+    def many(self, bulk: int, rounds: int, size: int, is_named: bool = False) -> Any:
         """``put_many`` and ``get_many``, seconds per object."""
         store, payload = self._store, self._payload(size)
         puts, gets = [], []
         for _ in range(rounds):
-            names = self._names(bulk) if not store.can_unnamed else None
+            names = self._names(bulk, is_named)
             items = [payload] * bulk
             began = _clock()
-            tokens = store.put_many(items, names)
+            tokens = store.put_many(items, names if names[0] else None)
             puts.append((_clock() - began) / bulk)
             began = _clock()
             values = store.get_many(tokens)
@@ -198,7 +204,9 @@ class StoreDriver:
             store.delete(list(tokens))
         return {"put_many": puts, "get_many": gets}
 
-    def rate(self, start_at: float, seconds: float, pairs_max: int, size: int) -> Any:
+    def rate(
+        self, start_at: float, seconds: float, pairs_max: int, size: int, is_named: bool = False
+    ) -> Any:
         """Put and get from a common start, until the time or the number is reached.
 
         The clock is the machine's: ``start_at`` is the same moment in every process. The objects
@@ -206,7 +214,7 @@ class StoreDriver:
         """
         if hasattr(self._store, "prepare"):
             self._store.prepare(100, size, f"rate-{os.getpid()}", "both")
-        payload, names = self._payload(size), self._names(pairs_max)
+        payload, names = self._payload(size), self._names(pairs_max, is_named)
         put, get, tokens = self._store.put, self._store.get, []
         gc.collect()
         late = _clock() - start_at
@@ -243,13 +251,13 @@ class StoreDriver:
         """The machine's clock."""
         return _clock()
 
-    def fill(self, count: int, size: int, seconds_max: float) -> int:
+    def fill(self, count: int, size: int, seconds_max: float, is_named: bool = False) -> int:
         """Put ``count`` objects, or fewer within the time; returns their number."""
         end, payload, store = _clock() + seconds_max, self._payload(size), self._store
         has_many = hasattr(store, "put_many")
         kept = []
         while len(kept) < count and _clock() < end:
-            names = self._names(_FILL_BULK)
+            names = self._names(_FILL_BULK, is_named)
             if has_many:
                 kept += store.put_many([payload] * _FILL_BULK, names if names[0] else None)
             else:
@@ -288,18 +296,18 @@ class StoreDriver:
             del table
         return samples
 
-    def _payload(self, size: int) -> bytes:
-        """The same bytes in every process."""
-        payload = self._payloads.get(size)
+    def _payload(self, size: int, place: int = 0) -> bytes:
+        """The same bytes in every process; others for each place."""
+        payload = self._payloads.get((size, place))
         if payload is None:
-            pattern = bytes(range(251))
+            pattern = bytes((number + place) % 251 for number in range(251))
             payload = (pattern * (size // len(pattern) + 1))[:size]
-            self._payloads[size] = payload
+            self._payloads[size, place] = payload
         return payload
 
-    def _names(self, count: int) -> list[Any]:
-        """New names if the peer needs them, else none."""
-        if self._store.can_unnamed:
+    def _names(self, count: int, is_named: bool = False) -> list[Any]:
+        """New names if they are asked for or the peer needs them, else none."""
+        if self._store.can_unnamed and not is_named:
             return [None] * count
         return [f"{os.getpid()}-{next(self._counter)}" for _ in range(count)]
 

@@ -65,7 +65,8 @@ def test_a_share_of_the_best_copy_is_that_of_the_copy_just_before() -> None:
         assert "(0.20 to 0.9" in found.goal
 
 
-def test_peers_that_name_all_stand_beside_unnamed_puts_and_not_the_other_way() -> None:
+def test_peers_that_name_all_stand_beside_puts_with_names_only() -> None:
+    # A put of Farrow without a name once stood beside puts of peers that look up a name.
     samples = (
         sample("put 1 kB", "farrow", 2e-6),
         sample("put named 1 kB", "farrow", 9e-6),
@@ -74,8 +75,30 @@ def test_peers_that_name_all_stand_beside_unnamed_puts_and_not_the_other_way() -
     )
     unnamed = row("put 1 kB, p50", *samples)
     assert unnamed.met is True
-    assert unnamed.peers == {"plasma": 30e-6, "ray": 900e-6}
+    assert unnamed.peers == {"ray": 900e-6}
     assert row("put 1 kB under a name, p50", *samples).peers == {"plasma": 30e-6}
+    classes = (
+        sample("write 1000 x 1 kB", "farrow", 0.001),
+        sample("write named 1000 x 1 kB", "farrow", 0.009),
+        sample("write 1000 x 1 kB", "lmdb", 0.002),
+        sample("write 1000 x 1 kB", "ray", 0.4),
+    )
+    assert row("create+write+seal 1000 x 1 kB", *classes).peers == {"ray": 0.4}
+    named = row("create+write+seal 1000 x 1 kB, by name", *classes)
+    assert (named.ours, named.peers) == (0.009, {"lmdb": 0.002})
+
+
+def test_pages_are_compared_with_all_peers_on_the_same_ones() -> None:
+    samples = [
+        Sample("write 10 x 100 MB", "farrow", store_report.OWN, "s", [0.04]),
+        Sample("write 10 x 100 MB", "plasma", store_report.OWN, "s", [0.16]),
+        Sample("write 10 x 100 MB", "farrow", store_report.ORDINARY, "s", [0.08]),
+        Sample("write 10 x 100 MB", "farrow", store_report.HUGE, "s", [0.05]),
+        Sample("write 10 x 100 MB", "plasma", store_report.HUGE, "s", [0.10]),
+    ]
+    lines = [line for line in store_report.same_pages(samples) if "100 MB" in line]
+    assert [("80 ms" in line, "(2x)" in line) for line in lines] == [(True, True), (False, True)]
+    assert row("create+write+seal 10 x 100 MB", *samples).ours == 0.04
 
 
 def test_p99_is_a_sample_that_one_in_a_hundred_exceeds() -> None:
@@ -118,7 +141,8 @@ def test_every_measurement_of_a_peer_gives_samples(peer: str) -> None:
     wanted |= {"table put", "table get", "memory per object"}
     if peer == "farrow":
         wanted |= {"put 1 kB", "get 1 kB", "put_many 1 kB each", "get_many 1 kB each", "idle"}
-        wanted |= {"copy in turn 3 x 10 kB"}
+        wanted |= {"copy in turn 3 x 10 kB", "write named 5 x 1 kB", "get batch named 5 x 1 kB"}
+        wanted |= {"put_many named 1 kB each", "rate named 2 clients", "memory per named object"}
         wanted |= {"compute 1 process", "compute 2 processes"}
     assert wanted <= cases, said
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from typing import Any
 
 from answer import load
@@ -23,23 +25,28 @@ class Store:
     def __init__(self) -> None:
         self._peer = _Peer()
         self._client: Any = None
-        self._takes_names = False
         self._buffers: Any = None
+        self._counter = itertools.count()
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A node with default memory: as root it mounts its own tmpfs with huge pages."""
+        """A node with default memory: as root it mounts its own tmpfs with huge pages.
+
+        With ``FARROW_BENCH_MEMORY_DIR`` its memory is there, on the pages of the other peers.
+        """
         command: list[str] = self._peer.own_server(directory, capacity)
+        folder = os.environ.get("FARROW_BENCH_MEMORY_DIR")
+        command += ["--memory-dir", folder] if folder else []
         return [*command, "--objects-max", str(_OBJECTS_MAX)]
 
     def connect(self, directory: str) -> None:
         """Connect to the node, as soon as it listens."""
         self._peer.connect(directory)
         self._client = self._peer.client
-        self._takes_names = "names" in (type(self._client).put_many.__text_signature__ or "")
 
     def put(self, data: bytes, name: str | None) -> Any:
-        """One call for any size."""
-        return self._client.put(data, name)
+        """One call for any size; the token of a named object is its name."""
+        reference = self._client.put(data, name)
+        return reference if name is None else name
 
     def get(self, token: Any) -> Any:
         """In place."""
@@ -54,8 +61,9 @@ class Store:
 
     def put_many(self, items: list[bytes], names: list[str] | None) -> Any:
         """One message for all."""
-        if names is not None and self._takes_names:
-            return self._client.put_many(items, names)
+        if names is not None:
+            self._client.put_many(items, names)
+            return names
         return self._client.put_many(items)
 
     def get_many(self, tokens: list[Any]) -> Any:
@@ -63,14 +71,15 @@ class Store:
         return self._client.get_many(tokens)
 
     def export(self, token: Any) -> str:
-        """The id."""
-        return str(token.hex())
+        """The name, or the id."""
+        return f"name {token}" if isinstance(token, str) else f"id {token.hex()}"
 
     def adopt(self, text: str) -> Any:
-        """A reference, as another process receives it."""
+        """The name, or a reference, as another process receives it."""
         import farrow
 
-        return farrow.ObjectRef(bytes.fromhex(text))
+        word, _, rest = text.partition(" ")
+        return rest if word == "name" else farrow.ObjectRef(bytes.fromhex(rest))
 
     def used(self) -> int:
         """Bytes of objects in the heap and in the region's tables."""
@@ -91,8 +100,10 @@ class Store:
         return result
 
     def put_table(self, table: Any) -> Any:
-        """Copied in, once."""
-        return self._client.put(table)
+        """Copied in, once, under a name."""
+        name = f"table-{next(self._counter)}"
+        self._client.put(table, name)
+        return name
 
     def get_table(self, token: Any) -> Any:
         """In place."""

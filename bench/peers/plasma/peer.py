@@ -59,8 +59,8 @@ class Peer:
         return pa.ipc.open_stream(buffer).read_all()
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """One call of the client."""
-        self.client.put_raw_buffer(data, key_of(name))
+        """In one message with its bytes, which is quickest for small objects."""
+        self.client.create_and_seal(key_of(name), data)
 
     def get_bytes(self, name: str) -> Any:
         """In place."""
