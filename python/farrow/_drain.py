@@ -41,16 +41,16 @@ _OF_HUGE_TABLE = re.compile(r"/[0-9a-f]{32}/(node/)?[0-9]{10}\Z")
 #: Values of the label of the root of a huge table.
 _HUGE_LAYOUTS = ("1", "2", "3")
 
-#: Pause before what could not move is tried again.
+#: Pause before objects that could not move are tried again.
 _PAUSE_SECONDS = 0.2
 
-#: One object moves for so long at most before others are tried.
+#: The longest time for one object before the next ones are tried.
 _MOVE_SECONDS = 30.0
 
-#: A table that is used by others is asked again in the next round.
+#: A table that other clients use is tried again in the next round.
 _LEAVE_SECONDS = 5.0
 
-#: Most objects of which the reason is kept.
+#: Most objects of which the reason is remembered.
 _REASONS_MAX = 1000
 
 #: Errors of one target: another one may take the object.

@@ -94,8 +94,8 @@ def check_bytes(value: Any) -> None:
             return None
         what = f"{view.ndim} dimension(s) of format {view.format!r}"
     raise UnsupportedType(
-        f"cannot put {name}: its buffer, {what}, would come back as plain bytes. "
-        "Put numpy.asarray(it), which comes back as a numpy array, "
+        f"cannot put {name}: its buffer, {what}, would be plain bytes at a get. "
+        "Put numpy.asarray(it), which is a numpy array at a get, "
         "or memoryview(it).cast('B') for the bytes"
     )
 
@@ -128,7 +128,7 @@ def _check_name(name: Any) -> None:
     if isinstance(name, str) and "\0" in name:
         begin = name[: name.index("\0")]
         raise InvalidArgument(
-            f'the name of column "{begin}" goes on after a NUL, where the Arrow C data interface '
+            f'the name of column "{begin}" continues after a NUL, where the Arrow C data interface '
             "ends it: rename the column"
         )
 

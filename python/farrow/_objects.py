@@ -36,8 +36,8 @@ def put_object(
     """Store any Python object that can be pickled: models, dicts, sparse matrices, tensors.
 
     Buffers that the object offers to pickle 5 (NumPy arrays and what is made of them) are copied
-    once into shared memory, and ``get_object`` uses them there in place.  Everything else goes
-    through the pickle.
+    once into shared memory, and ``get_object`` uses them there in place.  Everything else is
+    in the pickle.
 
     Args:
         obj: the object.
@@ -69,8 +69,8 @@ def get_object(target: Target, *, client: Client | None = None, timeout: float =
     """The object that ``put_object`` stored, unpickled; its buffers are in place and read-only.
 
     Unpickling runs code that the writer of the object chose.  Call this only for objects of
-    writers that you trust as you trust your own program: whoever may put into the namespace can
-    run code as you.  ``Client.get`` never unpickles.
+    writers that you trust as you trust your own program: any user that may put into the namespace
+    can run code as you.  ``Client.get`` never unpickles.
 
     Args:
         target: a reference, a name, or an id of 16 bytes.

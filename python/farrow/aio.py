@@ -404,8 +404,8 @@ class AsyncClient:
     async def _put(
         self, call: functools.partial[T], unnamed: Callable[[T], Sequence[farrow.ObjectRef]]
     ) -> T:
-        """The result of a put. If the task was cancelled while it completed, what has no name is
-        deleted: nobody could find it."""
+        """The result of a put. If the task was cancelled while it completed, an object without a
+        name is deleted: no client could find it."""
 
         def undo(made: T) -> Future[None]:
             return self._threads.short.submit(_delete, self.sync, unnamed(made))

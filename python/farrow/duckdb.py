@@ -53,7 +53,7 @@ def attach(
 
     Raises:
         NotFound: one of ``names`` does not exist.
-        InvalidArgument: two of the names differ in case only, which DuckDB does not tell apart.
+        InvalidArgument: two of the names differ in case only, which DuckDB ignores.
         UnsupportedType: one of ``names`` has no columns, or one of a type that DuckDB has not.
         NodeLost: a node is lost that may have one of the tables.
 

@@ -1,9 +1,9 @@
 """Accept the clients of a worker, among strangers.
 
-Whoever reaches the port can connect.  Before a connection has proved that it knows the key it costs
-a thread, has a deadline, and is one of a limited number: of the address with the most of them, the
-oldest is cut for a new one.  So neither silence nor a flood keeps the clients of other addresses
-out.
+Any process that reaches the port can connect.  Before a connection has proved that it knows the
+key it costs a thread, has a deadline, and is one of a limited number: of the address with the most
+of them, the oldest is cut for a new one.  So neither silence nor a flood excludes the clients of
+other addresses.
 """
 
 from __future__ import annotations

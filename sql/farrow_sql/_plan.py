@@ -112,8 +112,8 @@ def _check_rows(stage: Stage, tables: int) -> None:
 def _schema_of(plan: Plan, stage: Stage) -> pa.Schema:
     """Names and types of what a stage produces.
 
-    DataFusion tells no schema of a plan.  But a left join of one row with no rows has one row, and
-    all columns.
+    DataFusion does not return the schema of a plan.  But a left join of one row with no rows has
+    one row, and all columns.
     """
 
     def leaf(found: Scan | Exchange) -> bytes:
@@ -132,4 +132,4 @@ def _schema_of(plan: Plan, stage: Stage) -> pa.Schema:
         for batch in context.execute(rows, partition):
             fields = list(batch.to_pyarrow().schema)[1:]
             return pa.schema([pa.field(one.name, one.type) for one in fields])
-    raise CannotDistribute("DataFusion does not tell the columns of a stage")
+    raise CannotDistribute("DataFusion does not name the columns of a stage")

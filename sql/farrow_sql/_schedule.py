@@ -75,7 +75,7 @@ def _divided(parts: list[Part], count: int) -> list[list[Range]]:
 
 
 def _first_rows(parts: list[Part], rows: int | None) -> list[Range]:
-    """So many rows of a table, or all."""
+    """The first ``rows`` rows of a table, or all."""
     found = []
     left = sum(part.rows for part in parts) if rows is None else rows
     for part in parts:

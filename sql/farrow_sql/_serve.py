@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _end_with_input() -> None:
-    """End with the supervisor.  Exchanges stay for their lease: the query goes on elsewhere."""
+    """End with the supervisor.  Exchanges stay for their lease: the query continues elsewhere."""
     sys.stdin.buffer.read()
     os._exit(0)
 

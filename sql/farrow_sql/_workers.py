@@ -1,7 +1,7 @@
 """Find the workers of a cluster, and talk to one.
 
 A worker announces itself by an object with its address, the hash of its certificate and a key.
-Whoever may read the objects of the namespace may send it tasks.
+Any client that may read the objects of the namespace may send it tasks.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _refusal(client: farrow.Client, announced: dict[str, Any]) -> str:
 def announcements(
     client: farrow.Client, prefix: str, *, all_nodes: bool = True
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What lies below a prefix and may be announcements: whoever can write there wrote it."""
+    """Objects below a prefix that may be announcements; any client may have put them."""
     listed = client.list(prefix, all_nodes=all_nodes)
     for name, size in zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True):
         try:

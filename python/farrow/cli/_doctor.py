@@ -303,7 +303,7 @@ def _print_profile(out: Any, profile: dict[str, Any]) -> None:
     out.print(grid((">caches, ranges of", "publish", "refresh", "write and publish"), rows))
     origin = f"From {profile['origin']}"
     if profile["path"]:
-        origin += f", kept in {profile['path']}"
+        origin += f", stored in {profile['path']}"
     text = f"{_all_caches(profile['all_caches'])}\n{origin}. farrow lab coherence measures more.\n"
     out.print(text, markup=False, soft_wrap=True)
 

@@ -210,7 +210,7 @@ def _put_file(path: Path, options: argparse.Namespace) -> None:
 
 
 def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> Any:
-    """Put a table of private memory. Where there is no room for both, the old object goes first."""
+    """Put a table of private memory.  Without room for both, the old object is deleted first."""
     try:
         return client.put(table, name, replace=replace)
     except farrow.OutOfMemory:

@@ -38,7 +38,7 @@ def run(client: Any, *, interval: float, once: bool) -> int:
         once: print one frame and end.
 
     Raises:
-        Disconnected: the node was gone for longer than the client's timeout.
+        Disconnected: no node served the socket for longer than the client's timeout.
     """
     out = console()
     watch = _Watch(client)
@@ -94,7 +94,7 @@ class _Watch:
         self._before: tuple[float, dict[str, Any]] | None = None
 
     def frame(self, width: int) -> Group:
-        """One frame, ``width`` letters wide."""
+        """One frame, ``width`` characters wide."""
         columns = max(10, min(width - 1, 120))
         stats = self._client.stats()
         overview = self._client._overview(columns * _MAP_ROWS)
@@ -150,7 +150,7 @@ def _figures(stats: dict[str, Any], rates: dict[str, str]) -> list[tuple[str, ..
 
 
 def _map(cells: list[dict[str, int]], columns: int) -> Text:
-    """The heap from left to right and top to bottom, a letter for each part."""
+    """The heap from left to right and top to bottom, a character for each part."""
     text = Text()
     for number, cell in enumerate(cells):
         # A single held byte marks the whole cell.

@@ -230,7 +230,7 @@ class StoreClient:
 
     def _subscribed(self) -> Notifications:
         if self._notifications is None:
-            raise _exceptions.InvalidArgument("subscribe() comes first")
+            raise _exceptions.InvalidArgument("call subscribe() first")
         return self._notifications
 
     def _notification(self, event: Event) -> RawNotification | None:

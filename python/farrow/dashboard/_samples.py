@@ -1,7 +1,7 @@
 """What the page shows: readings of a node, which change nothing in it.
 
-A reading is made when a page asks and the last one is old, so pages that nobody looks at cost the
-node nothing, and many pages cost as much as one.
+A reading is made when a page asks and the last one is old, so hidden pages cost the node nothing,
+and many pages cost as much as one.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _tail(log: Path) -> str:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it wrote no message"
 
 
 def free_memory_bytes() -> int:

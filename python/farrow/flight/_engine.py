@@ -435,7 +435,7 @@ def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
 
 
 def _parameter_types(connection: Any, sql: str) -> dict[str, str]:
-    """Types of parameters by name, as DuckDB tells its own relations; empty if it does not."""
+    """Types of parameters by name, as DuckDB reports them for its own relations; else empty."""
     import duckdb
 
     try:

@@ -1,7 +1,7 @@
 """Queries that run: how many at a time, for how long, and how they end early.
 
 A query has a slot from its first statement until its last row is sent.  A thread looks at all of
-them and ends those whose client is gone, whose time is over, or that were cancelled.
+them and ends those whose client has ended, whose time is over, or that were cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAITING_MAX = 64
 
 
 class Call(flight.ServerMiddleware):  # type: ignore[misc]
-    """One call of a client, which tells from any thread whether the client still waits."""
+    """One call of a client, which any thread can ask whether the client still waits."""
 
     def __init__(self, headers: dict[str, str]) -> None:
         self._headers = headers
@@ -117,7 +117,7 @@ class Query:
             yield batch
 
     def look(self, now: float) -> None:
-        """End the query if its client or its time is gone, or it was stopped before."""
+        """End the query if its client has ended, its time is over, or it was stopped before."""
         if self._error is not None:
             self.stop(self._error)
         elif self._call.is_abandoned:

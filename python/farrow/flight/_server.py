@@ -1,4 +1,4 @@
-"""The server: which message of Flight SQL is answered by what."""
+"""The server: the method for each message of Flight SQL."""
 
 from __future__ import annotations
 

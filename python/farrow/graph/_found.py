@@ -41,8 +41,8 @@ _ROWS_EACH = 8
 class _Seen:
     """The largest bin that an account reached, and some of the rows that reached it.
 
-    A bin holds several sizes, and the last bin all larger ones, so rows spread over the stream are
-    kept.
+    A bin holds several sizes, and the last bin all larger ones, so the rows are spread over the
+    stream.
     """
 
     __slots__ = ("_count", "_last", "_rows", "_stride", "size")

@@ -37,7 +37,7 @@ def state_of(features: GraphFeatures) -> dict[str, Any]:
     if cluster is not None:
         raise TypeError(
             f"graph {cluster.name!r} lies in cluster memory: it stays there, and a GraphFeatures "
-            "of its name goes on with it"
+            "of its name continues with it"
         )
     stream = features._stream
     state: dict[str, Any] = {"version": VERSION, "parameters": _plain(parameters), "stream": None}

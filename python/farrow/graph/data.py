@@ -201,7 +201,7 @@ def read(
         path: a delimited text file (also compressed), Parquet or Arrow IPC.
         columns: name or number of the column by role: ``source``, ``target``, ``timestamp``,
             ``source_bank``, ``target_bank``, ``edge_id``, ``label``, ``amounts`` (several).
-        extras: further columns to keep; those of text files are kept as words.
+        extras: further columns to read; those of text files are words.
         time_unit: seconds of a unit of times that are numbers (default 1; AMLSim a day).
         delimiter: the character between fields of text; None: detect it.
         has_header: whether text begins with the names of its columns; None: detect it.

@@ -105,7 +105,7 @@ def reduce(value: Any, lease: float = LEASE_SECONDS) -> Reduced | None:
         return _reduce(value, settings, lease if settings.lease is None else settings.lease)
     except FarrowError as error:
         # The bytes of the value are still there: they travel instead.
-        _log.info("%s passes by copy: %s", type(value).__name__, error)
+        _log.info("%s is sent as a copy: %s", type(value).__name__, error)
         return None
 
 
@@ -145,7 +145,7 @@ def _needs_registration(kind: pa.DataType) -> bool:
 
 
 def _reduce_numpy(array: Any, settings: Settings, wanted: tuple[int, float]) -> Reduced | None:
-    """As ``reduce``, for an array that nobody may write to, contiguous or not."""
+    """As ``reduce``, for an array that is read-only, contiguous or not."""
     if array.flags.writeable or array.dtype.hasobject or array.nbytes < settings.min_bytes:
         return None
     low, high = _byte_bounds(array)

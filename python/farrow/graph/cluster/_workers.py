@@ -96,7 +96,7 @@ class Workers:
             stdin.write(f"{task} {entry}\n".encode())
             stdin.flush()
         except OSError as error:
-            raise WorkerLost(f"worker {number} is gone: {error}") from None
+            raise WorkerLost(f"worker {number} has ended: {error}") from None
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""
@@ -127,7 +127,7 @@ class Workers:
         while b"\n" not in self._left[number]:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                raise WorkerLost(f"worker {number} has not answered within {timeout} s")
+                raise WorkerLost(f"worker {number}: no answer within {timeout} s")
             more = os.read(process.stdout.fileno(), 1 << 16)
             if not more:
                 raise WorkerLost(f"worker {number} ended with {process.wait(timeout)}")
