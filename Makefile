@@ -241,12 +241,12 @@ lint: $(VENV)/tools
 	mypy --config-file bench/mypy.ini
 	python bench/figures.py
 
-# The site, and the Rust reference; warnings and dead links are errors.
+# The site, with the Rust reference in it; warnings and dead links are errors.
 docs: $(VENV)/farrow
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	pip install --quiet --group docs
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
-	echo "$${CARGO_TARGET_DIR:-target}/doc/farrow/index.html"
+	cp -r "$${CARGO_TARGET_DIR:-target}/doc" target/site/rust
 	echo "target/site/index.html"
 
 # Four hours' worth of operations; memory, descriptors and fragmentation must stay flat.

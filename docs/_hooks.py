@@ -1,7 +1,7 @@
 """What mkdocs does to each page before it renders it.
 
 The help texts of all commands are inserted into their page, so that they have one source; so are
-pages of the root of the repository.  Flowcharts become drawings.
+the C header and pages of the root of the repository.  Flowcharts become drawings.
 Links to files of the repository outside of ``docs`` become the path of the file: the site does not
 contain them.
 """
@@ -16,11 +16,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import _c_reference
 import _command
 import _flowcharts
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
 _FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
+_HEADER = re.compile(r"^<!-- header: (.+) -->$", re.M)
 _CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 # An option for the tests, which run the block only where that package is.
 _REQUIRES = re.compile(r"^```python requires=\"[^\"]+\"$", re.M)
@@ -39,6 +41,10 @@ def _file(folder: str, name: str) -> str:
     )
 
 
+def _header(name: str) -> str:
+    return _c_reference.page(Path(name).read_text(encoding="utf-8"))
+
+
 def _outside(folder: str, match: re.Match[str]) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, match[2].partition("#")[0]))
     if path.startswith("docs/"):
@@ -53,4 +59,5 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     markdown = _CHART.sub(lambda match: _flowcharts.figure(match[1]), markdown)
     markdown = _REQUIRES.sub("```python", markdown)
     markdown = _COMMANDS.sub(lambda _: _command.page(), markdown)
+    markdown = _HEADER.sub(lambda match: _header(match[1]), markdown)
     return _LINK.sub(lambda match: _outside(folder, match), markdown)

@@ -35,6 +35,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
+import _c_reference  # noqa: E402
 import _flowcharts  # noqa: E402
 
 # Pages of the site that hold code; design notes and formats hold fragments only.
@@ -209,6 +210,40 @@ def test_each_status_of_c_has_a_remedy() -> None:
     rows = (ROOT / "docs/tutorials/cpp.md").read_text()
     told = re.findall(r"^\| `(FARROW_\w+)` \| .+ \| .+ \|$", rows, re.M)
     assert told == [name for name in known if name != "FARROW_OK"]
+
+
+def test_the_reference_of_c_is_whole() -> None:
+    """Each function that the header declares is on the page, with a text of its own."""
+    header = (ROOT / "cpp/include/farrow/farrow.h").read_text()
+    known = _c_reference.declarations(header)
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    functions = re.findall(r"\b(farrow_\w+)\(", code)
+    assert [one.name for one in known if one.name.startswith("farrow_")] == functions
+    assert [one.name for one in known if not one.text and "*/" not in one.code] == []
+    page = _c_reference.page(header)
+    for one in known:
+        assert f"`{one.name}`" in page
+    for target in re.findall(r"\]\(#(\w+)\)", page):
+        assert f"### `{target}`\n" in page.lower()
+
+
+def test_a_line_of_a_header_that_is_not_read_is_seen() -> None:
+    """The canary."""
+    one, two = _c_reference.declarations("/* One. */\nint one(void);\nint two(int);\n")
+    assert (one.name, one.text, two.name, two.text) == ("one", "One.", "two", "")
+    with pytest.raises(ValueError, match="neither a declaration nor a comment"):
+        _c_reference.declarations("?\n")
+
+
+def test_the_reference_of_rust_has_each_public_crate() -> None:
+    manifests = [path.read_text() for path in ROOT.glob("crates/*/Cargo.toml")]
+    public = {
+        name[1].replace("-", "_")
+        for text in manifests
+        if (name := re.search(r'^name = "(.+)"$', text, re.M)) and "publish = false" not in text
+    }
+    page = (ROOT / "docs/reference/rust.md").read_text()
+    assert set(re.findall(r'href="../../rust/(\w+)/index.html"', page)) == public
 
 
 def test_the_pyarrows_with_a_memory_pool() -> None:

@@ -37,6 +37,7 @@ typedef struct FarrowPool FarrowPool;     /* memory of the region, for values to
 typedef struct FarrowMetadata FarrowMetadata; /* the labels of one object, by key */
 typedef struct FarrowList FarrowList;     /* the result of farrow_list */
 
+/* The result of a call. */
 typedef enum FarrowStatus {
   FARROW_OK = 0,
   FARROW_NOT_FOUND = 1,
@@ -59,6 +60,7 @@ typedef enum FarrowStatus {
   FARROW_NOT_RESTORED = 18 /* the object is spilled, and its file is missing or damaged */
 } FarrowStatus;
 
+/* The kind of a value. */
 typedef enum FarrowKind {
   FARROW_KIND_BYTES = 1,
   FARROW_KIND_NDARRAY = 2,
@@ -68,6 +70,7 @@ typedef enum FarrowKind {
   FARROW_KIND_TABLE = 6
 } FarrowKind;
 
+/* The id of an object; unique in the cluster. */
 typedef struct FarrowObjectId {
   uint8_t bytes[16];
 } FarrowObjectId;
@@ -107,12 +110,16 @@ typedef struct FarrowListed {
   const FarrowMetadata *metadata; /* owned by the list: not for farrow_metadata_free */
 } FarrowListed;
 
+/* ---- version and errors ------------------------------------------------------------------ */
+
+/* FARROW_API_VERSION of the library that is loaded. */
 uint32_t farrow_api_version(void);
 
-/* The last error of this thread. The text is never NULL, and is "" if there was no error. At the
- * end of a thread, where exit handlers and destructors of static and thread-local objects run, an
- * error has its status only. */
+/* The status of the last error of this thread; FARROW_OK if there was none. */
 FarrowStatus farrow_last_error_code(void);
+/* The text of the last error of this thread: never NULL, and "" if there was none. At the end of a
+ * thread, where exit handlers and destructors of static and thread-local objects run, an error has
+ * its status only. */
 const char *farrow_last_error(void);
 
 /* Writes the 32 hexadecimal digits of an id and a zero byte. */
@@ -120,7 +127,7 @@ void farrow_id_to_hex(const FarrowObjectId *id, char text[33]);
 
 /* ---- interruption ----------------------------------------------------------------------- */
 
-/* Returns nonzero to end the waiting call. */
+/* A function that returns nonzero to end the waiting call. */
 typedef int (*FarrowInterruptCheck)(void *data);
 
 /* Sets how waiting calls of this thread end early. An interrupted call returns FARROW_INTERRUPTED
@@ -162,7 +169,8 @@ void farrow_close(FarrowClient *client);
 
 /* ---- put: copy values outside the client's pool into the region, and seal ---------------- */
 
-/* `name` may be NULL. `id` may be NULL. */
+/* Puts `size` bytes. `name` may be NULL: none. `id` receives the id of the object; it may be
+ * NULL. */
 FarrowStatus farrow_put_bytes(FarrowClient *client, const void *data, uint64_t size,
                               const char *name, FarrowObjectId *id);
 
@@ -180,17 +188,22 @@ FarrowStatus farrow_put_stream(FarrowClient *client, FarrowKind kind,
 /* As farrow_put_bytes, with options, which may be NULL. */
 FarrowStatus farrow_put_bytes_with(FarrowClient *client, const void *data, uint64_t size,
                                    const FarrowPutOptions *options, FarrowObjectId *id);
+/* As farrow_put_array, with options, which may be NULL. */
 FarrowStatus farrow_put_array_with(FarrowClient *client, FarrowKind kind,
                                    struct ArrowArray *array, struct ArrowSchema *schema,
                                    const FarrowPutOptions *options, FarrowObjectId *id);
+/* As farrow_put_stream, with options, which may be NULL. */
 FarrowStatus farrow_put_stream_with(FarrowClient *client, FarrowKind kind,
                                     struct ArrowArrayStream *stream,
                                     const FarrowPutOptions *options, FarrowObjectId *id);
 
 /* ---- create: write bytes in place -------------------------------------------------------- */
 
+/* Creates an object of `size` bytes, to be written and then sealed. `name` may be NULL: none. End
+ * the handle with farrow_writer_seal or farrow_writer_abort. */
 FarrowStatus farrow_create(FarrowClient *client, uint64_t size, const char *name,
                            FarrowWriter **writer);
+/* As farrow_create, with options, which may be NULL. */
 FarrowStatus farrow_create_with(FarrowClient *client, uint64_t size,
                                 const FarrowPutOptions *options, FarrowWriter **writer);
 /* The bytes, writable until seal or abort. Seal publishes the whole object. */
@@ -198,20 +211,25 @@ void *farrow_writer_data(const FarrowWriter *writer);
 /* Copies to byte `offset` and publishes: large data with all cores and past the caches. */
 FarrowStatus farrow_writer_write(const FarrowWriter *writer, uint64_t offset, const void *data,
                                  uint64_t size);
+/* The size with which the object was created, in bytes. */
 uint64_t farrow_writer_size(const FarrowWriter *writer);
-/* Frees the handle, also on error. The bytes are then read-only everywhere. */
+/* Seals the object: its bytes are then read-only everywhere. Frees the handle, also on error. `id`
+ * may be NULL. */
 FarrowStatus farrow_writer_seal(FarrowWriter *writer, FarrowObjectId *id);
-/* Frees the handle, also on error. */
+/* Drops the object. Frees the handle, also on error. */
 FarrowStatus farrow_writer_abort(FarrowWriter *writer);
 
 /* ---- find: pass either an id or a name; the other is NULL -------------------------------- */
 
-/* Holds an object, after waiting up to `timeout_seconds` for it to be sealed. */
+/* Holds an object, after waiting up to `timeout_seconds` for it to be sealed. Free the handle with
+ * farrow_object_release. */
 FarrowStatus farrow_get(FarrowClient *client, const FarrowObjectId *id, const char *name,
                         double timeout_seconds, FarrowObject **object);
+/* Writes 1 to `is_sealed` if there is such a sealed object, else 0. */
 FarrowStatus farrow_contains(FarrowClient *client, const FarrowObjectId *id, const char *name,
                              int *is_sealed);
-/* The name is free at once, the space after the last holder releases the object. */
+/* Deletes an object. Its name is free at once, the space after the last holder releases the
+ * object. */
 FarrowStatus farrow_delete(FarrowClient *client, const FarrowObjectId *id, const char *name);
 
 /* Waits until `enough` of `count` objects are sealed, at most `timeout_seconds`. Writes 1 for each
@@ -225,13 +243,14 @@ FarrowStatus farrow_wait(FarrowClient *client, const FarrowTarget *targets, size
 /* The labels of an object. Free the handle with farrow_metadata_free. */
 FarrowStatus farrow_metadata(FarrowClient *client, const FarrowObjectId *id, const char *name,
                              FarrowMetadata **metadata);
-/* 0 for NULL. */
+/* The number of labels; 0 for NULL. */
 size_t farrow_metadata_count(const FarrowMetadata *metadata);
 /* The label at `index`, in the order of the keys. A text ends at its first zero byte. The pointers
  * are valid as long as the handle. */
 FarrowStatus farrow_metadata_pair(const FarrowMetadata *metadata, size_t index, FarrowPair *pair);
 /* The value of a key; NULL if there is none. */
 const char *farrow_metadata_value(const FarrowMetadata *metadata, const char *key);
+/* Frees the handle. NULL is allowed. */
 void farrow_metadata_free(FarrowMetadata *metadata);
 
 /* Lists the sealed objects in the memory of the client's node and in its namespace whose name
@@ -239,15 +258,18 @@ void farrow_metadata_free(FarrowMetadata *metadata);
  * handle with farrow_list_free. */
 FarrowStatus farrow_list(FarrowClient *client, const char *prefix, const FarrowPair *labels,
                          size_t label_count, FarrowList **list);
-/* 0 for NULL. */
+/* The number of objects; 0 for NULL. */
 size_t farrow_list_count(const FarrowList *list);
 /* The object at `index`, in the order of the names; objects without a name are last. */
 FarrowStatus farrow_list_item(const FarrowList *list, size_t index, FarrowListed *listed);
+/* Frees the handle. NULL is allowed. */
 void farrow_list_free(FarrowList *list);
 
 /* ---- a held object: read-only, zero-copy --------------------------------------------------- */
 
+/* The id of the object. */
 FarrowStatus farrow_object_id(const FarrowObject *object, FarrowObjectId *id);
+/* The kind of its value. */
 FarrowStatus farrow_object_kind(const FarrowObject *object, FarrowKind *kind);
 /* The bytes of a FARROW_KIND_BYTES object; valid until farrow_object_release. */
 FarrowStatus farrow_object_bytes(const FarrowObject *object, const void **data, uint64_t *size);
@@ -257,6 +279,7 @@ FarrowStatus farrow_object_array(const FarrowObject *object, struct ArrowArray *
 /* Any Arrow object as a stream of its chunks, its batches, or its one array. The arrays of the
  * stream keep the object held. */
 FarrowStatus farrow_object_stream(const FarrowObject *object, struct ArrowArrayStream *stream);
+/* Frees the handle and releases the hold. Exported arrays stay valid. NULL is allowed. */
 void farrow_object_release(FarrowObject *object);
 
 /* ---- pool: build values in the region before a put ---------------------------------------- */
@@ -274,15 +297,17 @@ void farrow_pool_close(FarrowPool *pool);
  * valid: for allocators that cannot know which buffers still point to them. */
 void farrow_pool_retire(FarrowPool *pool);
 
-/* NULL if the region has no room. `alignment` is a power of two, `size` is not 0. */
+/* Allocates memory; NULL if the region has no room. `alignment` is a power of two, `size` is not
+ * 0. */
 uint8_t *farrow_pool_allocate(FarrowPool *pool, uint64_t size, uint64_t alignment);
-/* NULL if the region has no room: the old memory then stays valid. */
+/* Changes the size; NULL if the region has no room: the old memory then stays valid. */
 uint8_t *farrow_pool_reallocate(FarrowPool *pool, uint8_t *data, uint64_t old_size,
                                 uint64_t new_size, uint64_t alignment);
 /* Frees memory; a sealed object in it keeps it. */
 void farrow_pool_free(FarrowPool *pool, uint8_t *data, uint64_t size, uint64_t alignment);
 /* Whether an address is in the region, and so belongs to the functions above. */
 int farrow_pool_contains(const FarrowPool *pool, const void *data);
+/* What was passed to farrow_pool_open. */
 int farrow_pool_is_strict(const FarrowPool *pool);
 /* Counts an allocation made elsewhere. */
 void farrow_pool_note_spill(FarrowPool *pool, uint64_t size);
