@@ -120,7 +120,7 @@ def read_all(table: pa.Table) -> None:
             raise SystemExit(f"column {name} has other values")
 
 
-def asked(client: flight.FlightClient, **want: Any) -> pa.Table:
+def flight_answer(client: flight.FlightClient, **want: Any) -> pa.Table:
     """The answer of the Flight server."""
     return client.do_get(flight.Ticket(json.dumps(want).encode())).read_all()
 
@@ -133,10 +133,10 @@ def second(peer: str, place: str) -> None:
         get(WARM)
     else:
         remote = flight.connect(place)
-        asked(remote, small=True)
+        flight_answer(remote, small=True)
 
         def get(name: str) -> pa.Table:
-            return asked(remote)
+            return flight_answer(remote)
 
     # The function itself is loaded before the clock starts.
     pc.sum(pa.array([0.0]))
@@ -346,7 +346,7 @@ def measure(rows: int, rounds: int, small: int) -> tuple[Run, dict[str, int]]:
         peer = flight.connect(place)
 
         def ask(**want: Any) -> pa.Table:
-            return asked(peer, **want)
+            return flight_answer(peer, **want)
 
         home.put(b"", WARM)
         middle = rows // 2
