@@ -176,7 +176,7 @@ def test_a_long_log_is_joined_while_workers_read_it(
     limit, joined, joins = 24, _engine.joined, []
     monkeypatch.setattr(_engine, "_ENTRIES_MAX", limit)
     monkeypatch.setattr(
-        _engine, "joined", lambda *given: (joins.append(len(given[2])), joined(*given))[1]
+        _engine, "joined", lambda *given: (joins.append(len(given[1])), joined(*given))[1]
     )
     matrix = stream(800, seed=7)
     workers = tuple(nodes.nodes[name].socket for name in where)

@@ -294,3 +294,61 @@ def test_offline_rows_without_room_in_the_log_leave_a_graph_that_goes_on(
     assert len(found) == 6
     assert all(np.allclose(one, other) for one, other in zip(found, want, strict=True))
     features.close()
+
+
+def one_row(number: int) -> Any:
+    return np.array([[number, number % 7, number % 5, number, 1.0]])
+
+
+@pytest.fixture
+def long_log(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A graph whose log has as many entries as are joined, and the numbers of rows that it logs."""
+    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 32)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    for number in range(32):
+        features.transform(one_row(number))
+    yield features
+    features.close()
+
+
+def test_a_joined_entry_that_may_be_there_ends_the_writer(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, long_log: GraphFeatures
+) -> None:
+    """The answer to its put was lost.  The writer went on with the short entries, and each further
+    call joined them again: the name was taken."""
+    failing = Failing(monkeypatch)
+    failing.error, failing.is_there = farrow.Disconnected("the node was restarted"), True
+    with pytest.raises(farrow.Disconnected):
+        long_log.transform(one_row(32))
+    with pytest.raises(RuntimeError, match="an earlier call"):
+        long_log.transform(one_row(32))
+    again, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "b")), GraphFeatures(**SETTINGS)
+    # As the message says.
+    assert again.partial_fit(one_row(0)[:0]).stats()["rows"] == 32
+    whole.partial_fit(np.vstack([one_row(number) for number in range(32)]))
+    assert np.array_equal(again.transform(one_row(32)), whole.transform(one_row(32)))
+    again.close()
+
+
+def test_a_call_does_not_need_room_to_join_the_log(
+    monkeypatch: pytest.MonkeyPatch, long_log: GraphFeatures
+) -> None:
+    """A call of one row was refused on a nearly full node: the joined entry had no room."""
+    logged: list[int] = []
+
+    def full(*arguments: Any) -> Any:
+        logged.append(arguments[3].count)
+        if arguments[3].count > 1:
+            raise farrow.OutOfMemory("the region is full: asked 8196096 B, 3229696 B free")
+        return _objects.log(*arguments)
+
+    monkeypatch.setattr(_engine, "log", full)
+    for number in range(32, 40):
+        long_log.transform(one_row(number))
+    stats = long_log.stats()
+    assert (stats["rows"], stats["log"]) == (40, 40)
+    # It is tried again after a few calls.
+    assert logged == [16, 1, 1, 1, 1, 16, 1, 1, 1, 1]
+    monkeypatch.setattr(_engine, "log", _objects.log)
+    long_log.transform(one_row(40))
+    assert long_log.stats()["log"] == 40 - 15 + 1

@@ -97,7 +97,8 @@ class ClusterEngine:
         # In the form read back from the store: lists, no tuples.
         for name in ("stream", "parameters"):
             setattr(manifest, name, json.loads(json.dumps(getattr(manifest, name))))
-        self._engine = engine_of(manifest)
+        self._threads = manifest.parameters["threads"]
+        self._engine = engine_of(manifest, self._threads)
         self._config = config
         self._pid = os.getpid()
         self._client = farrow.connect(config.address)
@@ -116,6 +117,8 @@ class ClusterEngine:
         self._turn, self._flying = 1, 0
         # Failed attempts to make the next segment.
         self._attempts = 0
+        # Entries of the log before the next attempt to join them.
+        self._join_at = _ENTRIES_MAX
         found = newest(self._client, config.name)
         if found is None:
             self._manifest = manifest
@@ -132,20 +135,25 @@ class ClusterEngine:
         self._progress = Progress(len(config.addresses()), self._engine.next_number())
 
     def _resume(self, found: Manifest, wanted: Manifest) -> None:
+        name, home = self._config.name, self._config.keeper or self._client.node
         for what in ("parameters", "stream", "segment"):
             ours, theirs = getattr(wanted, what), getattr(found, what)
+            if what == "parameters":
+                # Results do not depend on the number of threads.
+                ours, theirs = ({**one, "threads": self._threads} for one in (ours, theirs))
             if ours != theirs:
                 raise ValueError(
-                    f"graph {self._config.name!r} is there with other {what}: {theirs}, not {ours}"
+                    f"graph {name!r} is there with other {what}: {theirs}, not {ours}; to begin "
+                    f"again, delete the objects whose names begin with {root(name)!r}"
                 )
-        name, home = self._config.name, self._config.keeper or self._client.node
         # Before any read: from here on the former writer acknowledges nothing.
         self._epoch = begin_epoch(self._client, name, home)
         for attempt in range(_TAKEOVERS_MAX):
             # Includes commits made before the fence existed, or concurrently.
             self._manifest = newest(self._client, name) or found
             self._manifest.home = home
-            self._engine = engine_of(self._manifest)
+            self._manifest.parameters["threads"] = self._threads
+            self._engine = engine_of(self._manifest, self._threads)
             without_lost = self._config.without_lost
             try:
                 adopt(self._client, name, self._engine, self._manifest, without_lost=without_lost)
@@ -196,7 +204,7 @@ class ClusterEngine:
         # Without this manifest, no row of the new epoch counts.
         self._run(lambda: self._manifest.put(self._client, self._config.name))
         self._log = []
-        self._engine = engine_of(self._manifest)
+        self._engine = engine_of(self._manifest, self._threads)
         self._expired.clear()
         names = self._client.list(root(self._config.name), all_nodes=True)["name"].to_pylist()
         mine = self._manifest.name(self._config.name)
@@ -404,7 +412,9 @@ class ClusterEngine:
         """Check for an earlier failure, advance the segments, and shorten a long log."""
         self._check()
         self._advance()
-        if len(self._log) >= _ENTRIES_MAX:
+        if len(self._log) < _ENTRIES_MAX:
+            self._join_at = _ENTRIES_MAX
+        elif len(self._log) >= self._join_at:
             self._join_log()
 
     def _write(
@@ -523,7 +533,8 @@ class ClusterEngine:
         if self._failed is not None:
             raise RuntimeError(
                 f"an earlier call on graph {self._config.name!r} failed ({self._failed}): "
-                "make a new GraphFeatures, whose stats()['rows'] says which rows the graph has"
+                "make a new GraphFeatures and call its partial_fit with an empty batch; then its "
+                "stats()['rows'] says how many rows the graph has"
             )
 
     def _join_log(self) -> None:
@@ -536,9 +547,16 @@ class ClusterEngine:
         start = max(start, end - _ENTRIES_MAX // 2)
         short = self._log[start:end]
         self._run(self._check_fence)
-        whole = joined(self._client, self._config.name, short, self._manifest.home)
-        drop(self._client, [one.name for one in short])
+        rows, name, home = joined(self._client, short), self._config.name, self._manifest.home
+        put = functools.partial(log, self._client, name, short[0].first, rows, home, self._epoch)
+        try:
+            whole = self._run(put, NOT_PUT)
+        except NOT_PUT:
+            # A call may have room where all these rows have none.
+            self._join_at = len(self._log) + _ENTRIES_MAX // 8
+            return
         self._log[start:end] = [whole]
+        drop(self._client, [one.name for one in short])
 
     def _advance(self) -> None:
         """Attach a finished segment, and begin the next one."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -186,12 +187,20 @@ def all_named(segments: Iterable[dict[str, Any]]) -> bool:
     return all(one.get("named", False) for one in segments)
 
 
-def engine_of(manifest: Manifest) -> GraphEngine:
-    """An empty engine with a graph's parameters."""
+def engine_of(manifest: Manifest, threads: int | None = None) -> GraphEngine:
+    """An empty engine with a graph's parameters.
+
+    Args:
+        manifest: the graph's.
+        threads: number of its threads; None: as many as the writer has, if this process may use as
+            many processors.
+    """
     parameters = dict(manifest.parameters)
     parameters["patterns"] = [tuple(one) for one in parameters["patterns"]]
     if parameters["statistics"] is not None:
         parameters["statistics"] = tuple(parameters["statistics"])
+    most = len(os.sched_getaffinity(0))
+    parameters["threads"] = threads or min(parameters["threads"], most)
     return GraphEngine(**parameters, segment=manifest.segment)
 
 
@@ -220,7 +229,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
                 # Creating a new graph would make two of the same name.
                 raise farrow.NodeLost(
                     f"graph {graph!r} is on no node that can be reached; it may be on "
-                    f"{lost}, until `farrow nodes forget` says that it is gone"
+                    f"{lost}, until `farrow nodes forget` declares that node ended"
                 )
             return None
         empty = 0
@@ -402,12 +411,12 @@ def longest_run(flags: list[bool]) -> tuple[int, int]:
     return found
 
 
-def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
-    """Write adjacent entries of the log, all of one epoch, again as one entry."""
+def joined(client: Client, short: list[Entry]) -> Batch:
+    """The rows of adjacent entries of the log, as they become edges."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home, short[0].epoch)
+    return Batch(whole[:4], whole[4:])
 
 
 # Kinds of objects that are garbage unless the manifest names them.
