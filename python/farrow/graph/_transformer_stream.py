@@ -62,18 +62,28 @@ class TransformerStream(Form):
             # The engine receives the measured columns after the four fixed ones.
             numbers = list(range(4, 4 + len(self.measured)))
         self._start(plan, numbers)
+        if self.cluster is not None:
+            # Before this process takes the graph over.
+            self._check(rows)
+            self.engine = self._in_cluster(self.cluster, plan, numbers)
+            # Rows without ids continue the numbering of a resumed graph.
+            self.rows = self.engine.rows
 
     def _start(self, plan: Plan, numbers: list[int]) -> None:
         self.numbers = numbers
         self.native = plan.engine(numbers)
         self.engine = self.native
         self.clock = Clock()
-        if self.cluster is not None:
-            self.engine = self._in_cluster(self.cluster, plan, numbers)
-            # Rows without ids continue the numbering of a resumed graph.
-            self.rows = self.engine.rows
         self.names = plan.names(self.measured)
         self.has_statistics = plan.statistics_window is not None
+
+    def _check(self, rows: Any) -> None:
+        """Check rows without adding them."""
+        table = self._table(rows)
+        if table is None:
+            self.native.split(self._matrix(rows))
+        else:
+            self._columns(table[0])
 
     def _in_cluster(self, cluster: ClusterGraph, plan: Plan, numbers: list[int]) -> ClusterEngine:
         from farrow.graph.cluster._engine import ClusterEngine
@@ -85,15 +95,9 @@ class TransformerStream(Form):
         manifest = Manifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
         return ClusterEngine(cluster, manifest)
 
-    def clear(self, rows: Any) -> None:
-        """Check ``rows``, then empty a graph that persists in the cluster; other graphs are empty
-        already."""
+    def clear(self) -> None:
+        """Empty a graph that persists in the cluster; other graphs are empty already."""
         if self.cluster is not None:
-            table = self._table(rows)
-            if table is None:
-                self.native.split(self._matrix(rows))
-            else:
-                self._columns(table[0])
             self.engine.clear()  # type: ignore[union-attr]
             self.rows = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow.graph.cluster import ClusterGraph
+
+_Result = TypeVar("_Result")
 
 __all__ = ["PATTERNS", "STATISTICS", "GraphFeatures"]
 
@@ -177,17 +179,43 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.stats()["edges"]
             3
         """
-        stream = self._empty(X)
-        stream.learn(X)
-        return self._keep(stream)
+        self._emptied(X, TransformerStream.learn)
+        return self
 
-    def _empty(self, X: Any) -> TransformerStream:
-        """A stream without rows. A graph in the cluster is emptied after X was checked."""
+    def _emptied(self, X: Any, call: Callable[[TransformerStream, Any], _Result]) -> _Result:
+        """The result of a call on a stream without rows."""
         if self.cluster is not None:
             self.close()
         stream = TransformerStream(self, X)
-        stream.clear(X)
-        return stream
+
+        def cleared(stream: TransformerStream) -> _Result:
+            stream.clear()
+            return call(stream, X)
+
+        return self._first(stream, cleared)
+
+    def _on_stream(self, X: Any, call: Callable[[TransformerStream], _Result]) -> _Result:
+        """The result of a call on the stream, which the first rows make."""
+        if self._stream is not None:
+            return call(self._stream)
+        return self._first(TransformerStream(self, X), call)
+
+    def _first(
+        self, stream: TransformerStream, call: Callable[[TransformerStream], _Result]
+    ) -> _Result:
+        """The result of the first call on a stream, which is closed if the call fails."""
+        try:
+            result = call(stream)
+        except BaseException:
+            stream.close()
+            raise
+        self._keep(stream)
+        return result
+
+    def _keep(self, stream: TransformerStream) -> GraphFeatures:
+        self._stream = stream
+        self.n_features_in_ = len(stream.inputs)
+        return self
 
     def partial_fit(self, X: Any, y: Any = None) -> GraphFeatures:
         """Add rows.
@@ -210,9 +238,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.partial_fit(rows[:2]).partial_fit(rows[2:]).stats()["rows"]
             3
         """
-        stream = self._stream or TransformerStream(self, X)
-        stream.learn(X)
-        return self._keep(stream)
+        self._on_stream(X, lambda stream: stream.learn(X))
+        return self
 
     def transform(self, X: Any) -> Any:
         """Add rows and return them with their features.
@@ -236,10 +263,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.transform(rows)[:, 4:].tolist()
             [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
         """
-        stream = self._stream or TransformerStream(self, X)
-        result = stream.transform(X)
-        self._keep(stream)
-        return result
+        return self._on_stream(X, lambda stream: stream.transform(X))
 
     def transform_each(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Add batches one after the other, and return each with its features, in order.
@@ -269,10 +293,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
 
         def begin(X: Any) -> tuple[TransformerStream, Callable[[], Any]]:
-            stream = self._stream or TransformerStream(self, X)
-            awaited = stream.begin(X)
-            self._keep(stream)
-            return stream, awaited
+            return self._on_stream(X, lambda stream: (stream, stream.begin(X)))
 
         return each(batches, begin)
 
@@ -298,10 +319,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             >>> features.fit_transform(rows).shape
             (3, 6)
         """
-        stream = self._empty(X)
-        result = stream.transform(X)
-        self._keep(stream)
-        return result
+        return self._emptied(X, TransformerStream.transform)
 
     def offline(self, X: Any, batch: int = 2048) -> Iterator[Any]:
         """Add all rows first, then compute their features, batch by batch.
@@ -335,10 +353,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             [(2, 6), (1, 6)]
         """
         size = whole_of("batch", batch, least=1)
-        stream = self._stream or TransformerStream(self, X)
-        parts = stream.offline(X, size)
-        self._keep(stream)
-        return parts
+        return self._on_stream(X, lambda stream: stream.offline(X, size))
 
     def patterns_of(self, X: Any) -> tuple[Any, pa.Table]:
         """As ``transform``, with the patterns that the rows complete.
@@ -368,10 +383,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             (['temp-cycle'], [[0, 1, 2]])
         """
         most = whole_of("evidence_max", self.evidence_max, least=0)
-        stream = self._stream or TransformerStream(self, X)
-        result = stream.patterns(X, most)
-        self._keep(stream)
-        return result
+        return self._on_stream(X, lambda stream: stream.patterns(X, most))
 
     def preview(self, X: Any) -> Any:
         """Rows with the features that they would get now; the graph does not change.
@@ -533,15 +545,14 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self._stream is not None
 
     def _fitted(self) -> TransformerStream:
-        if self._stream is None:
+        if self._stream is not None:
+            return self._stream
+        if self.cluster is None:
             raise NotFittedError("no rows have come: call fit, partial_fit or transform first")
-        return self._stream
-
-    def _keep(self, stream: TransformerStream) -> GraphFeatures:
-        if stream is not self._stream:
-            self._stream = stream
-            self.n_features_in_ = len(stream.inputs)
-        return self
+        raise NotFittedError(
+            "the first rows open the graph: call partial_fit, with an empty batch if need be, or "
+            "read it by farrow.graph.cluster.attach"
+        )
 
 
 def _contained(method: Any) -> Any:
