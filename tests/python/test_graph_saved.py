@@ -134,3 +134,18 @@ def test_a_failed_save_leaves_the_older_file(
         _features().save(path)
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["graph"]
+
+
+def test_a_saved_graph_has_the_mode_of_any_new_file_or_of_the_old_one(tmp_path: Path) -> None:
+    """It had 0600, also in place of a file that another user's service could read."""
+    path, features = tmp_path / "graph", _features()
+    before = os.umask(0o027)
+    try:
+        features.save(path)
+        assert path.stat().st_mode & 0o777 == 0o640
+        path.chmod(0o604)
+        features.save(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o604
+    assert [one.name for one in tmp_path.iterdir()] == ["graph"]

@@ -170,3 +170,18 @@ def test_pandas_is_the_output_for_tables_of_arrow_too(method: str) -> None:
     assert features.stats()["rows"] == (4 if method == "transform" else 2)
     frame = getattr(features, method)(rows.to_pandas())
     assert isinstance(frame, pandas.DataFrame)
+
+
+@pytest.mark.parametrize("large", [2**60, -(2**53) - 1, 2**64 - 1])
+def test_a_measured_integer_that_float64_cannot_hold_is_named(large):
+    """The message was that the column must hold numbers."""
+    kind = pa.uint64() if large > 2**63 else pa.int64()
+    amounts = pa.array([5, large, 7], kind)
+    ends = {"source": [1, 2, 3], "target": [2, 3, 4], "timestamp": [1, 2, 3]}
+    features = GraphFeatures(patterns=["vertex-stats"], statistics_columns=["amount"])
+    with pytest.raises(ValueError, match=rf"'amount' is {large} in row 1: .* up to 2\*\*53"):
+        features.fit(pa.table({**ends, "amount": amounts}))
+    with pytest.raises(TypeError, match="must hold numbers"):
+        features.fit(pa.table({**ends, "amount": ["one", "two", "three"]}))
+    exact = pa.array([5, 2**53, 7], kind)
+    assert features.fit(pa.table({**ends, "amount": exact})).stats()["rows"] == 3

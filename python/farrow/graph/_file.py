@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import secrets
 import struct
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -56,24 +56,30 @@ class _Body(io.RawIOBase):
 
 
 def write(path: str | os.PathLike[str], write_body: Callable[[BinaryIO], None]) -> None:
-    """Write a file, replacing an existing one.
+    """Write a file, replacing an existing one, whose mode it gets.
 
     Raises:
         OSError: it cannot be written; an existing file is unchanged.
     """
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    # Not by `tempfile`, whose files only their owner can read.
+    name = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(name, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "w+b") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(bytes(_HEAD.size))
             body = _Body(file)
             write_body(body)  # type: ignore[arg-type]
             _write_head(file, body.tell())
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(target)
+        name.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 

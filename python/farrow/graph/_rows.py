@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ROLES = ("id", "source", "target", "timestamp", "amounts")
 _DEFAULTS = {"id": "edge_id", "source": "source", "target": "target", "timestamp": "timestamp"}
+# Up to this number, float64 represents every integer, and Arrow converts it.
+_EXACT_MAX = 1 << 53
 # Names are pruned when they number more than this and more than twice the accounts.
 _NAMES_MIN = 100_000
 
@@ -284,6 +286,8 @@ def _amounts(table: pa.Table, name: str, layout: Layout) -> npt.NDArray[np.float
     try:
         column = column.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if pa.types.is_integer(column.type):
+            raise _too_large(column, name) from None
         raise TypeError(f"column {name!r} must hold numbers to be measured: {error}") from None
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
@@ -293,6 +297,16 @@ def _amounts(table: pa.Table, name: str, layout: Layout) -> npt.NDArray[np.float
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(f"column {name!r} is {values[row]} in row {row}: it must be finite")
     return values
+
+
+def _too_large(column: pa.ChunkedArray, name: str) -> ValueError:
+    """The error of integers that float64 cannot represent."""
+    numbers = column.to_numpy()
+    row = int(np.flatnonzero((numbers > _EXACT_MAX) | (numbers < -_EXACT_MAX))[0])
+    return ValueError(
+        f"column {name!r} is {numbers[row]} in row {row}: it is measured as float64, which has "
+        "all integers only up to 2**53"
+    )
 
 
 def table_of(rows: Any) -> tuple[pa.Table, str] | None:
