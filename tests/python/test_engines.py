@@ -529,14 +529,14 @@ def test_a_snapshot_is_one_version_however_often_a_query_names_it(
     attach = importlib.import_module(f"farrow.{engine}").attach
     table = client.huge_table("v", pa.schema({"id": pa.int64()}))
     table.append(pa.table({"id": [0]}))
-    plain = NewestRows._open
+    plain = NewestRows._open_for_scan
 
     def append_behind(self: Any) -> Any:
         found = plain(self)
         table.append(pa.table({"id": [table.rows]}))
         return found
 
-    monkeypatch.setattr(NewestRows, "_open", append_behind)
+    monkeypatch.setattr(NewestRows, "_open_for_scan", append_behind)
     query = "select count(*) from v where id not in (select id from v)"
 
     def answer(snapshot: bool) -> int:
