@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PEERS = ("farrow", *store_report.PEERS)
-# Redis has its values in private memory: the pages of tmpfs change nothing for it.
-HUGE_PEERS = tuple(peer for peer in PEERS if peer != "redis")
+# The pages of a tmpfs change nothing for private memory (Redis) and a memfd (Vineyard).
+HUGE_PEERS = tuple(peer for peer in PEERS if peer not in ("redis", "vineyard"))
 # Private tables in the writer, one of them serialised, two in the server.
 MEMORY_PER_TABLE = 6.0
 
