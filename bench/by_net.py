@@ -39,7 +39,7 @@ from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
-from farrow._ports import free_addresses  # noqa: E402
+from farrow._nodes._ports import free_addresses  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 import farrow
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

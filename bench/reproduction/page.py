@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.tasks import Sample
 
-from farrow import _charts, _page
+from farrow._pages import _charts, _page
 from farrow.cli._output import human_bytes, human_seconds
 from reproduction.experiment import Cells, Experiment, View, number
 from reproduction.theirs import DIFFERENCES, FIGURES, LEFT_OUT, PLACES, WORKS

@@ -13,12 +13,12 @@ processes on the machine find it and use it in place::
 from __future__ import annotations
 
 from farrow import events, huge
-from farrow._connect import connect
-from farrow._lazy import fetch
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
-from farrow._objects import get_object, put_object
+from farrow._nodes._connect import connect
 from farrow._sql import sql
-from farrow._types import NodeInfo
+from farrow._values._lazy import fetch
+from farrow._values._objects import get_object, put_object
+from farrow._values._types import NodeInfo
 from farrow.exceptions import (
     AlreadyExists,
     BarrierBroken,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from farrow._types import Target
+    from farrow._values._types import Target
     from farrow.events import Subscription
 
     T = TypeVar("T")

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._attached import NewestRows, newest_rows, register_each
-from farrow._null_sets import with_null_sets
+from farrow._scan._null_sets import with_null_sets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

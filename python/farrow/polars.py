@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
-from farrow import _views
-from farrow._convert import in_polars
+from farrow._scan import _views
+from farrow._values._convert import in_polars
 from farrow.dataset import FarrowDataset, dataset
 
 if TYPE_CHECKING:

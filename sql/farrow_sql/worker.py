@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import datafusion
 
 import farrow
-from farrow._modules import module_command
+from farrow._nodes._modules import module_command
 from farrow_sql import _running
 from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers

@@ -15,7 +15,7 @@ import pytest
 
 import farrow
 from farrow import _native
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ MEMORY = "256MiB"
 # Without an import of the package, which takes longer than all else that a node does here.
 RUN_NODE = (
     sys.executable, "-I", "-S",
-    str(Path(farrow.__file__).with_name("_node.py")), str(_native.__file__),
+    str(Path(farrow.__file__).parent / "_nodes/_node.py"), str(_native.__file__),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow import _blocks
+from farrow._scan import _blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Node, wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 from farrow.cli import main
 from farrow.dashboard import _metrics
 

@@ -19,7 +19,7 @@ import pytest
 
 import farrow
 from conftest import wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow import _kinds
+from farrow._values import _kinds
 
 _NESTED = pa.array([{"q\0r": 1}])
 PYARROW = {

@@ -18,7 +18,8 @@ import farrow._ranges
 import farrow.dataset
 from conftest import run_python
 from engine_cases import RandomTable
-from farrow import _chunks, _views
+from farrow import _chunks
+from farrow._scan import _views
 
 if TYPE_CHECKING:
     from conftest import Cluster, Node

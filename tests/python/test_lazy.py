@@ -26,7 +26,7 @@ import farrow
 from conftest import LIMIT_SECONDS, Cluster, Node, run_python, wait_until
 from farrow import aio
 from farrow._native import node_main
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 from test_namespaces import as_nobody
 from test_watch import scrape
 

@@ -18,7 +18,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, Node, wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 from test_lazy import ONLY, brought, needs_right, open_nodes
 from test_namespaces import as_nobody
 

@@ -20,7 +20,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ import pytest
 
 import farrow
 from conftest import run_python
-from farrow._objects import MAGIC
+from farrow._values._objects import MAGIC
 
 if TYPE_CHECKING:
     from conftest import Node

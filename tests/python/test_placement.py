@@ -14,7 +14,7 @@ import pytest
 
 import farrow
 from conftest import Cluster, wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pytest
 
 import farrow
 from conftest import Apart, Node, need_process_namespaces, wait_until
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 from farrow.cli import main
 
 if TYPE_CHECKING:

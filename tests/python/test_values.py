@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow import _numpy
+from farrow._values import _numpy
 
 
 @pytest.mark.parametrize(

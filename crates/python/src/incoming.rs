@@ -161,7 +161,7 @@ pub fn schema(object: &Bound<'_, PyAny>) -> PyResult<SchemaNode> {
         let name = object.get_type().fully_qualified_name()?;
         return Err(unsupported(format!("no schema: {name} has no __arrow_c_schema__")));
     };
-    py.import(intern!(py, "farrow._kinds"))?.call_method1("check_schema", (object,))?;
+    py.import(intern!(py, "farrow._values._kinds"))?.call_method1("check_schema", (object,))?;
     let exported = export.call0()?;
     // SAFETY: a capsule of this name holds this structure, until it is collected.
     let node = unsafe { ffi_schema(&*capsule(&exported, c"arrow_schema")?) };
@@ -194,8 +194,8 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
 /// The module that knows the kinds of foreign objects.
 pub fn kinds(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let module =
-        KINDS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?;
+    let module = KINDS
+        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._values._kinds")?.unbind()))?;
     Ok(module.bind(py))
 }
 

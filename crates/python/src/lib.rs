@@ -5,7 +5,7 @@
 //! bridge (`cpp/bridge.cc`), subclasses `arrow::MemoryPool`, and makes pyarrow objects faster.
 //! `python/farrow` imports it; `python/farrow/_native.pyi` lists its exports.
 //!
-//! Loading it needs neither pyarrow nor libarrow: a node runs without them (`_node.py`).
+//! Loading it needs neither pyarrow nor libarrow: a node runs without them (`_nodes/_node.py`).
 
 /// The docstring of an item from `_native.pyi`, its only source.
 macro_rules! doc {

@@ -72,7 +72,7 @@ pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'p
     static NODE_INFO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let Members { nodes, .. } = without_gil(py, || client.members())?;
     let class = NODE_INFO.get_or_try_init(py, || {
-        Ok::<_, PyErr>(py.import("farrow._types")?.getattr("NodeInfo")?.unbind())
+        Ok::<_, PyErr>(py.import("farrow._values._types")?.getattr("NodeInfo")?.unbind())
     })?;
     let list = PyList::empty(py);
     for node in nodes {

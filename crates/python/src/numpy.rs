@@ -1,7 +1,7 @@
 //! NumPy arrays: their parts for a put, and new arrays over a buffer.
 //!
-//! Types are described by `farrow/_numpy.py`. Programs use few of them, one after the other, so the
-//! last one is remembered here, and a plain array needs no Python code.
+//! Types are described by `farrow/_values/_numpy.py`. Programs use few of them, one after the other,
+//! so the last one is remembered here, and a plain array needs no Python code.
 
 use crate::pinned::Pinned;
 use arrow_buffer::Buffer;
@@ -68,7 +68,7 @@ const OBJECTS: c_char = b'O' as c_char;
 impl Numpy {
     fn import(py: Python<'_>) -> PyResult<Numpy> {
         let numpy = py.import("numpy")?;
-        let helper = py.import("farrow._numpy")?;
+        let helper = py.import("farrow._values._numpy")?;
         Ok(Numpy {
             ndarray: numpy.getattr("ndarray")?.unbind(),
             generic: numpy.getattr("generic")?.unbind(),

@@ -29,9 +29,11 @@ pub fn convert<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     match library {
         None => Ok(value),
-        Some(library) => {
-            value.py().import("farrow._convert")?.getattr("convert")?.call1((value, library))
-        }
+        Some(library) => value
+            .py()
+            .import("farrow._values._convert")?
+            .getattr("convert")?
+            .call1((value, library)),
     }
 }
 

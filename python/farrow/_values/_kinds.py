@@ -47,7 +47,7 @@ def is_tensor(value: Any) -> bool:
 
 def take_apart_tensor(tensor: pa.Tensor) -> Any:
     """The result of ``_numpy.take_apart`` for its values, with a type text for tensors."""
-    from farrow._numpy import take_apart
+    from farrow._values._numpy import take_apart
 
     text, *rest = take_apart(tensor.to_numpy())
     return (TENSOR + json.dumps([text, list(tensor.dim_names)]), *rest)

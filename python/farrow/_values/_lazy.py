@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from farrow._locate import buffers_of
 from farrow._native import fetch_pages
+from farrow._values._locate import buffers_of
 
 __all__ = ["fetch"]
 

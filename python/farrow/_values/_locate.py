@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from farrow._native import Client
-    from farrow._types import BufferLocation
+    from farrow._values._types import BufferLocation
 
 __all__ = ["buffers_of", "locate"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farrow import _kinds
+from farrow._values import _kinds
 from farrow.exceptions import InvalidDescriptor, UnsupportedType
 
 __all__ = ["build", "take_apart", "type_of_text", "type_text"]

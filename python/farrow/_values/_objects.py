@@ -11,12 +11,12 @@ import pickle
 import struct
 from typing import TYPE_CHECKING, Any
 
-from farrow._connect import connect
+from farrow._nodes._connect import connect
 from farrow.exceptions import InvalidArgument, InvalidDescriptor, UnsupportedType
 
 if TYPE_CHECKING:
     from farrow._native import Client, ObjectRef
-    from farrow._types import Target
+    from farrow._values._types import Target
 
 __all__ = ["get_object", "pack", "put_object", "unpack"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.fs as fs
 
-from farrow._filesystems import filesystem_of
+from farrow._nodes._filesystems import filesystem_of
 from farrow.exceptions import DamagedFile, InvalidArgument
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def _node(arguments: list[str]) -> int:
     An interpreter that loads only the extension replaces this process: pyarrow would take some
     40 MiB that a node never uses.
     """
-    from farrow._connect import _node_arguments
+    from farrow._nodes._connect import _node_arguments
 
     command = [sys.executable, *_node_arguments(), *arguments]
     sys.stdout.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow._drain import Progress
+from farrow._nodes._drain import Progress
 from farrow.cli._finding import Finding
 from farrow.cli._output import human_bytes, visible
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from pyarrow import fs
 
-from farrow._filesystems import filesystem_of
+from farrow._nodes._filesystems import filesystem_of
 from farrow.cli._output import CommandError, progress_bar
 from farrow.exceptions import InvalidArgument
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import farrow
-from farrow._drain import Drain, Progress, Remaining
+from farrow._nodes._drain import Drain, Progress, Remaining
 from farrow.cli._client import connect
 from farrow.cli._output import CommandError, console, human_bytes, print_json, visible
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import farrow
-from farrow._filesystems import is_url
+from farrow._nodes._filesystems import is_url
 from farrow.cli._client import connect
 from farrow.cli._download import downloaded, file_name, shown
 from farrow.cli._estimate import check_room, estimate, pool_for

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import farrow
-from farrow._connect import _node_arguments
+from farrow._nodes._connect import _node_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

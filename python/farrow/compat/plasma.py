@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import exceptions as _exceptions
-from farrow._objects import pack, unpack
+from farrow._values._objects import pack, unpack
 from farrow.compat._plasma_client import StoreClient
 from farrow.compat._plasma_store import start_plasma_store
 from farrow.compat._plasma_types import (

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farrow._ports import LOOPBACK_HOSTS
+from farrow._nodes._ports import LOOPBACK_HOSTS
 from farrow.dashboard._samples import Samples
 from farrow.exceptions import InvalidArgument
 

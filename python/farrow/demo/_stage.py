@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import farrow
-from farrow._connect import _node_arguments
-from farrow._modules import module_command
+from farrow._nodes._connect import _node_arguments
+from farrow._nodes._modules import module_command
 from farrow.cli._output import console
 
 if TYPE_CHECKING:

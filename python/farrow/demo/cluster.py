@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import farrow
 from farrow import _native
-from farrow._ports import free_addresses
+from farrow._nodes._ports import free_addresses
 from farrow.cli._output import console, grid, human_bytes, human_seconds
 from farrow.cli._read import read_table
 from farrow.demo import _cost, _report

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from farrow._ports import LOOPBACK_HOSTS
+from farrow._nodes._ports import LOOPBACK_HOSTS
 from farrow.exceptions import InvalidArgument
 from farrow.flight._queries import Call
 

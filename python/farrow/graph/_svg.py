@@ -10,7 +10,7 @@ import html
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from farrow._charts import svg, text
+from farrow._pages._charts import svg, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

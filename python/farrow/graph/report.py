@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farrow import _page
+from farrow._pages import _page
 from farrow.graph import _svg
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from farrow import _charts, _page
+from farrow._pages import _charts, _page
 from farrow.cli._output import human_bytes, human_ns
 from farrow.lab._analyse import DECIDED, histogram
 from farrow.lab._pairs import compared_by, in_region, pattern_speeds, place, with_huge_pages

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from farrow import _connect, _native
+from farrow import _native
+from farrow._nodes import _connect
 from farrow.exceptions import Disconnected, FarrowError, InvalidDescriptor, NotFound
 
 if TYPE_CHECKING:

@@ -176,7 +176,7 @@ impl Client {
         static LOCATE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = this.py();
         let locate = LOCATE.get_or_try_init(py, || {
-            Ok::<_, PyErr>(py.import("farrow._locate")?.getattr("locate")?.unbind())
+            Ok::<_, PyErr>(py.import("farrow._values._locate")?.getattr("locate")?.unbind())
         })?;
         locate.bind(py).call1((this, obj))
     }
@@ -211,7 +211,7 @@ impl Client {
 
     fn _repr_html_<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = this.py();
-        py.import("farrow._html")?.getattr("client_page")?.call1((this,))
+        py.import("farrow._pages._html")?.getattr("client_page")?.call1((this,))
     }
 
     fn __repr__(&self) -> String {

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow._modules import module_command
+from farrow._nodes._modules import module_command
 from farrow.graph.cluster._objects import Entry, add_share, drop_shares, share
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Nodes and processes: how one is found, started, reached and drained."""

@@ -1,0 +1,1 @@
+"""Pages of HTML: their frame, their charts, and what notebooks show."""

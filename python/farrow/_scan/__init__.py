@@ -1,0 +1,1 @@
+"""Rows of tables as engines scan them."""

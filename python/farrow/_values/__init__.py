@@ -1,0 +1,1 @@
+"""Kinds of values: what ``put`` takes, and what ``get`` makes of it."""
