@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from farrow._types import BufferLocation, NodeInfo, Target
+from farrow._values._types import BufferLocation, NodeInfo, Target
 from farrow.dataset import FarrowDataset
 from farrow.events import Subscription
 from farrow.exceptions import InternalError
