@@ -50,7 +50,8 @@ def found(rings: data.Transactions, request: pytest.FixtureRequest) -> dict[str,
         evidence_max=1_000_000,
     )
     table = rings.table.select(["edge_id", "source", "target", "timestamp", *rings.amounts])
-    # In batch mode a later leg in the same call hides a scatter-gather (docs/graph.md).
+    # In batch mode a later leg in the same call hides a scatter-gather
+    # (docs/reference/graph-definitions.md, D4).
     step = 64 if request.param == "batch" else table.num_rows
     kinds: dict[str, list[set[int]]] = {}
     for start in range(0, table.num_rows, step):

@@ -2,8 +2,8 @@
 //! completes in the graph of earlier ones, and statistics of both accounts.
 //!
 //! It reads no files, and knows neither Python nor other machines. The bindings and the command
-//! pass rows as slices, and segments as Arrow buffers in any memory. `docs/graph.md` defines each
-//! feature.
+//! pass rows as slices, and segments as Arrow buffers in any memory.
+//! `docs/reference/graph-definitions.md` defines each feature.
 //!
 //! | module | contents |
 //! | --- | --- |

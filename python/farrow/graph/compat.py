@@ -1,4 +1,4 @@
-"""Batch mode with the parameter names and layouts of ``docs/graph.md``, section C.
+"""Batch mode, with the columns of section C of ``docs/reference/graph-definitions.md``.
 
 The rows of a call see each other, including later ones.  A pattern counts for every row of the call
 that is part of it, so results depend on the division of a stream into calls.  For new programs use

@@ -41,7 +41,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Each row is an edge: a payment from one account to another at a time.  ``transform`` adds the
     rows to the graph of earlier rows and returns them with their features: the numbers of patterns
     by size that each row completes within a window, and statistics of the accounts at its ends.
-    Definitions: ``docs/graph.md``.
+    Definitions: ``docs/reference/graph-definitions.md``.
 
     Rows are an array of float64, ``[edge id, source, target, timestamp, ...]``, or a table with
     named columns (pyarrow, polars, pandas), whose accounts may be strings, or the result of

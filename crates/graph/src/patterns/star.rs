@@ -1,4 +1,4 @@
-//! Patterns of one account: fan, degree and gather-scatter (specification, D1, D2, X1).
+//! Patterns of one account: fan, degree and gather-scatter (specification, D1, D2, D4b).
 //!
 //! Triggers of a batch that share an account share its list: their windows slide over it once.
 

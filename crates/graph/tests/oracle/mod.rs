@@ -1,4 +1,4 @@
-//! The definitions of `docs/graph.md` as slow code: the engine must agree with them.
+//! The definitions of `docs/reference/graph-definitions.md` as slow code: the engine must agree with them.
 //!
 //! The oracle shares only settings and names with the engine. Every call rebuilds the whole graph,
 //! and every definition is one function. Letters and numbers are those of the document.

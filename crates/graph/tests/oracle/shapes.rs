@@ -39,7 +39,7 @@ impl<'a> View<'a> {
         inside.filter(|(_, edges)| !edges.is_empty()).collect()
     }
 
-    /// X1: the trigger's target, then its source, as the centre.
+    /// D4b: the trigger's target, then its source, as the centre.
     pub fn gather_scatter(&self, trigger: &Edge, window: u64) -> Vec<Shape<'a>> {
         if trigger.source == trigger.target {
             return Vec::new();
