@@ -260,3 +260,15 @@ def test_columns_by_name(graph, tmp_path: Path) -> None:
     table = pq.read_table(out)
     assert table.column_names[:6] == ["edge_id", "source", "target", "timestamp", "much", "more"]
     assert table["temp-cycle[2]"].to_pylist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("command", ["features", "patterns"])
+def test_the_input_is_not_replaced(graph, source: Path, tmp_path: Path, command: str) -> None:
+    """A slip, IN twice: the file was left with the columns of the output alone."""
+    path, link = tmp_path / "t.parquet", tmp_path / "link.parquet"
+    path.write_bytes(source.read_bytes())
+    link.symlink_to(path)
+    for output in (path, link):
+        code, err = graph(command, path, output)
+        assert (code, "the input and the output are the same file" in err) == (1, True)
+    assert path.read_bytes() == source.read_bytes()

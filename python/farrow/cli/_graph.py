@@ -197,7 +197,7 @@ def _generate(options: argparse.Namespace) -> int:
 def _features(options: argparse.Namespace) -> int:
     from farrow.graph._stream import named
 
-    output = _checked(options.output, (".parquet", ".arrow"))
+    output = _checked(options.input, options.output, (".parquet", ".arrow"))
     read = _read(options)
     with _Writer(output) as writer:
         run = _run(options, read, lambda batch: writer.add(named(read, batch)))
@@ -208,7 +208,7 @@ def _features(options: argparse.Namespace) -> int:
 def _patterns(options: argparse.Namespace) -> int:
     import pyarrow.compute as pc
 
-    output = _checked(options.output, (".parquet", ".arrow", ".csv"))
+    output = _checked(options.input, options.output, (".parquet", ".arrow", ".csv"))
     most: int = options.most
     if most < 1:
         raise ValueError(f"--most is {most}; it must be 1 or more")
@@ -243,7 +243,7 @@ def _report(options: argparse.Namespace) -> int:
     from farrow.graph.report import page
 
     default = Path(options.input).with_suffix(".html")
-    output = _checked(options.output or default, (".html", ".htm"))
+    output = _checked(options.input, options.output or default, (".html", ".htm"))
     read = _read(options)
     candidates = _found.Candidates(options.drawings)
     run = _run(options, read, candidates.add)
@@ -419,13 +419,16 @@ def _whole(name: str, text: str) -> int:
         raise ValueError(f"{name}: {text!r} is no integer") from None
 
 
-def _checked(output: str | Path, endings: tuple[str, ...]) -> Path:
+def _checked(source: str, output: str | Path, endings: tuple[str, ...]) -> Path:
     """Check the path of the output before the work begins."""
     path = Path(output)
     if path.suffix.lower() not in endings:
         raise ValueError(f"cannot write {path.name!r}: use {' or '.join(endings)}")
     if not path.parent.is_dir():
         raise ValueError(f"{path.parent}: no such directory")
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        # The output has only some of its columns.
+        raise ValueError(f"{output}: the input and the output are the same file")
     return path
 
 
