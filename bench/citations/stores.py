@@ -113,8 +113,8 @@ def _words(run: Run, page: str) -> str:
     )
     if _has_pages(run):
         return (
-            f"{text}\nRedis has its values in private memory and Vineyard in a memfd: no mount gives"
-            " them huge pages. A node that runs as root takes huge pages by itself, and the other"
+            f"{text}\nRedis has its values in private memory and Vineyard in a memfd: no mount"
+            " gives them huge pages. A node that runs as root takes huge pages by itself, and the other"
             " peers have the 4 KiB pages of `/dev/shm`."
         )
     tables = "docs/performance.md#tables" if page == "README.md" else "#tables"
