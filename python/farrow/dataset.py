@@ -34,6 +34,7 @@ import pyarrow.fs as fs
 
 from farrow._pruning import Index, check_columns, columns_of
 from farrow._ranges import cut
+from farrow._reserved import HUGE_TABLE
 from farrow._scan import _views
 from farrow._scan._far_object import FarObject, far_object
 from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkStatistics", "ColumnStatistics", "FarrowDataset", "dataset", "statistics"]
 
-# Metadata key of the root of a huge table.
-_HUGE_TABLE_KEY = "farrow.huge_table"
 # Chunks of nodes that are not mapped, fetched by one call: it fetches some of them ahead.
 _CHUNKS_AT_A_TIME = 8
 # Columns that Arrow makes during a scan.
@@ -115,7 +114,7 @@ def dataset(
 
 
 def _named(name: str, client: Client) -> Any:
-    if _HUGE_TABLE_KEY in client.metadata(name):
+    if HUGE_TABLE in client.metadata(name):
         return client.huge_table(name)
     return far_object(name, client) or client.get(name)
 
