@@ -114,8 +114,8 @@ def _words(run: Run, page: str) -> str:
     if _has_pages(run):
         return (
             f"{text}\nRedis has its values in private memory and Vineyard in a memfd: no mount"
-            " gives them huge pages. A node that runs as root takes huge pages by itself, and the other"
-            " peers have the 4 KiB pages of `/dev/shm`."
+            " gives them huge pages. A node that runs as root takes huge pages by itself, and the"
+            " other peers have the 4 KiB pages of `/dev/shm`."
         )
     tables = "docs/performance.md#tables" if page == "README.md" else "#tables"
     return (
@@ -154,7 +154,10 @@ def _best_copy(run: Run) -> str:
     case = _PUT_LARGE[1]
     copy = case.replace("write", "copy in turn")
     texts = []
-    for title, variant in (("by itself", _OWN), ("on 4 KiB pages", _SMALL_PAGES)):
+    for title, variant in (
+        ("on the pages that a node takes by itself", _OWN),
+        ("on 4 KiB pages", _SMALL_PAGES),
+    ):
         copies = run.samples(copy, "farrow", variant)
         if copies:
             found = run.ratios(case, "farrow", copy, "farrow", variant)
