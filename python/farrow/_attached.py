@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from farrow.dataset import _HUGE_TABLE_KEY, FarrowDataset, dataset, without_rows
+from farrow._reserved import HUGE_TABLE
+from farrow.dataset import FarrowDataset, dataset, without_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +37,7 @@ def table_names(client: Client) -> list[str]:
     roots = {
         (row["name"], row["id"].hex())
         for row in rows
-        if _HUGE_TABLE_KEY in dict(row["metadata"] or ())
+        if HUGE_TABLE in dict(row["metadata"] or ())
     }
 
     def is_chunk(name: str) -> bool:
@@ -141,7 +142,7 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
     """
 
     def __init__(self, name: str, client: Client, *, snapshot: bool = False) -> None:
-        is_huge = _HUGE_TABLE_KEY in client.metadata(name)
+        is_huge = HUGE_TABLE in client.metadata(name)
         schema = client.huge_table(name).schema if is_huge else _schema_of(name, client)
         # Not ``empty_table()``, which has no arrays of unions.
         super().__init__(pa.Table.from_batches([], schema))
@@ -163,7 +164,7 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         """The newest rows, of which a huge table keeps none in memory."""
         if self._snapshot is not None:
             return self._snapshot
-        if _HUGE_TABLE_KEY not in self._client.metadata(self._name):
+        if HUGE_TABLE not in self._client.metadata(self._name):
             return self._open()
         table = self._client.huge_table(self._name)
         id, version = table._id, table.version
@@ -207,7 +208,7 @@ class NewestRows(ds.InMemoryDataset):  # type: ignore[misc]
         if self._snapshot is not None:
             return self._snapshot.count_rows(*arguments, **options)
         # The name may have another object since.
-        is_huge = _HUGE_TABLE_KEY in self._client.metadata(self._name)
+        is_huge = HUGE_TABLE in self._client.metadata(self._name)
         if not (is_huge or arguments or options):
             # Engines ask when they register it: no rows of another node are fetched for that.
             with contextlib.suppress(InvalidArgument):

@@ -11,7 +11,8 @@ import pyarrow.dataset as ds
 
 import farrow
 from farrow._attached import table_names
-from farrow.dataset import _HUGE_TABLE_KEY, dataset
+from farrow._reserved import HUGE_TABLE
+from farrow.dataset import dataset
 from farrow_sql._columns import Column, register
 from farrow_sql._sessions import frame_of, quoted, session
 
@@ -135,7 +136,7 @@ def missing(
 
 
 def _source(client: farrow.Client, name: str) -> Source:
-    if _HUGE_TABLE_KEY in client.metadata(name):
+    if HUGE_TABLE in client.metadata(name):
         table = client.huge_table(name)
         version = table.version
         parts = [
