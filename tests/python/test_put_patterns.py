@@ -55,7 +55,7 @@ def test_what_is_refused_puts_nothing(
         ([str(data / "*.csv"), "--name", "n"], "--name n: one name for 3 files"),
         ([str(data / "**/b.*"), "--replace"], "deep/b.csv.gz: both would be named 'b'"),
         (["https://example.org/*.csv"], "a URL names one file, not a pattern"),
-        (["https://example.org/"], "https://example.org/ names no file: say --name NAME"),
+        (["https://example.org/"], "https://example.org/ names no file: use --name NAME"),
         (["none://host/a.csv"], "none:// is a URL of neither pyarrow"),
         (["https://host/b.csv?key=secret", str(data / "deep/b.csv.gz")], "both would be named 'b'"),
     ):

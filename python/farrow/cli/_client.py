@@ -37,7 +37,7 @@ def connect(options: argparse.Namespace) -> Any:
             raise
         raise _NoNode(
             f"{error}: start a node with `farrow node`,"
-            " or say where it is with --socket or $FARROW_SOCKET"
+            " or name its socket with --socket or $FARROW_SOCKET"
         ) from error
 
 

@@ -45,7 +45,7 @@ def get(options: argparse.Namespace) -> int:
         word = "ipc-stream" if _is_table(value) else "raw"
         if target != "-":
             raise CommandError(
-                f"{target}: the name asks for no known format: use --format,"
+                f"{target}: the ending is that of no known format: use --format,"
                 " or .parquet, .csv, .arrow, .arrows, .npy, .bin"
             )
     if target == "-":

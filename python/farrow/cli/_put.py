@@ -91,7 +91,7 @@ def _check_names(files: list[str], given: str | None) -> None:
     for file in files:
         path = file_name(file) if is_url(file) else file
         if not path and given is None:
-            raise CommandError(f"{shown(file)} names no file: say --name NAME")
+            raise CommandError(f"{shown(file)} names no file: use --name NAME")
         name = object_name(Path(path))
         if taken.setdefault(name, file) != file:
             first, second = (shown(one) if is_url(one) else one for one in (taken[name], file))
@@ -121,7 +121,7 @@ def _path_of(file: str, options: argparse.Namespace) -> Iterator[Path]:
             yield readable
         return
     if options.name is None:
-        raise CommandError("standard input has no name: say --name NAME")
+        raise CommandError("standard input has no name: use --name NAME")
     if sys.stdin is None:
         raise CommandError("standard input is closed")
     # The kind is detected from the first bytes, and Parquet is read from its end.
@@ -138,7 +138,7 @@ def _in_utf8(path: Path, name: str | None) -> Iterator[Path]:
         str(path).encode()
     except UnicodeEncodeError:
         if name is None:
-            raise CommandError(f"{path}: the name is not UTF-8: say --name NAME") from None
+            raise CommandError(f"{path}: the name is not UTF-8: use --name NAME") from None
         with tempfile.TemporaryDirectory(prefix="farrow-link-") as folder:
             ending = path.suffix.encode(errors="ignore").decode()
             link = Path(folder) / f"file{ending}"

@@ -241,7 +241,7 @@ def _tables(listed: pa.Table) -> list[dict[str, Any]]:
     for row in named.select(["name", "node", "bytes", "metadata"]).to_pylist():
         found = _PART.fullmatch(row["name"])
         rows = dict(row["metadata"] or ()).get("rows", "")
-        # Labels are input of anybody who may put.
+        # Labels are input of any client that may put.
         if found is None or not _ROWS.fullmatch(rows):
             continue
         nodes = parts.setdefault((found["table"], found["root"]), {})

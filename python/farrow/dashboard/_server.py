@@ -1,7 +1,7 @@
 """Answers the browser: fixed files and two kinds of JSON, for the owner of the token alone.
 
-Names in the store are input of anybody who may put: they leave this server as JSON, and the page
-shows them as text.  Three checks come before any answer.  The ``Host`` must be this address, so
+Names in the store are input of any client: they leave this server as JSON, and the page shows them
+as text.  Three checks come before any answer.  The ``Host`` must be this address, so
 that no name of another site leads here.  The token, or the cookie that stands for it, must be
 right, since every user of the machine can connect to a loopback port.  The method must be GET or
 HEAD.

@@ -211,6 +211,6 @@ def _sizes(part_bytes: int, memory: int | None) -> tuple[int, int]:
     if needed + cost > limit:
         raise DemoError(
             f"{human_bytes(needed + cost)} are needed of each node,"
-            f" {human_bytes(limit)} can be had: take fewer rows"
+            f" {human_bytes(limit)} are available: use fewer rows"
         )
     return (needed + cost if memory is None else memory) >> 21 << 21, cost

@@ -1,6 +1,6 @@
 """The few flat messages of Flight SQL, in the wire format of Protocol Buffers.
 
-Messages are input of anybody who can connect.  A message is decoded into a list of its fields,
+Messages are input of any program that can connect.  A message is decoded into a list of its fields,
 without recursion and with a limit, and whatever is not well formed raises :class:`Malformed`.
 """
 

@@ -101,7 +101,7 @@ class FlightSqlServer:
         _access.check_address(host, certificate is not None)
         if queries < 1 or not query_seconds > 0:
             raise InvalidArgument(f"{queries} queries for {query_seconds} s: both must be positive")
-        # An empty one would let everybody in.
+        # An empty one would admit every client.
         self.token = (
             _access.new_token() if token is None else _access.checked_token(token, "the argument")
         )

@@ -184,8 +184,8 @@ def _huge_said(run: Run) -> str:
     """Whether the kernel provided the requested huge pages."""
     had = run.huge_bytes.get("private huge")
     if had is None:
-        return "The kernel does not say how much did lie in huge pages."
-    return f"{human_bytes(had)} of the memory asked for did lie in huge pages."
+        return "The kernel does not report the memory in huge pages."
+    return f"{human_bytes(had)} of the requested memory were in huge pages."
 
 
 def _huge(figures: Figures) -> str:
