@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from farrow._listing import list_nodes
 from farrow.cli._client import connect
 from farrow.cli._output import human_bytes, plain, print_grid, print_json, visible
 
 if TYPE_CHECKING:
     import argparse
-
-    import pyarrow as pa
 
 __all__ = ["ls"]
 
