@@ -35,9 +35,7 @@ def table_names(client: Client) -> list[str]:
     tabular = pc.is_in(listed["kind"], value_set=pa.array(["table", "record batch"]))
     rows = [row for row in listed.filter(tabular).to_pylist() if row["name"]]
     roots = {
-        (row["name"], row["id"].hex())
-        for row in rows
-        if HUGE_TABLE in dict(row["metadata"] or ())
+        (row["name"], row["id"].hex()) for row in rows if HUGE_TABLE in dict(row["metadata"] or ())
     }
 
     def is_chunk(name: str) -> bool:
