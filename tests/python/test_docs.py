@@ -256,7 +256,7 @@ def test_the_pyarrows_with_a_memory_pool() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"for pyarrow {wheels[1]} and later, a build for" in changes
     assert f"the pyarrow of its environment, from {build[1]} on." in changes
-    install = (ROOT / "docs/how-to/install.md").read_text()
+    install = " ".join((ROOT / "docs/how-to/install.md").read_text().split())
     assert f"pools for pyarrow {wheels[1]} to {wheels[2]}." in install
     assert f"for the pyarrow of the environment, from {build[1]} on," in install
 
