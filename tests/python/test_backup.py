@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -23,7 +26,7 @@ from moto.server import ThreadedMotoServer
 import farrow
 from conftest import LIMIT_SECONDS, run_python, wait_until
 from farrow import backup
-from farrow.backup import _manifest, _restore
+from farrow.backup import _create, _manifest, _restore
 from farrow.backup._place import Place
 
 if TYPE_CHECKING:
@@ -245,6 +248,49 @@ def test_a_manifest_is_replaced_in_one_step_on_file_systems_without_that(
         place.replace("manifest.json", b"another one")
         assert path.read_bytes() == b"another one"
         assert not path.with_name(".manifest.json.new").exists()
+
+
+class Store:
+    """A bucket as pyarrow has it: what was written is an object when the stream ends, for whatever
+    reason."""
+
+    type_name = "s3"
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.is_interrupted = True
+
+    @contextlib.contextmanager
+    def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
+        stream = io.BytesIO()
+        try:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            yield stream
+        finally:
+            self.files[path] = stream.getvalue()
+
+    def get_file_info(self, path: str) -> Any:
+        return SimpleNamespace(type=pafs.FileType.File, size=len(self.files[path]))
+
+    def move(self, source: str, target: str) -> None:
+        self.files[target] = self.files.pop(source)
+
+
+def test_an_interrupted_upload_leaves_the_former_manifest(tmp_path: Path) -> None:
+    """Regression test: Ctrl-C while the upload of the manifest began left an empty one in its place:
+    neither a restore nor a later backup was possible."""
+    place = Place(tmp_path)
+    place.is_local = False
+    path = f"{tmp_path}/manifest.json"
+    store = Store({path: b"the former one"})
+    place._filesystem = store
+    with pytest.raises(KeyboardInterrupt):
+        place.replace("manifest.json", b"another one")
+    assert store.files[path] == b"the former one"
+    store.is_interrupted = False
+    place.replace("manifest.json", b"another one")
+    assert store.files == {path: b"another one"}
 
 
 def test_names_that_exist_are_refused_skipped_or_replaced(
@@ -716,6 +762,62 @@ def test_a_cluster_is_saved_as_a_whole_and_restored_where_it_was(
     assert (created.objects, created.lost_nodes) == (1, ["b"])
     assert created.left_out == ["huge"]
     assert backup.verify(folder).lost_nodes == ("b",)
+
+
+def test_a_node_that_was_lost_a_moment_ago_is_a_lost_node(
+    make_cluster: Callable[..., Cluster], folder: Path
+) -> None:
+    """Regression test: until the cluster had noticed the loss, a backup left out the objects of the
+    node without an error, and removed the earlier backup, the last place that had them."""
+    cluster = make_cluster(2)
+    client = cluster.client("a")
+    client.put(b"at b", "two", node="b")
+    first = backup.create(client, folder)
+    del client
+    cluster.nodes["b"].kill9()
+    client = cluster.client("a")
+    with pytest.raises(farrow.NodeLost, match="objects of b would be left out"):
+        backup.create(client, folder)
+    assert backup.verify(folder).id == first.id
+    assert backup.create(client, folder, partial=True).lost_nodes == ["b"]
+
+
+class Listed:
+    """A client of two nodes: an object moves from b to a between two lists."""
+
+    def __init__(self, client: farrow.Client, error: farrow.FarrowError | None = None) -> None:
+        self._client = client
+        self._error = error
+        self.lists = 0
+
+    def nodes(self) -> list[Any]:
+        reach = "live" if self._error else "draining"
+        states = {"a": "live", "b": reach, "c": "left"}
+        return [
+            SimpleNamespace(name=name, reach=reach, is_own=name == "a")
+            for name, reach in states.items()
+        ]
+
+    def list(self, prefix: str, node: str) -> pa.Table:
+        self.lists += 1
+        if node == "b" and self._error:
+            raise self._error
+        # It leaves b after a was listed and before b is.
+        return self._client.list(prefix if self.lists == 3 else "nothing")
+
+
+def test_an_object_that_moves_while_it_is_looked_for_is_found(client: farrow.Client) -> None:
+    client.put(b"1", "moved")
+    moving = Listed(client)
+    rows, lost = _create._listed(moving, partial=False)  # type: ignore[arg-type]
+    assert ([row["name"] for row in rows], lost, moving.lists) == (["moved"], [], 4)
+
+
+def test_a_node_that_refuses_the_client_is_missing(client: farrow.Client) -> None:
+    refusing = Listed(client, farrow.NotGranted("b refuses"))
+    with pytest.raises(farrow.NodeLost, match="objects of b would be left out: b refuses"):
+        _create._listed(refusing, partial=False)  # type: ignore[arg-type]
+    assert _create._listed(refusing, partial=True)[1] == ["b"]  # type: ignore[arg-type]
 
 
 def farrow_command(*arguments: str) -> subprocess.CompletedProcess[str]:
