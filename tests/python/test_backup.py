@@ -278,7 +278,7 @@ class Store:
 
 
 def test_an_interrupted_upload_leaves_the_former_manifest(tmp_path: Path) -> None:
-    """Regression test: Ctrl-C while the upload of the manifest began left an empty one in its place:
+    """Regression test: Ctrl-C while the upload of the manifest began left an empty one there:
     neither a restore nor a later backup was possible."""
     place = Place(tmp_path)
     place.is_local = False
