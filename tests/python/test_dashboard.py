@@ -45,18 +45,17 @@ class Answer(NamedTuple):
 
 
 class Visitor:
-    """A browser without a page: it keeps the cookie."""
+    """A browser without a page: it sends the token, as the page does."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self.port = dashboard.port
-        self.cookie = ""
-        entered = self.get(urllib.parse.urlsplit(dashboard.url).path + f"?token={dashboard.token}")
-        assert (entered.status, entered.headers["location"]) == (303, "/")
-        self.cookie = entered.headers["set-cookie"].partition(";")[0]
+        self.authorization = f"Bearer {dashboard.token}"
+        entered = self.get(dashboard.url.partition(f":{dashboard.port}")[2])
+        assert entered.status == 200
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_SECONDS)
-        sent = {"Cookie": self.cookie} if self.cookie else {}
+        sent = {"Authorization": self.authorization} if self.authorization else {}
         connection.request(method, path, headers={**sent, **headers})
         answer = connection.getresponse()
         body = answer.read()
@@ -102,16 +101,30 @@ def test_the_page_and_its_files_are_served_with_a_policy(visitor: Visitor) -> No
     assert visitor.get("/../_server.py").status == 404
 
 
-def test_only_the_token_opens_the_page(dashboard: Dashboard, visitor: Visitor) -> None:
-    cookie, visitor.cookie = visitor.cookie, ""
-    for path in ("/", "/page.js", "/changes.json", "/objects.json", "/?token=wrong", "/?token="):
-        assert visitor.get(path).status == 403, path
-    for wrong in ("farrow=1", cookie + "x", cookie[:-1], "\x80", cookie.replace("=", "=x", 1)):
-        visitor.cookie = wrong
-        assert visitor.get("/").status == 403, wrong
-    visitor.cookie = cookie
-    assert visitor.get("/").status == 200
-    assert dashboard.token not in visitor.get("/").body.decode()
+def test_only_the_token_opens_what_is_of_the_node(dashboard: Dashboard, visitor: Visitor) -> None:
+    right = visitor.authorization
+    paths = ("/changes.json", "/objects.json", "/nothing", f"/changes.json?token={dashboard.token}")
+    for wrong in ("", "Bearer", "Bearer ", dashboard.token, right + "x", right[:-1], "Bearer \x80"):
+        visitor.authorization = wrong
+        for path in paths:
+            assert visitor.get(path).status == 403, (path, wrong)
+    visitor.authorization = right.replace("Bearer", "bearer")
+    assert visitor.get("/changes.json").status == 200
+
+
+def test_no_cookie_leads_the_token_to_servers_at_other_ports(
+    dashboard: Dashboard, visitor: Visitor
+) -> None:
+    """Regression: cookies ignore ports, so the browser sent the token to each server of 127.0.0.1
+    that it was led to, also to that of another user."""
+    for path in ("/", f"/?token={dashboard.token}", "/page.js", "/changes.json"):
+        answer = visitor.get(path)
+        assert answer.status == 200
+        assert "set-cookie" not in answer.headers
+        assert dashboard.token not in answer.body.decode()
+    visitor.authorization = ""
+    cookie = f"farrow-{dashboard.port}={dashboard.token}"
+    assert visitor.get("/changes.json", Cookie=cookie).status == 403
 
 
 def test_another_name_of_the_host_is_refused(visitor: Visitor) -> None:
@@ -147,7 +160,7 @@ def test_malformed_requests_end_nothing(dashboard: Dashboard, visitor: Visitor) 
 def test_more_connections_than_places_are_closed(dashboard: Dashboard, visitor: Visitor) -> None:
     idle = [socket.create_connection(("127.0.0.1", dashboard.port)) for _ in range(60)]
     # Another user of the machine who takes all places and asks nothing keeps nobody out.
-    assert [visitor.get("/").status for _ in range(3)] == [200] * 3
+    assert [visitor.get("/changes.json").status for _ in range(3)] == [200] * 3
     closed = 0
     for one in idle:
         one.settimeout(0.2)
@@ -163,7 +176,7 @@ def test_more_connections_than_places_are_closed(dashboard: Dashboard, visitor: 
 
     def is_served() -> bool:
         try:
-            return visitor.get("/").status == 200
+            return visitor.get("/changes.json").status == 200
         except (OSError, http.client.HTTPException):
             return False
 
@@ -319,8 +332,10 @@ def test_the_command(node: Node) -> None:
         assert process.stdout is not None
         url = urllib.parse.urlsplit(process.stdout.readline().strip())
         connection = http.client.HTTPConnection("127.0.0.1", url.port or 0, timeout=LIMIT_SECONDS)
-        connection.request("GET", f"/?{url.query}")
-        assert connection.getresponse().status == 303
+        token = dict(urllib.parse.parse_qsl(url.query))["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        connection.request("GET", "/changes.json", headers=headers)
+        assert connection.getresponse().status == 200
         connection.close()
         taken = subprocess.run(
             [*command, "--port", str(url.port)], capture_output=True, text=True, timeout=60
@@ -388,6 +403,7 @@ def test_clicking_through_the_page(
         page.open(dashboard.url)
         page.wait("document.querySelectorAll('#map i').length === 512")
         assert page.evaluate("location.search") == ""
+        assert page.evaluate("document.cookie") == ""
         assert page.evaluate("document.title") == "Farrow: a"
         assert "of memory used" in page.wait(TEXT.format("#tiles"))
         assert page.wait("document.querySelectorAll('#map .held').length") > 10

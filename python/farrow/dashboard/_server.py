@@ -1,10 +1,10 @@
-"""Answers the browser: fixed files and two kinds of JSON, for the owner of the token alone.
+"""Answers the browser: fixed files, and two kinds of JSON for the owner of the token alone.
 
 Names in the store are input of any client: they leave this server as JSON, and the page shows them
-as text.  Three checks come before any answer.  The ``Host`` must be this address, so
-that no name of another site leads here.  The token, or the cookie that stands for it, must be
-right, since every user of the machine can connect to a loopback port.  The method must be GET or
-HEAD.
+as text.  The ``Host`` must be this address, so that no name of another site leads here.  The method
+must be GET or HEAD.  The fixed files have nothing of the node.  JSON needs the token, since every
+user of the machine can connect to a loopback port.  The page sends it as a header: a browser would
+send a cookie to the servers of other users at other ports too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import socket
 import threading
 import urllib.parse
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,7 +174,6 @@ class _Server(ThreadingHTTPServer):
         bound = self.server_address[1]
         self.authority = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
         self.hosts = {f"{name}:{bound}" for name in ("127.0.0.1", "localhost", "[::1]")}
-        self.cookie = f"farrow-{bound}"
         self.files = {
             path: ((_FOLDER / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
         }
@@ -241,13 +239,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.BAD_REQUEST, b"too many parameters\n")
             return
         query = dict(pairs)
-        if target.path == "/" and "token" in query:
-            self._enter(query["token"])
-        elif not self._is_known():
-            self._send(HTTPStatus.FORBIDDEN, b"open the URL that farrow dashboard printed\n")
-        elif target.path in self.server.files:
+        if target.path in self.server.files:
             data, kind = self.server.files[target.path]
             self._send(HTTPStatus.OK, data, kind)
+        elif not self._is_known():
+            self._send(HTTPStatus.FORBIDDEN, b"open the URL that farrow dashboard printed\n")
         elif target.path == "/changes.json":
             since = query.get("since", "0")
             number = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
@@ -260,23 +256,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _enter(self, token: str) -> None:
-        """Exchange the token in the URL for a cookie, so that it stays in no history or log."""
-        if not _same(token, self.server.token):
-            self._send(HTTPStatus.FORBIDDEN, b"the token is wrong\n")
-            return
-        cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
-        more = {"Location": "/", "Set-Cookie": cookie}
-        self._send(HTTPStatus.SEE_OTHER, b"", more=more)
-
     def _is_known(self) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(self.headers.get("Cookie", ""))
-        except CookieError:
-            return False
-        found = cookies.get(self.server.cookie)
-        is_known = found is not None and _same(found.value, self.server.token)
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        is_known = scheme.lower() == "bearer" and _same(token, self.server.token)
         if is_known:
             self.server.admit(self.connection)
         return is_known

@@ -18,9 +18,24 @@ let listNumber = null;
 let asked = 0;
 const order = { key: "name", down: false };
 
+// The token of the URL. It stays in this tab, and in no history. A cookie would be sent to the
+// servers of all other ports of this machine, which may be those of other users.
+function token() {
+  const address = new URL(location.href);
+  const given = address.searchParams.get("token");
+  if (given !== null) {
+    sessionStorage.setItem("token", given);
+    address.searchParams.delete("token");
+    window.history.replaceState(null, "", address);
+  }
+  return sessionStorage.getItem("token") ?? "";
+}
+
+const headers = { Authorization: `Bearer ${token()}` };
+
 async function get(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(15000), cache: "no-store" });
-  if (answer.status === 403) throw new Error("The server was started again: open the URL that it printed.");
+  const answer = await fetch(path, { headers, signal: AbortSignal.timeout(15000), cache: "no-store" });
+  if (answer.status === 403) throw new Error("The token is missing or wrong: open the URL that farrow dashboard printed.");
   if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
   return answer.json();
 }
