@@ -22,6 +22,7 @@ __all__ = [
     "of_medians",
     "quartiles",
     "run_of",
+    "runs_of",
     "shown",
     "spread",
     "table",
@@ -66,12 +67,12 @@ class Run:
         pages: str = self.document["machine"].get("copy_pages", "the smallest")
         return pages
 
-    def link(self, page: str) -> str:
+    def link(self, page: str, ending: str = ".md") -> str:
         """A Markdown link to its table from a page, with what the reader must know of it."""
         words = "quick run" if self.document["quick"] else "run"
         changed = ", of files that were not committed" if self.document["commit"]["changed"] else ""
         start = (REPOSITORY / page).parent
-        target = os.path.relpath(RESULTS / f"{self.name}.md", start)
+        target = os.path.relpath(RESULTS / f"{self.name}{ending}", start)
         about = self.document["machine"]
         machine = re.sub(r"\(R\)|\(TM\)| Processor", "", about["processor"])
         return f"[{words} of {self.document['date']}]({target}), {machine}{changed}"
@@ -112,8 +113,21 @@ class Run:
 
 @functools.lru_cache
 def run_of(kind: str) -> Run:
-    """The run that ``runs.json`` names."""
-    return Run(json.loads((HERE / "runs.json").read_text())[kind])
+    """The run that ``runs.json`` names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    name = json.loads((HERE / "runs.json").read_text())[kind]
+    if name is None:
+        raise ValueError(f"no run of {kind!r} is committed")
+    return Run(name)
+
+
+def runs_of(*kinds: str) -> list[Run]:
+    """The runs of some kinds, without those that ``runs.json`` has as null: not committed yet."""
+    names = json.loads((HERE / "runs.json").read_text())
+    return [run_of(kind) for kind in kinds if names[kind] is not None]
 
 
 def quartiles(values: list[float]) -> tuple[float, float]:
