@@ -2,17 +2,18 @@
 
 A table in a node's memory is sent to another process and back in part: ``multiprocessing`` (a
 pipe, and a pool of one worker) and, where they are installed, Dask (a task whose input is on the
-other worker) and Ray (an argument of an actor).  The receiver adds up one column, so that the data
-is read; the sum of a table that the worker already has is measured too, and is the least that any
-path can take.  Each round measures every engine by reference and by the engine's own
-serialization, in turn, so the ratios are of one run.  Of the process at the other end of the pipe,
-also the private memory that it has grown by while it holds the table.  Writes the raw samples and a
-table to bench/results/.
+other worker) and Ray (an argument of an actor, and one that was put into its store before).  The
+receiver adds up one column, so that the data is read; the sum of a table that the worker already
+has is measured too, and is the least that any path can take.  Each round measures an engine by
+reference and by the engine's own serialization, in turn, so the ratios are of one run.  Of the
+process at the other end of the pipe, also the private memory that it has grown by while it holds
+the table.  Writes the raw samples and a table to bench/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import multiprocessing
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
 PATHS = ("reference", "own path")
 CASES = (
     ("pipe", "`multiprocessing.Pipe`: the table there, a sum back"),
-    ("result", "`multiprocessing.Pool`: half of the table as a result"),
+    ("half", "`multiprocessing.Pool`: half of a table that the worker has, and its sum"),
     ("dask", "Dask: a table from worker to worker, and its sum"),
     ("ray", "Ray: a table as the argument of an actor, and its sum"),
+    ("ray put", "Ray: the same, put into its object store once beforehand"),
     ("sum", "the sum alone, in this process"),
 )
+# A case with one way of its own, and the case whose reference it stands beside.
+BESIDE = {"ray put": "ray"}
 
 
 def table_of(rows: int) -> pa.Table:
@@ -67,11 +71,6 @@ def table_of(rows: int) -> pa.Table:
 def total(table: pa.Table) -> float:
     """Reads one column."""
     return float(pc.sum(table["price"]).as_py())
-
-
-def half(table: pa.Table) -> pa.Table:
-    """A result of half the size."""
-    return table.slice(0, table.num_rows // 2)
 
 
 def answer(connection: Any) -> None:
@@ -150,16 +149,34 @@ def measure_pipe(run: Run, table: pa.Table, rounds: int) -> None:
         processes[path].join(START_SECONDS_MAX)
 
 
-def measure_pool(run: Run, table: pa.Table, rounds: int) -> None:
-    """A worker for each path: one that received a reference sends references."""
-    for path in PATHS:
-        use(path)
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            for number in range(rounds + 1):
-                work = lambda pool=pool: pool.apply(half, (table,))  # noqa: E731
-                found = work() if number == 0 else run.measure("result", path, work)
-                assert found.equals(half(table))
-                del found
+# Of a worker of a pool: its table.
+_TABLES: list[pa.Table] = []
+
+
+def begin(path: str, address: str) -> None:
+    """A worker of a pool has the table before the clock starts, and sends by one path."""
+    use(path)
+    _TABLES.append(table_in(address))
+
+
+def half() -> pa.Table:
+    """For a worker of a pool: a result of half the size."""
+    (table,) = _TABLES
+    return table.slice(0, table.num_rows // 2)
+
+
+def measure_pool(run: Run, address: str, table: pa.Table, rounds: int) -> None:
+    """A worker for each path for all rounds; the sum reads what it returned."""
+    context = multiprocessing.get_context("spawn")
+    wanted = total(table.slice(0, table.num_rows // 2))
+    with contextlib.ExitStack() as stack:
+        pools = {path: stack.enter_context(context.Pool(1, begin, (path, address)))
+                 for path in PATHS}  # fmt: skip
+        for number in range(rounds + 1):
+            for path, pool in pools.items():
+                work = lambda pool=pool: total(pool.apply(half))  # noqa: E731
+                found = work() if number == 0 else run.measure("half", path, work)
+                assert found == wanted
 
 
 def table_in(address: str) -> pa.Table:
@@ -168,24 +185,31 @@ def table_in(address: str) -> pa.Table:
 
 
 def measure_dask(run: Run, address: str, wanted: float, rounds: int) -> None:
-    """A new input each round: Dask keeps what it has received."""
+    """A cluster for each path for all rounds, and a new input each round: Dask keeps what it has
+    received."""
     import distributed
 
     import farrow.dask
 
-    for path in PATHS:
-        with (
+    def began() -> Any:
+        cluster = stack.enter_context(
             distributed.LocalCluster(
                 n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            if path == "reference":
-                client.register_plugin(farrow.dask.SharingPlugin(lease=5.0))
-            first, second = client.scheduler_info()["workers"]
-            for number in range(rounds + 1):
+            )
+        )
+        return stack.enter_context(distributed.Client(cluster, set_as_default=False))
+
+    with contextlib.ExitStack() as stack:
+        clients = {path: began() for path in PATHS}
+        clients["reference"].register_plugin(farrow.dask.SharingPlugin(lease=5.0))
+        workers = {path: list(client.scheduler_info()["workers"])
+                   for path, client in clients.items()}  # fmt: skip
+        for number in range(rounds + 1):
+            for path, client in clients.items():
+                first, second = workers[path]
                 source = client.submit(table_in, address, workers=[first], pure=False)
-                distributed.wait(source)
+                with client.as_current():
+                    distributed.wait(source)
 
                 def move(client: Any = client, source: Any = source, second: str = second) -> float:
                     task = client.submit(total, source, workers=[second], pure=False)
@@ -198,7 +222,8 @@ def measure_dask(run: Run, address: str, wanted: float, rounds: int) -> None:
 
 
 def measure_ray(run: Run, table: pa.Table, rounds: int) -> None:
-    """An actor of its own for each path, on the same two cores."""
+    """An actor of its own for each way, on the same two cores.  Ray's own path puts the table at
+    each call, or once, before the clock starts."""
     import ray
 
     class Receiver:
@@ -215,16 +240,19 @@ def measure_ray(run: Run, table: pa.Table, rounds: int) -> None:
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
     )
     try:
-        actors = {path: ray.remote(Receiver).remote() for path in PATHS}
+        use("own path")
+        ways = {("ray", path): table for path in PATHS}
+        ways["ray put", "own path"] = ray.put(table)
+        actors = {way: ray.remote(Receiver).remote() for way in ways}
         wanted = total(table)
         for number in range(rounds + 1):
-            for path in PATHS:
-                use(path)
+            for way, argument in ways.items():
+                use(way[1])
 
-                def send(actor: Any = actors[path]) -> float:
-                    return float(ray.get(actor.total.remote(table)))
+                def send(actor: Any = actors[way], argument: Any = argument) -> float:
+                    return float(ray.get(actor.total.remote(argument)))
 
-                found = send() if number == 0 else run.measure("ray", path, send)
+                found = send() if number == 0 else run.measure(*way, send)
                 assert found == wanted
     finally:
         farrow.sharing.uninstall()
@@ -244,12 +272,12 @@ def measure(rows: int, rounds: int) -> tuple[Run, dict[str, int], list[str]]:
         client.put(source, "table")
         table = client.get("table")
         size = {case: table.nbytes for case, _ in CASES}
-        size["result"] //= 2
+        size["half"] //= 2
         size["sum"] = 8 * rows
         for _ in range(rounds):
             run.measure("sum", "here", lambda: total(table))
         measure_pipe(run, table, rounds)
-        measure_pool(run, table, rounds)
+        measure_pool(run, address, table, rounds)
         notes = []
         if importlib.util.find_spec("distributed") is None:
             notes.append("Dask is not installed.")
@@ -275,7 +303,11 @@ def report(run: Run, size: dict[str, int], notes: list[str]) -> str:
         "| --- | --- | --- | --- |",
     ]
     for case, title in CASES:
-        found = [run.seconds.get((case, path)) for path in PATHS]
+        # What is put once has the same way by reference.
+        found = [
+            run.seconds.get((case, path)) or run.seconds.get((BESIDE.get(case, ""), path))
+            for path in PATHS
+        ]
         if case == "sum":
             lines.append(f"| {title} | {_milliseconds(run.seconds[case, 'here'])} | | |")
         elif found[0] and found[1]:
