@@ -127,7 +127,7 @@ impl NodeState {
         Ok(ReplyBody::Done)
     }
 
-    /// All namespaces, with the objects that are registered.
+    /// All namespaces, with the objects that are registered or spilled.
     pub(crate) fn namespace_reports(&self) -> Vec<NamespaceReport> {
         let report = |one: &Namespace| {
             let NamespaceOptions { name, bytes_max, objects_max, writers } = one.options.clone();
@@ -136,7 +136,7 @@ impl NodeState {
                 name,
                 bytes: used.bytes.0,
                 bytes_max,
-                objects: used.objects.into(),
+                objects: (used.objects + self.home.spilled_of_namespace(one.id)).into(),
                 objects_max: objects_max.map(u64::from),
                 writers,
                 clients: self.home.clients_in(one.id).count() as u64,

@@ -7,6 +7,7 @@ use farrow_memory::Length;
 
 use super::Home;
 use crate::alloc::blocks::Usage;
+use crate::format::ids::NamespaceId;
 use crate::tables::clients::ClientSlot;
 
 impl Home {
@@ -18,6 +19,19 @@ impl Home {
         let blocks = account.map(|(account, _)| self.blocks.usage(*account)).unwrap_or_default();
         let granted = self.grants.bytes_of(client.0);
         Usage { bytes: Length(blocks.bytes.0 + granted), objects: blocks.objects }
+    }
+
+    /// Spilled objects of a client. They are no part of its usage, which is of memory.
+    #[must_use]
+    pub fn spilled_of(&self, client: ClientSlot) -> u32 {
+        let account = self.accounts.of_client.get(&client.0);
+        account.map_or(0, |(account, _)| self.spilled.of(*account))
+    }
+
+    /// Spilled objects in a namespace.
+    #[must_use]
+    pub fn spilled_of_namespace(&self, id: NamespaceId) -> u32 {
+        self.spilled.of_namespace(id)
     }
 
     /// Usage of all disconnected clients.
@@ -42,6 +56,11 @@ impl Home {
                 "accounts sum to {sum:?}, namespaces to {in_namespaces:?}, blocks to {blocks:?}, \
                  there is {all:?}"
             ));
+        }
+        let spilled: u32 = self.namespaces().map(|one| self.spilled_of_namespace(one.id)).sum();
+        if spilled as usize != self.spilled.len() {
+            let all = self.spilled.len();
+            return Err(format!("accounts sum to {spilled} spilled objects, there are {all}"));
         }
         Ok(())
     }

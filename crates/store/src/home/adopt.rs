@@ -150,7 +150,7 @@ impl Home {
         let (unnamed, replaced) = (names.unnamed, names.replaced);
         let replaced_slots: BTreeSet<u32> = replaced.iter().map(|id| id.slot().0).collect();
         let mut staying = store_fates(&mut directory, candidates, void)?;
-        stay_spilled(&directory, &survey.spilled, &mut staying)?;
+        stay_spilled(&directory, &accounts, &survey.spilled, &mut staying)?;
         // Reversed, so that low slots are reused first.
         for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
@@ -370,6 +370,7 @@ fn store_fates(
 /// Spilled objects stay spilled; an interrupted restore is undone.
 fn stay_spilled(
     directory: &Directory,
+    accounts: &ClientAccounts,
     spilled: &[(Entry, bool)],
     staying: &mut Staying,
 ) -> Result<(), StoreError> {
@@ -381,7 +382,7 @@ fn stay_spilled(
         if !entry.name.is_empty() {
             staying.names.push((entry.name, NameHash(entry.name_hash), slot));
         }
-        staying.spilled.insert(slot, entry.size.0);
+        staying.spilled.insert(slot, entry.size.0, accounts.of_creator(entry));
     }
     Ok(())
 }

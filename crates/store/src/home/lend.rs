@@ -80,6 +80,7 @@ impl Home {
         self.forget_retained(client);
         if let Some(account) = self.accounts.close(client) {
             self.blocks.disown(account);
+            self.spilled.disown(account);
         }
         failpoint!("client.leave.done");
         self.clients.end_leave(client)?;

@@ -284,6 +284,12 @@ impl Home {
         self.objects
     }
 
+    /// Number of objects, in memory and spilled.
+    #[must_use]
+    pub fn objects_with_spilled(&self) -> u32 {
+        self.objects.saturating_add(self.spilled.len() as u32)
+    }
+
     /// Bytes of the blocks of sealed objects.
     #[must_use]
     pub fn object_bytes(&self) -> Length {

@@ -24,14 +24,10 @@ impl Home {
         options: &NamespaceOptions,
     ) -> Result<NamespaceId, StoreError> {
         let events_from = self.events.head();
-        let mut away = std::collections::BTreeSet::new();
-        for slot in self.spilled.slots() {
-            away.insert(self.directory.entry(slot)?.namespace);
-        }
-        let (blocks, clients) = (&self.blocks, &self.clients);
+        let (blocks, clients, spilled) = (&self.blocks, &self.clients, &self.spilled);
         // A dropped namespace is empty; one with a damaged record may still have objects.
         let is_unused = |id| {
-            !away.contains(&id)
+            spilled.of_namespace(id) == 0
                 && blocks.usage_of_namespace(id) == Usage::default()
                 && clients.records().all(|record| record.namespace != id)
         };
@@ -60,22 +56,13 @@ impl Home {
     pub fn drop_namespace(&mut self, name: &str) -> Result<(), StoreError> {
         let id = self.namespace(name)?.id;
         let Usage { bytes, objects } = self.usage_of_namespace(id);
-        let objects = objects + self.spilled_in(id)?;
+        let objects = objects + self.spilled_of_namespace(id);
         let clients = self.clients_in(id).count() as u32;
         if id == NamespaceId::DEFAULT || objects > 0 || bytes.0 > 0 || clients > 0 {
             let name = name.to_owned();
             return Err(StoreError::NamespaceInUse { name, objects, bytes, clients });
         }
         self.namespaces.remove(id)
-    }
-
-    /// The number of spilled objects in a namespace.
-    fn spilled_in(&self, id: NamespaceId) -> Result<u32, StoreError> {
-        let mut count = 0;
-        for slot in self.spilled.slots() {
-            count += u32::from(self.directory.entry(slot)?.namespace == id);
-        }
-        Ok(count)
     }
 
     /// All namespaces, the default one first.

@@ -99,7 +99,7 @@ impl Home {
         self.extras.remove(&slot.0);
         self.restored_at.remove(&slot.0);
         self.objects = self.objects.saturating_sub(1);
-        self.spilled.insert(slot, entry.size.0);
+        self.spilled.insert(slot, entry.size.0, self.accounts.of_creator(&entry));
         self.retire_blocks(&runs)?;
         let bytes = self.release_blocks(&runs)?;
         failpoint!("spill.freed");

@@ -5,8 +5,8 @@ use farrow_memory::{Length, Offset, Span};
 use super::poison;
 use super::support::{Client, World, part, small, table};
 use crate::{
-    EventKind, Home, Lru, Need, ObjectId, SealRequest, Seen, SpillHead, SpillPlan, StoreError,
-    Target, Whereabouts,
+    EventKind, Home, Lru, NamespaceId, Need, ObjectId, SealRequest, Seen, SpillHead, SpillPlan,
+    StoreError, Target, Whereabouts,
 };
 
 const PAGE: u64 = 4096;
@@ -59,6 +59,33 @@ fn kinds(home: &Home) -> Vec<EventKind> {
         kinds.push(event.kind);
     }
     kinds
+}
+
+/// Regression test: a client whose objects were spilled had none, so no limit applied to it.
+#[test]
+fn spilled_objects_count_for_their_client_until_it_ends() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let ids: Vec<_> = (0..3).map(|_| client.put(&mut home, b"some bytes", None).unwrap()).collect();
+    let (slot, space) = (client.slot, NamespaceId::DEFAULT);
+    let counts = |home: &Home| {
+        home.check().unwrap();
+        let used = (home.usage_of(slot).objects, home.spilled_of(slot));
+        (used, home.spilled_of_namespace(space), home.objects_with_spilled())
+    };
+    let files: Vec<_> = ids.iter().map(|id| spill(&mut home, *id).unwrap()).collect();
+    assert_eq!(counts(&home), ((0, 3), 3, 3));
+    restore(&mut home, &files[0]).unwrap();
+    assert_eq!(counts(&home), ((1, 2), 2, 3));
+    home.delete(Target::Id(ids[1])).unwrap();
+    assert_eq!(counts(&home), ((1, 1), 1, 2));
+    let mut home = world.adopt();
+    assert_eq!(counts(&home), ((1, 1), 1, 2));
+    home.client_leave(slot).unwrap();
+    assert_eq!(counts(&home), ((0, 0), 1, 2));
+    restore(&mut home, &files[2]).unwrap();
+    assert_eq!(counts(&home), ((0, 0), 0, 2));
 }
 
 #[test]

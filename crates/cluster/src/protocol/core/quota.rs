@@ -1,8 +1,8 @@
 //! Limits of one client and of one namespace, and reservations of objects in creation.
 //!
 //! Bytes count from the grant until the memory is free again, so a deleted object counts for its
-//! maker until the last reader releases it. Objects count while they are sealed, and before that
-//! while they are reserved. A client with a limit of objects gets no entry pages, so that the
+//! maker until the last reader releases it. Objects count while they are sealed or spilled, and
+//! before that while they are reserved. Bytes in files count for no client. A client with a limit of objects gets no entry pages, so that the
 //! daemon handles each of its seals.
 //!
 //! Where objects are limited, a client requests a reservation before it writes an object. So it
@@ -28,7 +28,7 @@ use crate::protocol::convert::{store_error, too_many};
 pub struct Quotas {
     /// Bytes of grants and objects.
     pub client_bytes_max: Option<u64>,
-    /// Sealed objects.
+    /// Sealed objects, also spilled ones.
     pub client_objects_max: Option<u32>,
 }
 
@@ -113,8 +113,8 @@ impl Quota {
             if let Err(error) = home.register_in_batch(slot) {
                 tracing::debug!(slot = slot.0, %error, "objects are not registered");
             }
-            let used =
-                u64::from(home.usage_of(slot).objects) + u64::from(self.reservations.of(slot));
+            let sealed = u64::from(home.usage_of(slot).objects) + u64::from(home.spilled_of(slot));
+            let used = sealed + u64::from(self.reservations.of(slot));
             limits.push(Limit { scope: Scope::Client(slot), used, max: max.into() });
         }
         let Namespace { id, options, .. } = home.namespace_of(slot).map_err(store_error)?;
@@ -126,7 +126,8 @@ impl Quota {
                     tracing::debug!(slot = client.0, %error, "objects are not registered");
                 }
             }
-            let sealed = u64::from(home.usage_of_namespace(id).objects);
+            let sealed = home.usage_of_namespace(id).objects;
+            let sealed = u64::from(sealed) + u64::from(home.spilled_of_namespace(id));
             let reserved = self.reservations.all().filter(|(slot, _)| is_in(home, *slot, id));
             let used = sealed + reserved.map(|(_, objects)| u64::from(objects)).sum::<u64>();
             limits.push(Limit { scope: Scope::Namespace(id), used, max: max.into() });
@@ -269,7 +270,7 @@ impl Quota {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        if !self.reservations.is_due(home.objects(), now_ms) {
+        if !self.reservations.is_due(home.objects_with_spilled(), now_ms) {
             return;
         }
         self.reservations.unblock_all();
@@ -298,11 +299,11 @@ impl Quota {
             self.reservations.remove(place);
             out.push(answer(asker, body));
         }
-        self.reservations.is_served(home.objects());
+        self.reservations.is_served(home.objects_with_spilled());
     }
 
     pub(in crate::protocol) fn next_deadline_ms(&self, home: &Home) -> Option<u64> {
-        self.reservations.next_deadline_ms(home.objects())
+        self.reservations.next_deadline_ms(home.objects_with_spilled())
     }
 }
 
