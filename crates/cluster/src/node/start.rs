@@ -237,9 +237,13 @@ pub(super) fn start_spill(
 
 /// Removes the spill files of a region that no longer exists.
 pub(super) fn purge_spill(target: &SpillTarget, uid: RegionUid) {
-    let purged = SpillStore::open(target, uid).and_then(|store| store.purge());
-    if let Err(error) = purged {
-        tracing::warn!(%error, "spill files are left");
+    let store = match SpillStore::open(target, uid) {
+        Ok(store) => store,
+        Err(error) => return tracing::warn!(%target, %error, "spill files are left"),
+    };
+    if let Err(error) = store.purge() {
+        let prefix = store.label();
+        tracing::warn!(prefix, %error, "spill files are left: remove all with this prefix");
     }
 }
 

@@ -15,6 +15,8 @@ pub enum SpillJob {
         /// Space to leave free in the folder. A restore needs it: another object may have to leave
         /// memory first.
         spare_bytes: u64,
+        /// The object has had a file, which is written again only if it is not there as it was.
+        is_copied: bool,
     },
     /// Read the head of a file.
     Look {

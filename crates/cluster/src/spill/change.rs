@@ -1,10 +1,13 @@
 //! Changes of files that may take longer than their jobs.
 
+use std::sync::Arc;
+
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
+use tokio::task::JoinHandle;
 
 use super::SpillStore;
-use super::names::{FileChange, FileNumber};
+use super::names::{FileChange, FileNames, FileNumber};
 use super::worker::Stop;
 use crate::protocol::WriteFault;
 
@@ -14,8 +17,8 @@ impl SpillStore {
         self.prefix.clone().join(name)
     }
 
-    /// Changes a file. If the change times out, it continues without the job: a file that it writes
-    /// is removed once it has ended, and until then no other change has its name.
+    /// Changes a file. If the change times out or is dropped, it continues without the job: a file
+    /// that it writes is removed once it has ended, and until then no other change has its name.
     pub(super) async fn change(
         &self,
         file: FileNumber,
@@ -23,21 +26,61 @@ impl SpillStore {
         stop: &Stop,
         step: impl Future<Output = Result<(), Error>> + Send + 'static,
     ) -> Result<(), WriteFault> {
-        let mut task = tokio::spawn(step);
-        let ended = stop.step(async { (&mut task).await.unwrap_or_else(|lost| Err(lost.into())) });
-        let ended = ended.await;
-        if ended.is_err() && !task.is_finished() {
-            let (names, store, path) = (self.names.clone(), self.store.clone(), self.path(file));
-            names.begin_late(file);
-            tokio::spawn(async move {
-                let _ = task.await;
-                if change == FileChange::Write {
-                    remove(&*store, &path).await;
-                }
-                names.end_late(file);
-            });
+        let mut begun = BegunChange { store: self, file, change, task: Some(tokio::spawn(step)) };
+        let ended = async {
+            match &mut begun.task {
+                Some(task) => task.await.unwrap_or_else(|lost| Err(lost.into())),
+                None => Ok(()),
+            }
+        };
+        stop.step(ended).await
+    }
+
+    /// Removes a file that no object has, if it is there.
+    pub(super) async fn remove_old(&self, path: Path, stop: &Stop) -> Result<(), WriteFault> {
+        let named = path.filename().and_then(FileNames::parse);
+        let named = named.filter(|file| self.path(*file) == path);
+        let store = Arc::clone(&self.store);
+        let step = async move { delete(&*store, &path).await };
+        match named {
+            Some(file) => self.change(file, FileChange::Delete, stop, step).await,
+            // No object has such a name, so no later file does.
+            None => stop.step(step).await,
         }
-        ended
+    }
+}
+
+/// A change under way. It goes on when this is dropped.
+struct BegunChange<'a> {
+    store: &'a SpillStore,
+    file: FileNumber,
+    change: FileChange,
+    task: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Drop for BegunChange<'_> {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take().filter(|task| !task.is_finished()) else {
+            return;
+        };
+        let Self { store: SpillStore { names, store, .. }, file, change, .. } = *self;
+        let (names, store, path) = (names.clone(), store.clone(), self.store.path(file));
+        names.begin_late(file);
+        tokio::spawn(async move {
+            let _ = task.await;
+            if change == FileChange::Write {
+                remove(&*store, &path).await;
+            }
+            names.end_late(file);
+        });
+    }
+}
+
+/// Deletes a file, if it is there. A folder reports a missing file, a bucket does not.
+pub(super) async fn delete(store: &dyn ObjectStore, path: &Path) -> Result<(), Error> {
+    match store.delete(path).await {
+        Err(Error::NotFound { .. }) => Ok(()),
+        deleted => deleted,
     }
 }
 
@@ -55,7 +98,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use farrow_memory::sync::{AtomicBool, Ordering};
+    use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
     use farrow_memory::{Length, Offset, Span};
     use farrow_store::{ObjectId, SpillHead};
     use futures_util::stream::BoxStream;
@@ -68,7 +111,7 @@ mod tests {
     };
 
     use super::super::file::tests::object;
-    use super::super::names::{FileNames, NUMBERS_MAX};
+    use super::super::names::NUMBERS_MAX;
     use super::*;
     use crate::spill::sweep::Sweep;
 
@@ -78,6 +121,8 @@ mod tests {
     struct HangingStore {
         files: Arc<InMemory>,
         hangs: Arc<AtomicBool>,
+        /// Requests to delete files.
+        deletes: Arc<AtomicU64>,
     }
 
     impl HangingStore {
@@ -138,6 +183,7 @@ mod tests {
             paths: BoxStream<'static, Result<Path>>,
         ) -> BoxStream<'static, Result<Path>> {
             let store = self.clone();
+            self.deletes.fetch_add(1, Ordering::SeqCst);
             paths
                 .and_then(move |path| {
                     let store = store.clone();
@@ -262,6 +308,73 @@ mod tests {
             assert_eq!(next.look(ID, &stop).await.unwrap(), head);
             next.forget(ID, &stop).await.unwrap();
             assert_eq!(files.names().await, [""; 0]);
+        });
+    }
+
+    /// Regression test: the sweep of old files had found the copy of an object when the object was
+    /// spilled again. It then removed the new file of the same name.
+    #[test]
+    fn a_sweep_removes_no_file_that_was_written_meanwhile() {
+        let (files, (region, head)) = (HangingStore::default(), object(4 << 10));
+        let (store, stop, none) = (opened(&files), Stop::default(), BTreeSet::new());
+        let retained = BTreeSet::from([ID.to_string()]);
+        run(async {
+            // The file was found, and is to be removed next.
+            store.write(&region, &head, &parts(&head), &stop).await.unwrap();
+            let mut sweep = Sweep::new(&store).unwrap();
+            assert!(sweep.step(&store, &none, &stop).await.unwrap());
+            store.write(&region, &head, &parts(&head), &stop).await.unwrap();
+            while sweep.step(&store, &retained, &stop).await.unwrap() {}
+            assert_eq!(store.look(ID, &stop).await.unwrap(), head);
+
+            // A job comes while its removal is under way.
+            let mut sweep = Sweep::new(&store).unwrap();
+            assert!(sweep.step(&store, &none, &stop).await.unwrap());
+            files.hangs.store(true, Ordering::SeqCst);
+            let step = sweep.step(&store, &none, &stop);
+            assert!(tokio::time::timeout(Duration::from_millis(50), step).await.is_err());
+            let unhung = HangingStore { files: Arc::clone(&files.files), ..Default::default() };
+            let writer = SpillStore { store: Arc::new(unhung), ..store.clone() };
+            writer.write(&region, &head, &parts(&head), &stop).await.unwrap();
+            files.hangs.store(false, Ordering::SeqCst);
+            while sweep.step(&store, &retained, &stop).await.unwrap() {}
+            settle(&store).await;
+            assert_eq!(files.names().await, [format!("{ID}.1")]);
+            assert_eq!(store.look(ID, &stop).await.unwrap(), head);
+        });
+    }
+
+    /// Regression test: each file took a request. A node that ended had ten seconds for all, and
+    /// left the rest for ever.
+    #[test]
+    fn the_files_of_a_region_are_removed_from_a_bucket_together() {
+        let files = HangingStore::default();
+        let store = opened(&files);
+        run(async {
+            for lo in 0..50 {
+                let path = store.path((ObjectId { hi: 1, lo }, 0));
+                store.store.put(&path, PutPayload::from_static(b"file")).await.unwrap();
+            }
+            let other = PutPayload::from_static(b"of another region");
+            store.store.put(&Path::from("regions"), other).await.unwrap();
+        });
+        store.purge().unwrap();
+        run(async { assert_eq!(files.names().await, ["regions"]) });
+        assert_eq!(files.deletes.load(Ordering::SeqCst), 1);
+    }
+
+    /// Regression test: an object with a copy left memory although its copy was removed, or cut off.
+    #[test]
+    fn a_copy_counts_only_if_it_is_there_as_it_was_written() {
+        let (files, (region, head)) = (HangingStore::default(), object(4 << 10));
+        let (store, stop) = (opened(&files), Stop::default());
+        run(async {
+            assert!(!store.is_written(&head, &stop).await.unwrap());
+            store.write(&region, &head, &parts(&head), &stop).await.unwrap();
+            assert!(store.is_written(&head, &stop).await.unwrap());
+            let cut = PutPayload::from_static(b"cut off");
+            store.store.put(&store.path((ID, 0)), cut).await.unwrap();
+            assert!(!store.is_written(&head, &stop).await.unwrap());
         });
     }
 

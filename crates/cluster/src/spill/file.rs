@@ -8,9 +8,10 @@ use farrow_memory::{Length, Offset, Region, Span};
 use farrow_store::{ObjectId, SPILL_HEAD_BYTES_MIN, SpillFault, SpillHead};
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
-use super::SpillStore;
+use super::change::delete;
 use super::names::{FileChange, FileNumber, NUMBERS_MAX};
 use super::worker::{Stop, fault};
+use super::{SpillStore, make_folder};
 use crate::protocol::WriteFault;
 
 /// Bytes written or read at once. The private memory of the worker is a few of these.
@@ -50,6 +51,18 @@ impl SpillStore {
         Err(WriteFault { is_full: true, reason })
     }
 
+    /// Whether the file of an object is there, as long as it was written. Costs one request.
+    pub(super) async fn is_written(&self, head: &SpillHead, stop: &Stop) -> Result<bool> {
+        let path = self.path((head.id, self.names.number(head.id).unwrap_or(0)));
+        let look = async {
+            match self.store.head(&path).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(false),
+                found => found.map(|found| found.size == head.file_bytes()),
+            }
+        };
+        stop.step(look).await
+    }
+
     /// Writes an object. The file exists completely or not at all, even after a failure.
     pub(super) async fn write(
         &self,
@@ -58,6 +71,10 @@ impl SpillStore {
         parts: &[Span],
         stop: &Stop,
     ) -> Result<()> {
+        if let Some(folder) = &self.folder {
+            // The library would make it with the modes of other folders.
+            make_folder(folder).map_err(|error| fault(error.to_string()))?;
+        }
         let mut upload = None;
         let file = (head.id, self.names.next(head.id)?);
         let content = FileContent { region, head, parts };
@@ -223,13 +240,8 @@ impl SpillStore {
         let mut forgotten = Ok(());
         for file in self.names.take(id) {
             let (store, path) = (Arc::clone(&self.store), self.path(file));
-            let step = async move {
-                match store.delete(&path).await {
-                    // Not each number has a file. A bucket does not report that.
-                    Err(object_store::Error::NotFound { .. }) => Ok(()),
-                    deleted => deleted,
-                }
-            };
+            // Not each number has a file.
+            let step = async move { delete(&*store, &path).await };
             // A file that cannot be removed leaves no other one.
             forgotten = forgotten.and(self.change(file, FileChange::Delete, stop, step).await);
         }
@@ -298,6 +310,7 @@ fn pieces(span: Span) -> impl Iterator<Item = Span> {
 pub(super) mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Mutex;
     use std::time::Instant;
 
@@ -313,7 +326,7 @@ pub(super) mod tests {
     use super::super::names::FileNames;
     use super::*;
     use crate::protocol::{SpillDone, SpillJob};
-    use crate::spill::Worker;
+    use crate::spill::{SpillTarget, Worker};
 
     /// Reads one request, and returns its first line.
     fn read_request(reader: &mut BufReader<TcpStream>) -> String {
@@ -477,7 +490,7 @@ pub(super) mod tests {
         let (id, parts) = (head.id, head.origins.clone());
         // Written after it was to be removed, it stays.
         worker.push(SpillJob::Forget { id });
-        worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        worker.push(SpillJob::Write { head, parts, spare_bytes: 0, is_copied: false });
         assert_eq!(done_by(&worker, 1), [SpillDone::Written { id, result: Ok(()) }]);
         assert!(slow.left() > FILES / 2, "{} are left", slow.left());
         let until = Instant::now() + Duration::from_secs(60);
@@ -497,7 +510,7 @@ pub(super) mod tests {
         let worker = Worker::start(store, region, &slow.ids).unwrap();
         let (parts, spare_bytes) = (head.origins.clone(), u64::MAX);
         slow.ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
-        worker.push(SpillJob::Write { head, parts, spare_bytes });
+        worker.push(SpillJob::Write { head, parts, spare_bytes, is_copied: false });
         let done = done_by(&worker, 1);
         let is_full = |fault: &WriteFault| fault.is_full;
         assert!(
@@ -516,7 +529,7 @@ pub(super) mod tests {
         slow.ids.iter().for_each(|id| worker.push(SpillJob::Forget { id: *id }));
         for _ in 0..100 {
             let (head, parts) = (head.clone(), head.origins.clone());
-            worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+            worker.push(SpillJob::Write { head, parts, spare_bytes: 0, is_copied: false });
         }
         done_by(&worker, 100);
         assert_eq!(slow.left(), 1, "the file that was written");
@@ -551,10 +564,38 @@ pub(super) mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (id, parts) = (head.id, head.origins.clone());
-        worker.push(SpillJob::Write { head, parts, spare_bytes: 0 });
+        worker.push(SpillJob::Write { head, parts, spare_bytes: 0, is_copied: false });
         assert_eq!(done_by(&worker, 1), [SpillDone::Written { id, result: Ok(()) }]);
         // Nor does the end of the node.
         drop(worker);
+    }
+
+    /// Regression test: the sweep of a new region removed its folder, which only its owner could
+    /// read. The first file made it again for all users.
+    #[test]
+    fn the_folder_of_a_region_is_for_its_owner_alone_also_when_it_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = SpillTarget::Folder(dir.path().to_owned());
+        let folder = dir.path().join(format!("{:016x}", 1));
+        let (region, head) = object(4 << 10);
+        let worker =
+            Worker::start(SpillStore::open(&target, RegionUid(1)).unwrap(), region, &[]).unwrap();
+        let (id, parts) = (head.id, head.origins.clone());
+        let job = SpillJob::Write { head, parts, spare_bytes: 0, is_copied: true };
+        let write = || {
+            worker.push(job.clone());
+            assert_eq!(done_by(&worker, 1), [SpillDone::Written { id, result: Ok(()) }]);
+            assert!(folder.join(id.to_string()).exists());
+            std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(write(), 0o700);
+        // A cleaner of temporary files has removed the copy with the folder.
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(write(), 0o700);
+        assert_eq!(write(), 0o700);
+        drop(worker);
+        SpillStore::open(&target, RegionUid(1)).unwrap().purge().unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]

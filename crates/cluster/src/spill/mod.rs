@@ -11,7 +11,7 @@ mod worker;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,12 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 pub enum SpillTarget {
     /// A folder of a file system, created if it does not exist.
     Folder(PathBuf),
-    /// A URL that the crate `object_store` supports, with the features compiled in: `s3:`, `file:`,
-    /// `memory:`.
+    /// A URL that the crate `object_store` supports, with the features compiled in: `s3:`, `memory:`.
     Url(Url),
 }
 
 impl SpillTarget {
-    /// Parses a URL if the text contains `://`, else a folder.
+    /// Parses a URL if the text contains `://`, else a folder. A URL `file:` is its folder.
     ///
     /// # Errors
     ///
@@ -55,6 +54,10 @@ impl SpillTarget {
             return Ok(Self::Folder(PathBuf::from(text)));
         }
         let url = Url::parse(text).map_err(|error| error.to_string())?;
+        if url.scheme() == "file" {
+            let folder = url.to_file_path().map(Self::Folder);
+            return folder.map_err(|()| format!("{text} is no folder of this machine"));
+        }
         open_url(&url).map_err(|error| error.to_string())?;
         Ok(Self::Url(url))
     }
@@ -92,6 +95,7 @@ impl SpillStore {
                 let store = LocalFileSystem::new_with_prefix(&dir).map_err(io::Error::other)?;
                 let folder = dir.join(&region);
                 make_folder(&folder)?;
+                close_folder(&folder);
                 let label = folder.display().to_string();
                 let prefix = object_store::path::Path::from(region);
                 Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), uid, label, names })
@@ -141,8 +145,17 @@ impl SpillStore {
     }
 }
 
+/// Makes a folder that only its owner can read, as the memory of the node, unless it exists.
 fn make_folder(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Closes a folder of a region to other users: earlier versions could leave it open.
+fn close_folder(dir: &Path) {
+    let is_open = fs::metadata(dir).is_ok_and(|found| found.mode() & 0o077 != 0);
+    if is_open && let Err(error) = fs::set_permissions(dir, fs::Permissions::from_mode(0o700)) {
+        tracing::warn!(folder = %dir.display(), %error, "other users can read spilled objects");
+    }
 }
 
 /// Opens a store. A bucket takes its credentials, region and endpoint from the environment
@@ -162,4 +175,41 @@ fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_sto
     };
     let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry).build()?;
     Ok((Arc::new(bucket), path))
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::RegionUid;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    /// Regression test: a URL `file:` was a bucket, whose files other users could read, and without
+    /// a check of the free space.
+    #[test]
+    fn a_url_of_a_folder_is_the_folder() {
+        let folder = |text| SpillTarget::parse(text).unwrap();
+        assert_eq!(folder("file:///a%20b/c"), SpillTarget::Folder("/a b/c".into()));
+        assert_eq!(folder("file://localhost/a"), SpillTarget::Folder("/a".into()));
+        assert_eq!(folder("a/b"), SpillTarget::Folder("a/b".into()));
+        assert!(SpillTarget::parse("file://other/a").is_err());
+        assert!(matches!(folder("memory:///"), SpillTarget::Url(_)));
+    }
+
+    #[test]
+    fn the_folder_of_a_region_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let target = SpillTarget::Folder(dir.path().to_owned());
+        let folder = dir.path().join(format!("{:016x}", 7));
+        SpillStore::open(&target, RegionUid(7)).unwrap();
+        assert_eq!((mode(&folder), mode(dir.path())), (0o700, 0o755));
+        // As an earlier version left it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        SpillStore::open(&target, RegionUid(7)).unwrap();
+        assert_eq!((mode(&folder), mode(dir.path())), (0o700, 0o755));
+    }
 }

@@ -97,6 +97,12 @@ impl FileNames {
         files.filter(|file| !state.late.contains(file)).collect()
     }
 
+    /// The file of an object with this name.
+    pub(super) fn parse(name: &str) -> Option<FileNumber> {
+        let (id, number) = name.split_once('.').unwrap_or((name, "0"));
+        Some((id.parse().ok()?, number.parse().ok()?))
+    }
+
     /// Whether a file is that of one of these objects. Its number is noted.
     pub(super) fn is_of(&self, name: &str, objects: &BTreeSet<String>) -> bool {
         let Some((id, number)) = name.split_once('.') else {

@@ -1,14 +1,15 @@
-//! Removal of files whose objects do not exist any more, in small steps between other jobs.
+//! Removal of files whose objects do not exist any more: in small steps between other jobs, or of
+//! all files of a region.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, ReadDir};
 use std::io;
-use std::path::PathBuf;
 
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt};
+use object_store::{Error, ObjectMeta};
 
 use super::SpillStore;
 use super::worker::{Stop, fault};
@@ -18,10 +19,10 @@ use crate::protocol::WriteFault;
 const FILES_PER_STEP: usize = 64;
 
 enum Files {
-    /// Of a bucket: each step waits for one answer. With the file to remove next.
+    /// Of a bucket: each step waits for one answer. With the file that the next step looks at.
     Listed(BoxStream<'static, object_store::Result<ObjectMeta>>, Option<Path>),
     /// Of a folder, also partly written ones.
-    Folder(PathBuf, ReadDir),
+    Folder(ReadDir),
 }
 
 /// A removal that is not complete.
@@ -33,14 +34,14 @@ impl Sweep {
     /// Removes every file of this region except the retained ones.
     pub(super) fn new(store: &SpillStore) -> io::Result<Self> {
         let files = match &store.folder {
-            Some(folder) => Files::Folder(folder.clone(), fs::read_dir(folder)?),
+            Some(folder) => Files::Folder(fs::read_dir(folder)?),
             None => Files::Listed(store.store.list(Some(&store.prefix)), None),
         };
         Ok(Self { files })
     }
 
-    /// Removes some files. Returns whether files are left to look at. A step that is dropped can be
-    /// repeated.
+    /// Removes some files. Returns whether files are left to look at. After a step that was dropped
+    /// the next one can follow.
     pub(super) async fn step(
         &mut self,
         store: &SpillStore,
@@ -49,30 +50,57 @@ impl Sweep {
     ) -> Result<bool, WriteFault> {
         match &mut self.files {
             Files::Listed(files, old) => {
-                if let Some(path) = old {
-                    stop.step(store.store.delete(path)).await?;
-                    *old = None;
+                let Some(path) = old.take() else {
+                    let next = async { files.next().await.transpose() };
+                    let Some(file) = stop.step(next).await? else { return Ok(false) };
+                    *old = Some(file.location);
                     return Ok(true);
-                }
-                let next = async { files.next().await.transpose() };
-                let Some(file) = stop.step(next).await? else { return Ok(false) };
+                };
+                // Not earlier: its object may have been written since the last step.
                 let is_old = |name: &str| !store.names.is_of(name, retained);
-                *old = Some(file.location).filter(|path| path.filename().is_some_and(is_old));
+                if path.filename().is_some_and(is_old) {
+                    store.remove_old(path, stop).await?;
+                }
                 Ok(true)
             }
-            Files::Folder(folder, files) => {
+            Files::Folder(files) => {
                 for _ in 0..FILES_PER_STEP {
-                    let Some(file) = files.next() else {
-                        if retained.is_empty() {
-                            // The first file creates it again. Fails if it contains other files.
-                            let _ = fs::remove_dir(folder);
-                        }
-                        return Ok(false);
-                    };
+                    let Some(file) = files.next() else { return Ok(false) };
                     remove(&file, store, retained).map_err(|error| fault(error.to_string()))?;
                 }
                 Ok(true)
             }
+        }
+    }
+}
+
+impl SpillStore {
+    /// Removes all files of the region. `removed` counts those of a bucket.
+    pub(super) async fn remove_all(&self, removed: &Cell<u64>) -> Result<(), WriteFault> {
+        let Some(folder) = &self.folder else {
+            return self.empty_bucket(removed).await;
+        };
+        let mut sweep = Sweep::new(self).map_err(|error| fault(error.to_string()))?;
+        while sweep.step(self, &BTreeSet::new(), &Stop::default()).await? {}
+        // Fails if it contains other files.
+        let _ = fs::remove_dir(folder);
+        Ok(())
+    }
+
+    /// A bucket removes many files by one request. What cannot be removed leaves no other one.
+    async fn empty_bucket(&self, removed: &Cell<u64>) -> Result<(), WriteFault> {
+        let files = self.store.list(Some(&self.prefix)).map_ok(|file| file.location);
+        let mut deleted = self.store.delete_stream(files.boxed());
+        let (mut left, mut reason) = (0_u64, String::new());
+        while let Some(result) = deleted.next().await {
+            match result {
+                Ok(_) | Err(Error::NotFound { .. }) => removed.set(removed.get() + 1),
+                Err(error) => (left, reason) = (left + 1, error.to_string()),
+            }
+        }
+        match left {
+            0 => Ok(()),
+            left => Err(fault(format!("{left} requests or files failed, the last one: {reason}"))),
         }
     }
 }

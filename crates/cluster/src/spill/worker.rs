@@ -1,6 +1,7 @@
 //! The thread that writes and reads files. It runs one job after the other, and removes files
 //! between others, so a file is never removed before an earlier job has used it.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 use std::io::{self, Write};
@@ -356,33 +357,36 @@ impl SpillTarget {
 }
 
 impl SpillStore {
-    /// Removes all files of a region that no longer exists.
+    /// Removes all files of a region that no longer exists. The error says how many were removed
+    /// from a bucket.
     pub(crate) fn purge(&self) -> io::Result<()> {
-        let runtime = runtime()?;
-        let sweep = async {
-            let (mut sweep, stop) = (Sweep::new(self)?, Stop::default());
-            while sweep
-                .step(self, &BTreeSet::new(), &stop)
-                .await
-                .map_err(|error| io::Error::other(error.reason))?
-            {}
-            Ok::<_, io::Error>(())
-        };
-        let swept = runtime.block_on(async { tokio::time::timeout(PURGE_MAX, sweep).await });
+        let (runtime, count) = (runtime()?, Cell::new(0));
+        let all = async { tokio::time::timeout(PURGE_MAX, self.remove_all(&count)).await };
+        let purged = runtime.block_on(all);
         runtime.shutdown_background();
-        swept.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        self.forget_owner()
+        let count = count.get();
+        let (kind, reason) = match purged {
+            Ok(Ok(())) => return self.forget_owner(),
+            Ok(Err(error)) => (io::ErrorKind::Other, error.reason),
+            Err(_) => {
+                (io::ErrorKind::TimedOut, format!("timed out after {} s", PURGE_MAX.as_secs()))
+            }
+        };
+        Err(io::Error::new(kind, format!("{reason}; {count} files were removed")))
     }
 }
 
 async fn run(store: &SpillStore, region: &Region, job: SpillJob, stop: &Stop) -> Option<SpillDone> {
     Some(match job {
-        SpillJob::Write { head, parts, spare_bytes } => {
-            let result = match store.check_space(head.file_bytes(), spare_bytes) {
-                Ok(()) => store.write(region, &head, &parts, stop).await,
-                full => full,
+        SpillJob::Write { head, parts, spare_bytes, is_copied } => {
+            let written = async {
+                if is_copied && store.is_written(&head, stop).await? {
+                    return Ok(());
+                }
+                store.check_space(head.file_bytes(), spare_bytes)?;
+                store.write(region, &head, &parts, stop).await
             };
-            SpillDone::Written { id: head.id, result }
+            SpillDone::Written { id: head.id, result: written.await }
         }
         SpillJob::Look { id } => {
             let result = store.look(id, stop).await.map_err(|fault| fault.reason);

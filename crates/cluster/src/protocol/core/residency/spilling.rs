@@ -44,9 +44,10 @@ impl Residency {
         }
         let room = Room { runs: room.runs.clone(), ..Room::default() };
         let mut victims = home.victims_for(self.policy.as_ref(), &room)?;
-        let is_paused = self.spills.is_paused();
-        self.spills.is_blocked = is_paused && victims.is_some();
-        if self.spills.is_blocked {
+        let (is_paused, could_leave) = (self.spills.is_paused(), victims.is_some());
+        // After the pause the cause is still reported, until a write succeeds.
+        self.spills.is_blocked = could_leave && (is_paused || self.spills.is_blocked);
+        if is_paused && could_leave {
             let copied = CopiedOrder { policy: self.policy.as_ref(), ids: &self.spills.copied };
             let without_writing = home.victims_for(&copied, &room)?;
             if without_writing.is_none() && !self.make_space() {
@@ -133,15 +134,13 @@ impl Residency {
             match home.begin_spill(id) {
                 Ok(Some(SpillPlan { head, parts })) => {
                     self.spills.renamed(id, head.id);
-                    if self.spills.copied.contains(&head.id) {
-                        self.leave_memory(home, head.id);
-                        continue;
-                    }
+                    let is_copied = self.spills.copied.contains(&head.id);
                     let bytes = head.file_bytes();
                     let largest = home.largest_spilled().max(bytes);
                     let spare_bytes = if self.spills.is_restoring() { 0 } else { largest };
-                    self.spills.writing.insert(head.id, (bytes, spare_bytes));
-                    self.spills.jobs.push(SpillJob::Write { head, parts, spare_bytes });
+                    self.spills.begin_write(head.id, (bytes, spare_bytes));
+                    let job = SpillJob::Write { head, parts, spare_bytes, is_copied };
+                    self.spills.jobs.push(job);
                 }
                 Ok(None) | Err(StoreError::NotFound { .. }) => {
                     let freed = evict_replica(home, id);
@@ -197,7 +196,7 @@ impl Residency {
     }
 
     fn written(&mut self, home: &mut Home, id: ObjectId, result: Result<(), WriteFault>) {
-        let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
+        let (bytes, spare_bytes) = self.spills.end_write(id);
         match result {
             Ok(()) => {
                 // The write of a smaller file does not end a recent failure.
@@ -211,7 +210,8 @@ impl Residency {
                 let (file, reason) = (self.spills.file_of(id), &fault.reason);
                 tracing::error!(file, bytes, reason, "an object is not spilled");
                 home.cancel_spill(id);
-                // Removes the partial file.
+                // Removes the partial file. An earlier one was not there, or could not be looked at.
+                self.spills.copied.remove(&id);
                 self.spills.forget_file(id);
                 self.spills.failed(id, (bytes, spare_bytes), fault);
                 self.spills.settled(id, None);

@@ -6,6 +6,7 @@ use farrow_memory::Length;
 use farrow_store::{Evicted, Freed, ObjectId, SpillHead, StoreError};
 use farrow_wire::WireError;
 
+use super::spilling::SPILL_MS_MAX;
 use crate::protocol::action::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::identity::SessionId;
@@ -17,6 +18,10 @@ pub(super) const LOOK_MS: u64 = 50;
 
 /// Pause of all spilling after a failed write.
 pub(super) const PAUSE_MS: u64 = 1_000;
+
+/// Time after which a write that has not ended is the reason of a lack of memory: half of the wait
+/// of a request, since the write may have begun after it.
+const STALL_MS: u64 = SPILL_MS_MAX / 2;
 
 /// A request that waits for an object.
 #[derive(Debug)]
@@ -75,7 +80,9 @@ pub(super) struct Spills {
     pub(super) queue: VecDeque<ObjectId>,
     /// Objects being written: their bytes, and the space to leave free.
     pub(super) writing: BTreeMap<ObjectId, (u64, u64)>,
-    /// Objects in memory with an up-to-date file: they leave memory without a write.
+    /// When the oldest of these writes began, or the one before it ended.
+    pub(super) writing_since_ms: u64,
+    /// Objects in memory with an up-to-date file: they leave memory without a write, if it is there.
     pub(super) copied: BTreeSet<ObjectId>,
     pub(super) restores: BTreeMap<ObjectId, PendingRestore>,
     /// Those of them that are queued, in order of arrival.
@@ -124,6 +131,20 @@ impl Spills {
         format!("{}/{id}", self.label.as_deref().unwrap_or_default())
     }
 
+    /// Notes that an object is being written: its bytes, and the space to leave free.
+    pub(super) fn begin_write(&mut self, id: ObjectId, bytes: (u64, u64)) {
+        if self.writing.is_empty() {
+            self.writing_since_ms = self.now_ms;
+        }
+        self.writing.insert(id, bytes);
+    }
+
+    /// Notes the end of a write. Returns what was noted at its begin.
+    pub(super) fn end_write(&mut self, id: ObjectId) -> (u64, u64) {
+        self.writing_since_ms = self.now_ms;
+        self.writing.remove(&id).unwrap_or_default()
+    }
+
     /// Handles the delete of an object: removes its file, if it has one.
     pub(super) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
         if self.copied.remove(&id) || was_spilled {
@@ -131,18 +152,25 @@ impl Spills {
         }
     }
 
-    /// The error for a lack of memory, if failed writes are its cause.
+    /// The error for a lack of memory, if failed writes or a write that does not end are its cause.
     pub(super) fn failure(
         &self,
         asked: u64,
         (free, largest): (u64, u64),
         waited_ms: u64,
     ) -> Option<WireError> {
-        let SpillFailure { fault, bytes, .. } =
-            self.failure.as_ref().filter(|_| self.is_blocked)?;
+        let failure = self.failure.as_ref().filter(|_| self.is_blocked);
+        let failure = failure.map(|one| (one.bytes, one.fault.reason.clone()));
+        let (bytes, reason) = failure.or_else(|| self.stall())?;
         let folder = self.label.clone().unwrap_or_default();
-        let (bytes, reason) = (*bytes, fault.reason.clone());
         Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
+    }
+
+    /// The bytes of a write that does not end, and the reason why that is a failure.
+    fn stall(&self) -> Option<(u64, String)> {
+        let ms = self.now_ms.saturating_sub(self.writing_since_ms);
+        let (bytes, _) = self.writing.values().next().filter(|_| ms >= STALL_MS)?;
+        Some((*bytes, format!("no answer for {} s", ms / 1000)))
     }
 
     /// Moves new jobs to the actions.

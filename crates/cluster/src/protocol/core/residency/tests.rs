@@ -8,12 +8,14 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{EvictionCandidate, EvictionPolicy, Home, Layout, RegionOptions, SpillHead};
 use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
 
-use farrow_wire::{ReplyBody, WireError};
+use farrow_wire::{ReplyBody, WireError, WireTarget};
 
 use super::restoring::RESTORES_MAX;
+use super::spilling::SPILL_MS_MAX;
 use super::spills::LOOK_MS;
 use crate::protocol::{
-    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, SpillDone, SpillJob,
+    Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, Quotas, SessionId, SpillDone,
+    SpillJob, WriteFault,
 };
 
 const CLIENT: SessionId = SessionId(1);
@@ -266,4 +268,93 @@ fn a_restore_that_waits_for_a_write_waits_for_the_next_look() {
     world.done(SpillDone::Written { id: written.id, result: Ok(()) });
     assert!(world.answer(restore).is_none());
     assert!(matches!(world.jobs.pop(), Some(SpillJob::Load { .. })), "there is room now");
+}
+
+/// Regression test: an object whose file had been removed left memory for it. The test performs the
+/// job as the worker, which looks at the file first.
+#[test]
+fn an_object_with_a_copy_leaves_memory_once_the_copy_was_looked_at() {
+    let mut world = World::new();
+    let head = world.spilled();
+    let restore = world.restore(&head);
+    let loaded = Ok((Vec::new(), Vec::new()));
+    assert!(matches!(world.jobs.pop(), Some(SpillJob::Load { .. })));
+    world.done(SpillDone::Loaded { id: head.id, result: loaded });
+    assert!(matches!(world.answer(restore), Some(Ok(ReplyBody::Done))));
+    let evict = world.ask(RequestBody::Evict { bytes: 1 });
+    let Some(SpillJob::Write { head: looked, is_copied: true, .. }) = world.jobs.pop() else {
+        panic!("{:?}", world.jobs)
+    };
+    assert_eq!(looked, head);
+    assert!(world.answer(evict).is_none());
+    // It is not there, and cannot be written.
+    let fault = WriteFault { is_full: false, reason: "no such folder".to_owned() };
+    world.done(SpillDone::Written { id: head.id, result: Err(fault) });
+    assert!(matches!(world.answer(evict), Some(Err(WireError::NotSpilled { .. }))));
+    assert_eq!(world.node.home().stats().unwrap().objects, 1);
+    assert!(matches!(world.jobs.pop(), Some(SpillJob::Forget { .. })));
+    // So it is written like any other one.
+    world.now_ms += 10 * LOOK_MS + 1000;
+    world.ask(RequestBody::Evict { bytes: 1 });
+    let again = world.jobs.pop();
+    assert!(matches!(again, Some(SpillJob::Write { is_copied: false, .. })), "{again:?}");
+    world.done(SpillDone::Written { id: head.id, result: Ok(()) });
+    assert_eq!(world.node.home().stats().unwrap().objects_spilled, 1);
+}
+
+/// Regression test: while a bucket did not answer, writers were told that memory is full, without the
+/// bucket.
+#[test]
+fn a_write_that_does_not_end_is_the_reason_of_a_lack_of_memory() {
+    let mut world = World::new();
+    let grant = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
+    let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
+    let items = vec![SealItem::bytes(*span, BYTES)];
+    world.ask(RequestBody::Seal { items });
+    let starve = |world: &mut World, wait_ms: u64| {
+        let full = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms });
+        assert!(world.answer(full).is_none(), "{:?}", world.answer(full));
+        world.now_ms += SPILL_MS_MAX.max(wait_ms);
+        world.tick();
+        match world.answer(full) {
+            Some(Err(WireError::NotSpilled { folder, reason, .. })) if folder == "folder" => {
+                reason.clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(starve(&mut world, 0), "no answer for 8 s");
+    let Some(SpillJob::Write { head, .. }) = world.jobs.pop() else { panic!("{:?}", world.jobs) };
+    // The worker gives up, and the next write hangs too: the cause is known from its begin.
+    let fault = WriteFault { is_full: false, reason: "timed out".to_owned() };
+    world.done(SpillDone::Written { id: head.id, result: Err(fault) });
+    world.now_ms += 2000;
+    assert_eq!(starve(&mut world, 10), "timed out");
+    let write = world.jobs.pop();
+    assert!(matches!(write, Some(SpillJob::Write { .. })), "{write:?}");
+    world.done(SpillDone::Written { id: head.id, result: Ok(()) });
+    let grant = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
+    assert!(matches!(world.answer(grant), Some(Ok(ReplyBody::Granted(_)))));
+}
+
+/// Regression test: spilled objects counted for no client. One with a limit of a few objects took all
+/// places of the node.
+#[test]
+fn spilled_objects_count_for_the_quota_of_their_client() {
+    let mut world = World::new();
+    world.node.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
+    let heads = [world.spilled(), world.spilled()];
+    let reserve =
+        |world: &mut World, wait_ms| world.ask(RequestBody::ReserveObjects { objects: 1, wait_ms });
+    let refused = reserve(&mut world, 0);
+    assert!(
+        matches!(world.answer(refused), Some(Err(WireError::QuotaExceeded { used: 2, .. }))),
+        "{:?}",
+        world.answer(refused)
+    );
+    let waiting = reserve(&mut world, 1000);
+    assert!(world.answer(waiting).is_none());
+    let target = WireTarget::Id(heads[0].id.hi, heads[0].id.lo);
+    world.ask(RequestBody::Delete { targets: vec![target] });
+    assert!(matches!(world.answer(waiting), Some(Ok(ReplyBody::Done))), "there is room");
 }
