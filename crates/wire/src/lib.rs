@@ -12,13 +12,15 @@
 //!
 //! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded [`Request`] or
 //! [`Reply`]. File descriptors travel only with the replies to `Hello`, `Handover` and `OpenLazy`,
-//! and with [`ServeFaults`]. All input is untrusted: lengths are limited before anything is allocated.
+//! and with [`ServeFaults`]. All input is untrusted: lengths of frames and of lists are
+//! limited before anything is allocated.
 
 #![forbid(unsafe_code)]
 
 use farrow_memory::{Length, Offset, Span};
 
 mod boot_time;
+mod bounded;
 mod connecting;
 mod drain;
 mod error;

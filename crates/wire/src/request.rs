@@ -1,12 +1,19 @@
 //! Requests of clients.
+//!
+//! Each list has a limit when it is decoded. It is larger than the number of items that a request may
+//! have, so that the daemon can reply with that number.
 
 use std::fmt;
 
 use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
-use super::{DrainStep, Setting, WAIT_MS_MAX, WireSpan};
+use super::{BATCH_ITEMS_MAX, DrainStep, EXTRA_BLOCKS_MAX, Setting, WAIT_MS_MAX, WireSpan};
+use crate::bounded::{list, some_list};
 pub use crate::rights::{Rights, Rule};
+
+/// Most items of a list that is decoded.
+pub(crate) const LIST_ITEMS_MAX: usize = 2 * BATCH_ITEMS_MAX;
 
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,26 +42,31 @@ pub enum RequestBody {
     /// Gives back unused parts of granted memory.
     Release {
         /// The ranges.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         spans: Vec<WireSpan>,
     },
     /// Reserves names for objects in creation: all of them, or none.
     Reserve {
         /// 1 to 255 bytes of UTF-8 each.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         names: Vec<String>,
     },
     /// Gives reserved names back.
     Unreserve {
         /// The names.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         names: Vec<String>,
     },
     /// Turns written memory into objects: none if one of the names is taken.
     Seal {
         /// One item per object.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         items: Vec<SealItem>,
     },
     /// Reports that the client now holds these objects, which it created.
     Confirm {
         /// The two halves of each id.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         ids: Vec<(u64, u64)>,
     },
     /// Reports that the client holds every object that it sealed before it reconnected and still
@@ -63,11 +75,13 @@ pub enum RequestBody {
     /// Deletes objects; their space becomes free when no client holds them.
     Delete {
         /// The objects.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         targets: Vec<WireTarget>,
     },
     /// The reply arrives when `count` of the targets are sealed or the timeout elapses.
     Wait {
         /// The objects to wait for.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         targets: Vec<WireTarget>,
         /// Number of sealed targets that ends the wait.
         count: u32,
@@ -95,6 +109,7 @@ pub enum RequestBody {
     /// creation. Names that the last daemon passed on need no new reservation.
     Renew {
         /// 1 to 255 bytes of UTF-8 each.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         names: Vec<String>,
         /// True: every other name of this client is given back.
         are_all: bool,
@@ -126,6 +141,7 @@ pub enum RequestBody {
     /// Pins objects, which exempts them from eviction, or unpins them.
     Pin {
         /// The objects.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         targets: Vec<WireTarget>,
         /// False: unpin.
         is_pinned: bool,
@@ -233,16 +249,18 @@ pub enum RequestBody {
         /// The node.
         node: String,
         /// The objects: a few dozen names, since the request to the node is short.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         targets: Vec<WireTarget>,
     },
     /// Starts the clock of leases of this client: each object is deleted `lease_ms` after now, as
     /// if the client had ended. Ids without a lease of this client are ignored.
     EndLeases {
         /// The two halves of each id.
+        #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
         ids: Vec<(u64, u64)>,
     },
     /// Changes settings of the node: all, or none. At most [`SETTINGS_MAX`](super::SETTINGS_MAX).
-    Set(Vec<Setting>),
+    Set(#[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")] Vec<Setting>),
     /// First message of a further connection of a client: opens an object of unmapped memory whose
     /// pages are brought one by one. The connection holds the object.
     OpenLazy(OpenLazy),
@@ -268,6 +286,7 @@ pub enum ImportStep {
         /// The name of the object, which this client has reserved.
         name: Option<String>,
         /// Encoded metadata instead of that of the original, of the same length.
+        #[serde(deserialize_with = "some_list::<_, _, LIST_ITEMS_MAX>")]
         metadata: Option<Vec<u8>>,
         /// Whether the object is exempt from eviction from the beginning.
         is_pinned: bool,
@@ -307,6 +326,7 @@ impl Extent {
 pub struct PartSpec {
     /// Names of columns of a table or record batch, at most
     /// [`PART_COLUMNS_MAX`](super::PART_COLUMNS_MAX); `None`: all columns.
+    #[serde(deserialize_with = "some_list::<_, _, LIST_ITEMS_MAX>")]
     pub columns: Option<Vec<String>>,
     /// The first row, from the end if negative; `None`: row 0.
     pub start: Option<i64>,
@@ -320,6 +340,7 @@ pub struct PartSpec {
 pub struct RoomAsk {
     /// Bytes of each range, at most [`ROOM_RANGES_MAX`](super::ROOM_RANGES_MAX) ranges; empty: only
     /// slots and names.
+    #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
     pub sizes: Vec<u64>,
     /// Preferred number of bytes, if there is one range; 0: no more than needed.
     pub want: u64,
@@ -337,6 +358,7 @@ pub struct Purpose {
     /// Number of objects to seal.
     pub objects: u32,
     /// Bytes of each of their names in the client's namespace.
+    #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
     pub names: Vec<u32>,
 }
 
@@ -368,6 +390,7 @@ pub struct NamespaceSpec {
     /// Most objects; `None`: no limit.
     pub objects_max: Option<u64>,
     /// User ids with write permission, at most 8; `None`: all users that may connect.
+    #[serde(deserialize_with = "some_list::<_, _, LIST_ITEMS_MAX>")]
     pub writers: Option<Vec<u32>>,
 }
 
@@ -425,6 +448,7 @@ pub struct SealItem {
     /// CRC-32C of the descriptor.
     pub descriptor_crc: u32,
     /// Further blocks.
+    #[serde(deserialize_with = "list::<_, _, { 2 * EXTRA_BLOCKS_MAX }>")]
     pub extra: Vec<WireSpan>,
     /// CRC-32C of the list of further blocks as stored in memory.
     pub extra_crc: u32,
