@@ -389,7 +389,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
             return error.exit_code();
         }
     };
-    logging::start(arguments.log_format);
+    let _log = logging::start(arguments.log_format);
     descriptors::raise_limit();
     let is_device = arguments.device.is_some()
         || arguments.region.as_ref().is_some_and(|one| one.device.is_some());

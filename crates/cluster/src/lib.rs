@@ -15,6 +15,7 @@ mod endpoint;
 pub mod farrowd;
 mod host;
 pub mod leftovers;
+mod line_queue;
 mod lock;
 mod logging;
 mod memory;

@@ -8,14 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
+use crate::line_queue::LineSink;
+
 /// Interval of checks whether the file was moved.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Where lines are written.
-pub(super) trait LineSink {
-    /// Writes whole lines. After an error, part of them may be in the file.
-    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()>;
-}
 
 /// A file that lines are appended to. If it was moved or removed, another one takes its place.
 #[derive(Debug)]
@@ -76,6 +72,15 @@ impl LineSink for AuditFile {
         let written = ended.and_then(|()| file.write_all(lines));
         self.has_half_line = written.is_err();
         written
+    }
+
+    fn changed(&mut self, error: Option<&io::Error>) {
+        match error {
+            Some(error) => {
+                tracing::error!(%error, "the audit log is not written: its lines are counted");
+            }
+            None => tracing::warn!("the audit log is written again"),
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use farrow_store::ObjectId;
 use serde::Serialize;
-use time::OffsetDateTime;
 
 use super::{AuditItem, AuditRecord};
+use crate::line_queue::utc;
 
 /// A line. Fields without a value are left out.
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ pub(super) fn append(out: &mut Vec<u8>, record: &AuditRecord) {
     for item in items {
         let AuditItem { name, id, bytes, count, error } = item;
         let line = Line {
-            time: time_of(*wall_ns),
+            time: utc(*wall_ns),
             action,
             result: error.as_ref().map_or("ok", |(kind, _)| *kind),
             pid: actor.as_ref().map(|actor| actor.pid),
@@ -55,16 +55,6 @@ pub(super) fn append(out: &mut Vec<u8>, record: &AuditRecord) {
         let _ = serde_json::to_writer(&mut *out, &line);
         out.push(b'\n');
     }
-}
-
-/// A time in UTC, as RFC 3339 has it, with microseconds.
-fn time_of(wall_ns: u64) -> String {
-    let at = OffsetDateTime::from_unix_timestamp_nanos(wall_ns.into());
-    let at = at.unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
-    let (hour, minute, second) = (at.hour(), at.minute(), at.second());
-    let micros = at.microsecond();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
 #[cfg(test)]

@@ -1,27 +1,19 @@
 //! The audit log: who created and deleted objects, and what was refused, as lines of JSON.
 //!
-//! The event loop queues records and never waits: beyond a limit they are counted instead, and the
-//! log has their number. A thread writes them. A line that the file system refuses is counted, too.
+//! The event loop queues records and never waits ([`LineQueue`]). The log has the number of lines
+//! that are not in it.
 
 mod file;
 mod line;
-mod writer;
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
-use farrow_memory::sync::{AtomicU64, Ordering};
-
+use crate::line_queue::{LineQueue, LineRecord, wall_clock_ns};
 use file::AuditFile;
 
-/// Limit on queued lines. With the longest names they take some 40 MiB; the writer is then half a
-/// second behind.
-const LINES_QUEUED_MAX: u64 = 1 << 16;
-
-/// Time that the end of the node waits for the writer: a file system that hangs must not hold it up.
-const END_MAX: Duration = Duration::from_secs(2);
+/// Limit on the bytes of queued records, some 65,000 with the longest names; the writer is then
+/// half a second behind.
+const QUEUED_BYTES_MAX: u64 = 40 << 20;
 
 /// A client, as it is recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,6 +40,14 @@ pub(crate) struct AuditItem {
     pub(crate) error: Option<(&'static str, String)>,
 }
 
+impl AuditItem {
+    /// Bytes of memory that it occupies.
+    pub(crate) fn bytes(&self) -> usize {
+        let error = self.error.as_ref().map_or(0, |(_, text)| text.len());
+        size_of::<Self>() + self.name.as_ref().map_or(0, String::len) + error
+    }
+}
+
 /// What one request, or the node itself, did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditRecord {
@@ -60,23 +60,37 @@ pub(crate) struct AuditRecord {
     pub(crate) items: Vec<AuditItem>,
 }
 
-/// Lines since the start.
-#[derive(Debug, Default)]
-struct AuditCounts {
-    written: AtomicU64,
-    /// Neither written nor to be written.
-    dropped: AtomicU64,
-    queued: AtomicU64,
+impl AuditRecord {
+    /// A record of this moment.
+    pub(crate) fn now(action: &'static str, actor: Option<Actor>, items: Vec<AuditItem>) -> Self {
+        Self { wall_ns: wall_clock_ns(), action, actor, items }
+    }
+}
+
+impl LineRecord for AuditRecord {
+    fn lines(&self) -> u64 {
+        self.items.len() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.items.iter().map(AuditItem::bytes).sum::<usize>()) as u64
+    }
+
+    fn append(&self, out: &mut Vec<u8>) {
+        line::append(out, self);
+    }
+
+    fn missing(lines: u64) -> Self {
+        let reason = format!("{lines} lines are missing before this one");
+        let error = Some(("dropped", reason));
+        let items = vec![AuditItem { count: Some(lines), error, ..AuditItem::default() }];
+        Self::now("audit", None, items)
+    }
 }
 
 /// The event loop's side of the audit log.
 #[derive(Debug)]
-pub(crate) struct AuditLog {
-    /// `None`: the log ends.
-    records: Option<Sender<AuditRecord>>,
-    counts: Arc<AuditCounts>,
-    ended: Receiver<()>,
-}
+pub(crate) struct AuditLog(LineQueue<AuditRecord>);
 
 impl AuditLog {
     /// Opens the file, and starts the thread that writes to it. `is_restart`: a file that cannot be
@@ -93,44 +107,47 @@ impl AuditLog {
             }
             opened => opened?,
         }
-        let (records, queue) = channel();
-        let (end, ended) = channel();
-        let counts = Arc::new(AuditCounts::default());
-        let of_thread = Arc::clone(&counts);
-        std::thread::Builder::new().name("farrow-audit".into()).spawn(move || {
-            writer::run(&queue, &mut file, &of_thread);
-            drop(end);
-        })?;
-        Ok(Self { records: Some(records), counts, ended })
+        LineQueue::start("farrow-audit", file, QUEUED_BYTES_MAX).map(Self)
     }
 
     /// Queues a record, or counts its lines if too many wait.
     pub(crate) fn push(&self, record: AuditRecord) {
-        let lines = record.items.len() as u64;
-        let queued = self.counts.queued.fetch_add(lines, Ordering::Relaxed);
-        let has_room = queued.saturating_add(lines) <= LINES_QUEUED_MAX;
-        let is_queued =
-            has_room && self.records.as_ref().is_some_and(|records| records.send(record).is_ok());
-        if !is_queued {
-            self.counts.queued.fetch_sub(lines, Ordering::Relaxed);
-            self.counts.dropped.fetch_add(lines, Ordering::Relaxed);
-        }
+        self.0.push(record);
     }
 
     /// Lines written and dropped since the start.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (load(&self.counts.written), load(&self.counts.dropped))
+        self.0.totals()
     }
 }
 
 impl Drop for AuditLog {
     /// Waits until the queue is written, for a limited time.
     fn drop(&mut self) {
-        self.records = None;
-        // The thread drops the other end.
-        if self.ended.recv_timeout(END_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if !self.0.flush() {
             tracing::error!("the end of the audit log is not written: its file system hangs");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_not_in_the_log_are_one_line_with_their_number() {
+        let mut out = Vec::new();
+        AuditRecord::missing(7).append(&mut out);
+        let line: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((line["action"].as_str(), line["count"].as_u64()), (Some("audit"), Some(7)));
+        assert_eq!(line["result"], "dropped");
+    }
+
+    #[test]
+    fn a_record_takes_the_bytes_of_its_names_and_errors() {
+        let error = Some(("denied", "x".repeat(50)));
+        let item = AuditItem { name: Some("x".repeat(100)), error, ..AuditItem::default() };
+        let bytes = |count| AuditRecord::now("create", None, vec![item.clone(); count]).bytes();
+        assert_eq!(bytes(3) - bytes(1), 2 * (150 + size_of::<AuditItem>() as u64));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use farrow_wire::{
     self as wire, Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome,
@@ -18,13 +19,21 @@ pub struct Raw {
 
 impl Raw {
     pub fn open(daemon: &Daemon) -> Self {
-        let stream = wait_for("the socket", || UnixStream::connect(&daemon.socket).ok()).unwrap();
+        Self::open_at(&daemon.socket)
+    }
+
+    pub fn open_at(socket: &Path) -> Self {
+        let stream = wait_for("the socket", || UnixStream::connect(socket).ok()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, input: Vec::new() }
     }
 
     pub fn joined(daemon: &Daemon) -> (Self, Welcome) {
-        let mut raw = Self::open(daemon);
+        Self::joined_at(&daemon.socket)
+    }
+
+    pub fn joined_at(socket: &Path) -> (Self, Welcome) {
+        let mut raw = Self::open_at(socket);
         match raw.ask(RequestBody::Hello(Hello {
             version: PROTOCOL_VERSION,
             resume: None,
