@@ -220,11 +220,6 @@ impl NodeState {
         Some((state.peer, namespace.map_or_else(String::new, |one| one.options.name.clone())))
     }
 
-    /// Whether a connection is open.
-    pub(crate) fn is_open(&self, session: SessionId) -> bool {
-        self.clients.session(session).is_some()
-    }
-
     /// Objects evicted since the start, and their bytes.
     pub(crate) fn evicted(&self) -> (u64, u64) {
         let totals = self.residency.totals();

@@ -31,7 +31,10 @@ const CARRIED_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of requests of one connection that a turn serves, beyond its first request: they take the
 /// event loop about as long as 64 short requests.
-const SERVED_BYTES_MAX: usize = 64 << 10;
+pub(super) const SERVED_BYTES_MAX: usize = 64 << 10;
+
+/// Longest frame of a goodbye: its length, a number of at most 10 bytes, and the kind.
+const GOODBYE_BYTES_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct ClientConnection {
@@ -212,8 +215,16 @@ impl ClientConnection {
         Ok((body.len() >= bytes).then_some(4 + bytes))
     }
 
-    /// The next complete requests, at most `requests_max`.
-    pub(super) fn requests(&mut self, requests_max: usize) -> Result<Vec<Request>, MessageError> {
+    /// Bytes of the next request, if it is complete; otherwise 0.
+    pub(super) fn next_request_bytes(&self) -> usize {
+        self.next_frame(0).ok().flatten().unwrap_or(0)
+    }
+
+    /// The next complete requests, at most `requests_max`, and their bytes.
+    pub(super) fn requests(
+        &mut self,
+        requests_max: usize,
+    ) -> Result<(Vec<Request>, usize), MessageError> {
         let mut requests = Vec::new();
         let mut used = 0;
         // The first message decides which messages may follow, so those wait for a later turn.
@@ -234,7 +245,7 @@ impl ClientConnection {
             }
         }
         self.used(used);
-        Ok(requests)
+        Ok((requests, used))
     }
 
     /// The next complete frames, undecoded, at most `frames_max`.
@@ -287,10 +298,12 @@ impl ClientConnection {
             }
         }
         let mut used = 0;
-        while let Ok(Some((request, bytes))) =
-            wire::decode::<Request>(self.input.get(used..).unwrap_or(&[]))
-        {
-            if request.body == RequestBody::Goodbye {
+        while let Ok(Some(bytes)) = self.next_frame(used) {
+            let frame = self.input.get(used..used + bytes).unwrap_or(&[]);
+            // Only a short message is decoded: the client may have left many long ones.
+            let is_short = bytes <= GOODBYE_BYTES_MAX;
+            let goodbye = is_short.then(|| wire::decode::<Request>(frame));
+            if let Some(Ok(Some((Request { body: RequestBody::Goodbye, .. }, _)))) = goodbye {
                 return true;
             }
             used += bytes;

@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use super::connection::{ClientConnection, ReadOutcome};
 use super::handover::Handover;
 use super::output::flush;
-use super::{LoopEnd, REQUESTS_PER_CLIENT, Server};
+use super::turn::REQUESTS_PER_CLIENT;
+use super::{LoopEnd, Server};
 use crate::protocol::{Action, SessionId};
 
 /// Time limit for answering requests that have arrived. Clients that do not read their replies are

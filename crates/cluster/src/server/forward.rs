@@ -67,24 +67,25 @@ impl Server {
         self.pending.insert(session);
     }
 
-    /// Forwards requests of a client of this node to the other node, at most `frames_max`.
-    pub(super) fn carry_on(&mut self, session: SessionId, frames_max: usize) {
+    /// Forwards requests of a client of this node to the other node, at most `frames_max`. Returns
+    /// their bytes.
+    pub(super) fn carry_on(&mut self, session: SessionId, frames_max: usize) -> usize {
         let (Some(connection), Some(remote_sessions)) =
             (self.connections.get_mut(&session), &mut self.remote_sessions)
         else {
-            return;
+            return 0;
         };
         let Some(forwarded) = &connection.forwarded else {
-            return;
+            return 0;
         };
         let remote_session = forwarded.remote_session;
         let bytes = match connection.take_frames(frames_max) {
-            Ok(bytes) if bytes.is_empty() => return,
+            Ok(bytes) if bytes.is_empty() => return 0,
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::warn!(session = session.0, %error, "an invalid message");
+                self.warn_of(session, "an invalid message", Some(&error));
                 self.drop_connection(session);
-                return;
+                return 0;
             }
         };
         let length = bytes.len();
@@ -92,7 +93,7 @@ impl Server {
             // No more input is read from the client until there is room.
             connection.put_back(&bytes);
             connection.is_blocked = true;
-            return;
+            return 0;
         }
         if let Some(forwarded) = &connection.forwarded {
             remote_sessions.traffic.add(
@@ -105,6 +106,7 @@ impl Server {
         if connection.has_request() {
             self.pending.insert(session);
         }
+        length
     }
 
     /// Forwards replies of the other node to the client.
@@ -119,7 +121,7 @@ impl Server {
         if forwarded.first_seq.is_none() {
             connection.queue_bytes(bytes);
             if connection.is_overfull() {
-                tracing::warn!(session = session.0, "a client does not read its replies");
+                self.warn_of(session, "a client does not read its replies", None);
                 self.drop_connection(session);
             }
             return;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{REQUESTS_PER_CLIENT, Server};
+use super::Server;
+use super::turn::REQUESTS_PER_CLIENT;
 use crate::protocol::{Action, NodeState};
 
 /// Limit on the wait of a leaving node for an acknowledgement of other nodes. They detect its

@@ -22,10 +22,12 @@ mod requests;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod turn;
+mod warnings;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -52,9 +54,11 @@ pub(crate) use handover::Handover;
 use heap_trim::HeapTrim;
 
 use output::{flush, open_for_client};
-use remote_sessions::{RemoteSessions, WATCHED};
+use remote_sessions::RemoteSessions;
 pub(crate) use scrape::ScrapeListener;
-use scrape::{SCRAPERS, Scrapers};
+use scrape::Scrapers;
+use turn::FirstPending;
+use warnings::Warnings;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -69,13 +73,6 @@ const ORPHANS: u64 = 1 << 63;
 
 /// A connection that has not drained its last replies within this time is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-
-/// Requests of all clients together that one turn serves: half a millisecond of short ones. Each
-/// connection with requests has at least one served.
-const REQUESTS_PER_TURN: usize = 128;
-
-/// Requests of one client that one turn serves.
-const REQUESTS_PER_CLIENT: usize = 32;
 
 /// How the loop ended.
 #[derive(Debug)]
@@ -131,6 +128,8 @@ pub(crate) struct Server {
     watch_again_at_ms: Option<u64>,
     /// Connections with complete requests left over from the last turn.
     pending: BTreeSet<SessionId>,
+    /// The connections that have waited longest among those.
+    first_pending: FirstPending,
     /// Connections that this turn worked on.
     touched: BTreeSet<SessionId>,
     next_session: u64,
@@ -145,6 +144,7 @@ pub(crate) struct Server {
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     errors: Errors,
+    warnings: Warnings,
     audit: Option<Audit>,
     spill: Option<Worker>,
     remote_sessions: Option<RemoteSessions>,
@@ -160,20 +160,6 @@ pub(crate) struct Server {
     has_net_events: bool,
     /// The published time until which clients may use replicas.
     replicas_until_ns: u64,
-}
-
-/// The sources that are readable in this turn.
-#[derive(Debug, Default)]
-struct Ready {
-    sessions: BTreeSet<SessionId>,
-    /// Clients are waiting to connect.
-    has_newcomers: bool,
-    /// Scrapers are waiting to connect.
-    has_scrapers: bool,
-    /// A scraper waits for metrics.
-    are_metrics_wanted: bool,
-    has_peers: bool,
-    is_stop_requested: bool,
 }
 
 impl Server {
@@ -222,6 +208,7 @@ impl Server {
             unwatched: BTreeSet::new(),
             watch_again_at_ms: None,
             pending: BTreeSet::new(),
+            first_pending: FirstPending::default(),
             touched: BTreeSet::new(),
             next_session: 0,
             started,
@@ -233,6 +220,7 @@ impl Server {
             scrapers,
             latencies: Latencies::new(),
             errors: Errors::default(),
+            warnings: Warnings::default(),
             audit: audit.map(Audit::new),
             spill,
             remote_sessions,
@@ -367,99 +355,6 @@ impl Server {
         self.deserted_at().is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Collects the readable sources, then gives each its part of the turn. Other nodes are first,
-    /// so that a flood of clients delays no heartbeat. Clients follow, then new connections. Returns
-    /// whether the node is to stop.
-    fn turn(&mut self, events: &mut Vec<epoll::Event>, actions: &mut Vec<Action>) -> bool {
-        let mut ready = Ready { sessions: std::mem::take(&mut self.pending), ..Ready::default() };
-        for event in events.drain(..) {
-            self.sort(event, &mut ready);
-        }
-        self.count_faulted_bytes();
-        let has_others = ready.has_peers || self.has_net_events;
-        if ready.has_peers {
-            self.take_from_remote_sessions(&mut ready.sessions, actions);
-        }
-        if self.has_spilled {
-            self.take_spilled(actions);
-        }
-        if self.has_net_events {
-            self.take_net_events(actions);
-        }
-        if ready.are_metrics_wanted {
-            self.state.count_for_scrapers(self.now_ms(), actions);
-        }
-        self.touched.extend(&ready.sessions);
-        let each = REQUESTS_PER_TURN / ready.sessions.len().max(1);
-        let each = each.clamp(1, REQUESTS_PER_CLIENT);
-        for session in ready.sessions {
-            self.serve(session, each, actions);
-        }
-        let mut is_stopped = false;
-        if !has_others {
-            // A client need not wait for the rest of the turn. News of other nodes are published to
-            // clients there, before the replies that depend on them.
-            self.publish_lease();
-            is_stopped = self.perform(std::mem::take(actions));
-        }
-        if ready.has_newcomers {
-            self.accept();
-        }
-        if ready.has_scrapers {
-            let now_ms = self.now_ms();
-            if let Some(scrapers) = &mut self.scrapers {
-                scrapers.accept(self.poll.as_fd(), now_ms);
-            }
-        }
-        ready.is_stop_requested || is_stopped
-    }
-
-    fn sort(&mut self, event: epoll::Event, ready: &mut Ready) {
-        match event.data.u64() {
-            LISTENER => ready.has_newcomers = true,
-            WAKE => {
-                let mut bytes = [0; 64];
-                ready.is_stop_requested |= self.wake.read(&mut bytes).is_ok();
-            }
-            SCRAPE_LISTENER => ready.has_scrapers = true,
-            SPILL => self.has_spilled = true,
-            REMOTE_SESSIONS => ready.has_peers = true,
-            NET => self.has_net_events = true,
-            token if token & ORPHANS != 0 => {
-                let slot = ClientSlot((token & !ORPHANS) as u32);
-                let watched = self.orphans.remove(&slot).map(|(peer, _)| (slot, peer));
-                // The watched client may have returned and given its slot up to another one.
-                if self.state.orphans().any(|orphan| Some(orphan) == watched) {
-                    self.state.orphan_died(slot, self.now_ms());
-                }
-            }
-            token if token & SCRAPERS != 0 => ready.are_metrics_wanted |= self.scrape(token),
-            token if token & WATCHED != 0 => self.watched_ended(token & !WATCHED),
-            token => {
-                let number = token - SESSIONS;
-                let session = SessionId(number / 2);
-                if number % 2 == 1 {
-                    self.process_died(session);
-                } else {
-                    self.ready(session, event.flags, &mut ready.sessions);
-                }
-            }
-        }
-    }
-
-    /// Handles a limited number of finished spill jobs in one turn.
-    fn take_spilled(&mut self, actions: &mut Vec<Action>) {
-        let now_ms = self.now_ms();
-        let Some(spill) = &self.spill else {
-            return;
-        };
-        let (done, has_more) = spill.finished();
-        for done in done {
-            self.state.spill_done(done, now_ms, actions);
-        }
-        self.has_spilled = has_more;
-    }
-
     /// Performs actions. Returns true if the node is to stop.
     fn perform(&mut self, mut actions: Vec<Action>) -> bool {
         self.state.confirm_names(self.now_ms(), &mut actions);
@@ -468,7 +363,9 @@ impl Server {
             if let Action::Send { reply, .. } = &action {
                 reply.errors().for_each(|error| self.errors.add(error));
             }
-            if let Action::Send { session, reply, .. } = &action {
+            if let Action::Send { session, reply, .. } | Action::SendFile { session, reply, .. } =
+                &action
+            {
                 self.audit_reply(*session, reply);
             }
             match action {
@@ -569,6 +466,7 @@ impl Server {
             self.starved.remove(&(since_ms, session));
         }
         self.set_accepting(true);
+        self.audit_closed(session);
         let may_live =
             connection.process.is_some() || !process::is_identified(&connection.identity);
         let is_alive = may_live && !connection.has_unheard_goodbye();

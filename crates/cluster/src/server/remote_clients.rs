@@ -6,6 +6,7 @@ use farrow_store::RemoteClient;
 use farrow_wire::{self as wire, Reply, Request};
 
 use super::Server;
+use super::connection::SERVED_BYTES_MAX;
 use super::remote_sessions::{REMOTE_CLIENT_INPUT_RETAINED_BYTES, RemoteSession, drain};
 use crate::metrics::cluster::{Direction, PeerMessageKind};
 use crate::peers::{RemoteProcess, RemoteSessionBytes, RemoteSessionId};
@@ -91,24 +92,26 @@ impl Server {
         }
     }
 
-    /// Serves the requests of a remote client, at most `requests_max`.
+    /// Serves the requests of a remote client, at most `requests_max`; `usize::MAX`: all of them.
+    /// Returns their bytes.
     pub(super) fn serve_remote_client(
         &mut self,
         session: SessionId,
         requests_max: usize,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> usize {
+        let bytes_max = if requests_max == usize::MAX { usize::MAX } else { SERVED_BYTES_MAX };
         let Some(remote_client) = self
             .remote_sessions
             .as_mut()
             .and_then(|remote_sessions| remote_sessions.remote_clients.get_mut(&session))
         else {
-            return;
+            return 0;
         };
         let mut requests = Vec::new();
         let mut nonsense = None;
         let mut used = 0;
-        while requests.len() < requests_max {
+        while requests.len() < requests_max && used < bytes_max {
             match wire::decode::<Request>(remote_client.input.get(used..).unwrap_or(&[])) {
                 Ok(Some((request, bytes))) => {
                     used += bytes;
@@ -130,14 +133,15 @@ impl Server {
         {
             remote_client.input = Vec::new();
         }
-        if requests.len() == requests_max {
+        if requests.len() == requests_max || used >= bytes_max {
             self.pending.insert(session);
         }
         self.handle_all(session, requests, actions);
         if let Some(error) = nonsense {
-            tracing::warn!(session = session.0, %error, "an invalid message of a remote client");
+            self.warn_of(session, "an invalid message of a remote client", Some(&error));
             self.drop_remote_client(session);
         }
+        used
     }
 
     /// The remote session accepts bytes again. Returns the client of this node whose requests were
@@ -185,6 +189,7 @@ impl Server {
             return;
         };
         if remote_sessions.remote_clients.remove(&session).is_some() {
+            self.audit_closed(session);
             tracing::debug!(session = session.0, reason, "a remote session ended");
             // A process whose end is uncertain counts as alive: the state keeps watching it.
             self.state.closed(session, has_process_ended != Some(true), now_ms);
@@ -210,6 +215,7 @@ impl Server {
         };
         remote_sessions.remote_sessions.remove(&remote_client.remote_session);
         remote_sessions.peers.end_remote_session(remote_client.remote_session, false);
+        self.audit_closed(session);
         self.state.closed(session, true, now_ms);
     }
 
@@ -221,7 +227,7 @@ impl Server {
             .as_mut()
             .is_none_or(|remote_sessions| remote_sessions.send(session, reply));
         if !is_taken {
-            tracing::warn!(session = session.0, "a remote client does not read its replies");
+            self.warn_of(session, "a remote client does not read its replies", None);
             self.drop_remote_client(session);
         }
     }

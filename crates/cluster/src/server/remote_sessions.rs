@@ -130,6 +130,15 @@ pub(super) fn drain(peers: &Peers, remote_client: &mut RemoteSession, traffic: &
 }
 
 impl RemoteSession {
+    /// Bytes that the next request has by its head, if that has arrived.
+    pub(super) fn announced_bytes(&self) -> Option<usize> {
+        let pieces = self.is_stuffed.iter().flat_map(|piece| piece.bytes.iter());
+        let mut head = [0; 4];
+        let mut bytes = self.input.iter().chain(pieces);
+        head.iter_mut().try_for_each(|byte| bytes.next().map(|next| *byte = *next))?;
+        Some(u32::from_le_bytes(head) as usize)
+    }
+
     /// Bytes that are buffered: unserved requests, and replies that its node has not accepted.
     pub(super) fn retained_bytes(&self) -> usize {
         let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use farrow_wire::{NodeStats, Request};
 use rustix::event::epoll::{self, EventFlags};
@@ -11,6 +11,7 @@ use super::Server;
 use super::audit::Audit;
 use super::connection::ReadOutcome;
 use super::output::flush;
+use crate::line_queue::wall_clock_ns;
 use crate::metrics;
 use crate::metrics::text::Measured;
 use crate::peers::NodeCredentials;
@@ -53,40 +54,50 @@ impl Server {
         ready.insert(session);
     }
 
-    /// Serves the requests of a client, at most `requests_max`.
+    /// Bytes of the next request of a client, as it announced them; 0: there is none.
+    pub(super) fn next_request_bytes(&self, session: SessionId) -> usize {
+        let of_remote_client = || {
+            let all = &self.remote_sessions.as_ref()?.remote_clients;
+            all.get(&session)?.announced_bytes()
+        };
+        match self.connections.get(&session) {
+            Some(connection) => connection.next_request_bytes(),
+            None => of_remote_client().unwrap_or(0),
+        }
+    }
+
+    /// Serves the requests of a client, at most `requests_max`. Returns their bytes.
     pub(super) fn serve(
         &mut self,
         session: SessionId,
         requests_max: usize,
         actions: &mut Vec<Action>,
-    ) {
+    ) -> usize {
         let Some(connection) = self.connections.get_mut(&session) else {
             return self.serve_remote_client(session, requests_max, actions);
         };
         if connection.is_closing {
-            return;
+            return 0;
         }
         if connection.forwarded.is_some() {
             return self.carry_on(session, requests_max);
         }
-        let requests = match connection.requests(requests_max) {
+        let (requests, bytes) = match connection.requests(requests_max) {
             Ok(requests) => requests,
             Err(error) => {
                 match connection.is_introduced {
-                    true => {
-                        tracing::warn!(session = session.0, %error, "an invalid message")
-                    }
-                    // Any process can connect, and could fill the log.
+                    true => self.warn_of(session, "an invalid message", Some(&error)),
                     false => tracing::debug!(session = session.0, %error, "no first message"),
                 }
                 self.drop_connection(session);
-                return;
+                return 0;
             }
         };
         if connection.has_request() && !connection.is_stuffed() {
             self.pending.insert(session);
         }
         self.handle_all(session, requests, actions);
+        bytes
     }
 
     pub(super) fn handle_all(
@@ -161,9 +172,4 @@ impl Server {
         }
         self.drop_connection(session);
     }
-}
-
-fn wall_clock_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,17 +2,23 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
-use farrow_wire::{Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome};
+use farrow_wire::{
+    self as wire, Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Rights, Rule,
+    Setting, Welcome, WireError, WireTarget,
+};
 
 use super::accept::ACCEPT_AGAIN_MS;
 use super::orphans::WATCH_AGAIN_MS;
 use super::remote_sessions::RemoteSession;
 use super::*;
+use crate::audit::AuditLog;
 use crate::node::MemorySource;
 use crate::peers::{PeerEvent, PeerLimits, PeerTimes, PeersOptions, RemoteSessionId};
 use crate::protocol::cluster::PeerAction;
@@ -270,4 +276,144 @@ fn a_node_without_descriptors_accepts_clients_again_after_a_while() {
     let _client = UnixStream::connect(address).unwrap();
     world.take_events();
     assert_eq!(world.server.connections.len(), 1);
+}
+
+/// Deletes of objects without a long name that there is.
+fn deletes(name: &str, count: usize) -> RequestBody {
+    RequestBody::Delete { targets: vec![WireTarget::Name(name.to_owned()); count] }
+}
+
+impl World {
+    /// A client with a connection to which it has written one request.
+    fn with_request(&mut self, peer: PeerIdentity, body: RequestBody) -> (SessionId, UnixStream) {
+        let (session, _) = self.join(peer, None);
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        let mut connection = ClientConnection::new(stream, None, peer);
+        connection.is_introduced = true;
+        let mut frame = Vec::new();
+        wire::encode(&Request { seq: 1, body }, &mut frame).unwrap();
+        client.write_all(&frame).unwrap();
+        while !connection.has_request() {
+            connection.fill().unwrap();
+        }
+        self.server.connections.insert(session, connection);
+        self.server.pending.insert(session);
+        (session, client)
+    }
+
+    /// Those of these connections whose requests one turn serves.
+    fn served(&mut self, all: &[(SessionId, UnixStream)]) -> Vec<usize> {
+        let has_request = |world: &Self, at: usize| {
+            let (session, _) = &all[at];
+            world.server.connections.get(session).is_some_and(ClientConnection::has_request)
+        };
+        let before: Vec<usize> = (0..all.len()).filter(|at| has_request(self, *at)).collect();
+        self.server.turn(&mut Vec::new(), &mut Vec::new());
+        before.into_iter().filter(|at| !has_request(self, *at)).collect()
+    }
+}
+
+/// Regression test: a turn served the requests of all connections, however long. 24 clients with a
+/// request of 4 MiB each stopped the daemon for seven seconds.
+#[test]
+fn long_requests_are_served_one_a_turn_and_after_short_ones() {
+    let mut world = World::new();
+    let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };
+    let name = "x".repeat(255);
+    let mut all = Vec::new();
+    for count in [400, 400, 230, 230, 230, 230, 230, 230, 400, 1] {
+        all.push(world.with_request(peer, deletes(&name, count)));
+    }
+    // 230 names are 59 KB: five such requests are beyond 256 KiB.
+    assert_eq!(world.served(&all), [0, 2, 3, 4, 5, 6]);
+    // The others come first now, also before what arrives meanwhile.
+    let (session, more) = world.with_request(peer, deletes(&name, 1));
+    all.push((session, more));
+    assert_eq!(world.served(&all), [1, 7, 9, 10]);
+    assert_eq!(world.served(&all), [8]);
+    assert!(world.server.is_idle());
+}
+
+fn audited(path: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Regression test: a client chose the number of a request that was under way, and the reply to
+/// another one took the place of the result in the audit log, or the request was not in it at all.
+#[test]
+fn a_client_hides_no_delete_from_the_audit_log_by_its_number() {
+    let mut world = World::new();
+    let path = world.dir.path().join("audit");
+    world.server.audit = Some(Audit::new(AuditLog::open(&path, false).unwrap()));
+    let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };
+    let (session, _) = world.join(peer, None);
+    let server = &mut world.server;
+    let not_found = || WireError::NotFound { what: "object".to_owned() };
+    for name in ["payroll", "harmless", "more"] {
+        server.audit_request(session, &Request { seq: 7, body: deletes(name, 1) });
+    }
+    server.audit_request(session, &Request { seq: 8, body: deletes("other", 1) });
+    for seq in [7, 7, 7, 8] {
+        let body = Ok(ReplyBody::Deleted(vec![Err(not_found())]));
+        server.audit_reply(session, &Reply { seq, body });
+    }
+    // The reply to a request that is not recorded is no result of one that is.
+    server.audit_request(session, &Request { seq: 9, body: RequestBody::Stats });
+    server.audit_request(session, &Request { seq: 9, body: deletes("hidden", 1) });
+    server.audit_reply(session, &Reply { seq: 9, body: Err(WireError::Cancelled) });
+    server.audit_reply(session, &Reply { seq: 9, body: Ok(ReplyBody::Deleted(vec![Ok(())])) });
+    // The numbers are free again.
+    server.audit_request(session, &Request { seq: 9, body: deletes("again", 1) });
+    server.audit_reply(session, &Reply { seq: 9, body: Ok(ReplyBody::Deleted(vec![Ok(())])) });
+    // A client that ends before the reply hides nothing either.
+    server.audit_request(session, &Request { seq: 10, body: deletes("last", 1) });
+    server.audit_closed(session);
+    server.audit = None;
+    let lines = audited(&path);
+    let results: Vec<_> = lines
+        .iter()
+        .map(|line| (line["name"].as_str().unwrap(), line["result"].as_str().unwrap()))
+        .collect();
+    let unknown = ["payroll", "harmless", "more"].map(|name| (name, "unknown"));
+    let rest =
+        [("other", "not_found"), ("hidden", "unknown"), ("again", "ok"), ("last", "unknown")];
+    assert_eq!(results, [&unknown[..], &rest[..]].concat());
+}
+
+/// Regression test: names of a request were copied to the audit log before its checks, however long
+/// they were. A client made the memory of the daemon grow without bound.
+#[test]
+fn long_names_are_cut_in_the_audit_log() {
+    let mut world = World::new();
+    let path = world.dir.path().join("audit");
+    world.server.audit = Some(Audit::new(AuditLog::open(&path, false).unwrap()));
+    let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };
+    let (session, _) = world.join(peer, None);
+    let long = || "\u{1}".repeat(1 << 20);
+    let rule = || Rule { namespace: long(), node: long(), rights: Rights::ALL };
+    let settings = |count| vec![Setting::Log(long()); count];
+    let bodies = [
+        deletes(&long(), 1),
+        RequestBody::DropNamespace { name: long() },
+        RequestBody::SetRule(rule()),
+        RequestBody::RemoveRule { namespace: long(), node: long() },
+        RequestBody::Forget { node: long() },
+        RequestBody::Set(settings(2)),
+        RequestBody::Set(settings(100)),
+    ];
+    let requests = bodies.len();
+    for (seq, body) in (1..).zip(bodies) {
+        world.server.audit_request(session, &Request { seq, body });
+        let error = Err(WireError::Invalid(long()));
+        world.server.audit_reply(session, &Reply { seq, body: error });
+    }
+    world.server.audit = None;
+    let lines = audited(&path);
+    assert_eq!(lines.len(), requests + 1);
+    for line in &lines {
+        let bytes = |field: &str| line[field].as_str().map_or(0, str::len);
+        assert!(bytes("name") <= 255 && bytes("reason") <= 512, "{line}");
+    }
+    assert_eq!(lines.last().unwrap()["count"], 100);
 }
