@@ -146,6 +146,7 @@ fn only_writers_write() {
         RequestBody::Grant { min: 1, want: 1, wait_ms: 9 },
         RequestBody::EntryPages { count: 1 },
         RequestBody::Reserve { names: vec!["y".to_owned()] },
+        RequestBody::Renew { names: vec!["y".to_owned()], are_all: false },
         RequestBody::Seal { items: vec![SealItem::bytes((0, 128), 1)] },
         RequestBody::Delete { targets: x() },
         RequestBody::Pin { targets: x(), is_pinned: true },
@@ -156,6 +157,11 @@ fn only_writers_write() {
     let wait = RequestBody::Wait { targets: x(), count: 1, timeout_ms: 0 };
     assert_eq!(node.ask(remote_client, wait), Ok(ReplyBody::Ready(vec![true])));
     node.ask(remote_client, RequestBody::HoldBlock).unwrap();
+    // A client that reconnects says that it reserved nothing.
+    node.ask(remote_client, RequestBody::Renew { names: Vec::new(), are_all: true }).unwrap();
+    // Nothing of it is reserved for the owner.
+    let names = vec!["y".to_owned()];
+    node.ask(ours, RequestBody::Reserve { names }).unwrap();
     let writer = node.connect(REMOTE_CLIENT, "open").unwrap();
     node.put(writer, Some("x")).unwrap();
     let by_id = RequestBody::Delete { targets: vec![WireTarget::Id(id.0, id.1)] };

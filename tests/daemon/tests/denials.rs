@@ -18,9 +18,12 @@ use farrow_cluster::certs;
 use farrow_cluster::protocol::Action;
 use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
 use farrow_wire::{
-    Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, Setting,
-    WireError, WireTarget,
+    Extent, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem,
+    Setting, WireError, WireTarget,
 };
+
+/// A user that the node lets in besides its own.
+const THIEF: u32 = 65_534;
 
 /// What only the node's own user may ask.
 fn for_the_owner() -> Vec<RequestBody> {
@@ -171,6 +174,7 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
     let wants = [
         RequestBody::Grant { min: 128, want: 128, wait_ms: 0 },
         RequestBody::Reserve { names: vec!["n".into()] },
+        RequestBody::Renew { names: vec!["n".into()], are_all: false },
         RequestBody::Seal { items: vec![SealItem::bytes(span, 9)] },
         RequestBody::EntryPages { count: 1 },
         RequestBody::Delete { targets: targets.clone() },
@@ -264,6 +268,67 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
         let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
         assert_eq!((again.slot, again.grants), (welcome.slot, vec![retained]));
         asked.state.closed(session, false, asked.now_ms);
+    }
+    asked.assert_goes_on();
+}
+
+/// A daemon in a container sees no process of its clients: all have the number 0. With the nonce of
+/// another user's place, which lies in memory that all clients can read, a user had that user's rights
+/// and was the node's owner.
+#[test]
+fn a_place_is_given_back_only_to_its_user() {
+    let mut asked = Asked::new();
+    asked.state.allow_users(&[THIEF]);
+    for node in [None, Some(B)] {
+        let (session, welcome) = asked.join_as(0, OWNER, node);
+        let retained = asked.grant(session, 4096);
+        let listen = Listen {
+            version: PROTOCOL_VERSION,
+            region_uid: welcome.region_uid,
+            slot: welcome.slot,
+            nonce: welcome.nonce,
+            node: String::new(),
+        };
+        for (uid, is_let_in) in [(THIEF, false), (OWNER, true)] {
+            let listener = asked.open(0, uid, node);
+            let answer = asked.ask(listener, RequestBody::Listen(listen.clone()));
+            assert_eq!(answer.is_ok(), is_let_in, "user {uid}: {answer:?}");
+            asked.state.closed(listener, true, asked.now_ms);
+        }
+        assert!(asked.state.closed(session, true, asked.now_ms).is_some());
+        let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
+        let thief = asked.open(0, THIEF, node);
+        let answer = asked.ask(thief, hello("", resume, ""));
+        assert!(is_denied(&answer), "{answer:?}");
+        asked.state.closed(thief, true, asked.now_ms);
+        let session = asked.open(0, OWNER, node);
+        let answer = asked.ask(session, hello("", resume, ""));
+        let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
+        assert_eq!((again.slot, again.grants), (welcome.slot, vec![retained]));
+        asked.state.closed(session, false, asked.now_ms);
+    }
+    asked.assert_goes_on();
+}
+
+/// The node reads objects of a third one with its own rights, so a client of another node could read
+/// what its own node may not.
+#[test]
+fn objects_of_a_third_node_are_not_brought_for_a_remote_client() {
+    let mut asked = Asked::founded();
+    let target = WireTarget::Name("x".into());
+    let wants = [
+        RequestBody::Fetch { target: target.clone(), extent: Extent::Whole, wait_ms: 0 },
+        RequestBody::Fetch { target: target.clone(), extent: Extent::Metadata, wait_ms: 0 },
+        RequestBody::ListAt { node: "c".into(), prefix: String::new(), from: 0 },
+        RequestBody::FindAt { node: "c".into(), targets: vec![target] },
+    ];
+    let (local, _) = asked.join_as(50, OWNER, None);
+    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    for body in wants {
+        let (answer, _) = asked.all(local, body.clone());
+        assert!(!answer.is_some_and(|answer| is_denied(&answer)), "{body:?}");
+        let answer = asked.ask(remote_client, body.clone());
+        assert!(is_denied(&answer), "{body:?}: {answer:?}");
     }
     asked.assert_goes_on();
 }

@@ -12,6 +12,27 @@ use super::{Action, PeerIdentity, SessionId};
 /// Number of locked slots after which a client is rejected.
 const PLACES_TRIED_MAX: u32 = 4;
 
+/// Whether the slot of a client is this peer's. All clients can read nonces, and several processes
+/// may have the number 0. But the kernel reports the user, or the node of a client does.
+///
+/// # Errors
+///
+/// [`WireError::Denied`]: the slot is of another node, or of another user. A process that has changed
+/// its user needs another slot.
+pub(super) fn check_owner(record: &ClientRecord, peer: PeerIdentity) -> Result<(), WireError> {
+    let slot = record.client.0;
+    if record.remote_client != peer.remote_client {
+        return Err(WireError::Denied(format!("slot {slot} belongs to a client of another node")));
+    }
+    if record.uid != peer.uid {
+        return Err(WireError::Denied(format!(
+            "slot {slot} belongs to user {}, not to user {}: connect again",
+            record.uid, peer.uid
+        )));
+    }
+    Ok(())
+}
+
 impl NodeState {
     pub(super) fn hello(
         &mut self,
@@ -43,16 +64,8 @@ impl NodeState {
                 if self.families.has(slot) {
                     return Err(store_error(StoreError::NoSuchClient { slot: slot.0 }));
                 }
-                // All clients can read nonces, but the node of a client reports its identity.
-                if self
-                    .home
-                    .client(slot)
-                    .is_ok_and(|record| record.remote_client != peer.remote_client)
-                {
-                    let what = format!("slot {} belongs to a client of another node", slot.0);
-                    return Err(WireError::Denied(what));
-                }
                 if let Ok(record) = self.home.client(slot) {
+                    check_owner(record, peer)?;
                     self.let_in(peer.remote_client, record.namespace)?;
                 }
                 if let Some((_, other)) = self.clients.sessions_of(slot).next() {

@@ -73,6 +73,10 @@ impl NodeState {
             | RequestBody::Delete { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Evict { .. } => return self.check_writer(slot),
+            // An empty renewal only gives names back.
+            RequestBody::Renew { names, .. } if !names.is_empty() => {
+                return self.check_writer(slot);
+            }
             RequestBody::CreateNamespace(_) => "create namespaces",
             RequestBody::DropNamespace { .. } => "drop namespaces",
             RequestBody::SetRule(_) | RequestBody::RemoveRule { .. } => "set rules for nodes",

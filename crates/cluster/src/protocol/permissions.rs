@@ -22,6 +22,8 @@ const REQUESTS_MAX: u64 = 1 << 40;
 enum RemoteNeed {
     /// None: the request gives something back, or concerns what the remote client has.
     Nothing,
+    /// No right is enough: this node may read more at a third one than the client's node may.
+    OwnClient,
     /// Any right at all.
     Any,
     /// This right.
@@ -49,12 +51,12 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Pin { is_pinned: false, .. } => RemoteNeed::Right(Rights::DELETE),
         RequestBody::Wait { .. }
         | RequestBody::Restore { .. }
-        | RequestBody::Fetch { .. }
         | RequestBody::Pages { .. }
-        | RequestBody::ListAt { .. }
-        | RequestBody::FindAt { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
+        RequestBody::Fetch { .. } | RequestBody::ListAt { .. } | RequestBody::FindAt { .. } => {
+            RemoteNeed::OwnClient
+        }
         RequestBody::HoldBlock
         | RequestBody::Stats
         | RequestBody::Overview { .. }
@@ -242,6 +244,10 @@ impl NodeState {
         }
         let missing = match need(body) {
             RemoteNeed::Nothing => return Ok(()),
+            RemoteNeed::OwnClient => {
+                let reason = "objects of other nodes are brought for clients of this machine only";
+                return Err(WireError::Denied(reason.to_owned()));
+            }
             RemoteNeed::Any if !state.rights.is_none() => return Ok(()),
             RemoteNeed::Any => Rights::READ,
             RemoteNeed::Right(right) if state.rights.has(right) => {

@@ -6,6 +6,7 @@ use farrow_wire::{Listen, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 use super::convert::store_error;
 use super::core::clients::Admitted;
 use super::core::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher, first_match};
+use super::hello::check_owner;
 use super::limits::check_limit;
 use super::state::NodeState;
 use super::{PeerIdentity, SessionId};
@@ -29,11 +30,10 @@ impl NodeState {
         }
         let (slot, nonce) = (ClientSlot(listen.slot), listen.nonce);
         let record = self.home.client(slot).ok().filter(|record| record.nonce == nonce);
-        // All clients can read nonces.
-        let namespace = record
-            .filter(|record| record.remote_client == peer.remote_client)
-            .map(|record| record.namespace)
-            .ok_or_else(|| WireError::Denied(format!("slot {} is not this client's", slot.0)))?;
+        let not_theirs = || WireError::Denied(format!("slot {} is not this client's", slot.0));
+        let record = record.ok_or_else(not_theirs)?;
+        check_owner(record, peer)?;
+        let namespace = record.namespace;
         let rights = self.let_in(peer.remote_client, namespace)?;
         let count = self.clients.listeners_of(slot) + 1;
         check_limit("connections of a client that wait for events", count, LISTENERS_MAX)?;

@@ -395,7 +395,10 @@ impl NodeState {
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
             // Names are renewed one by one: those that are not held are skipped.
-            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all),
+            RequestBody::Renew { names, are_all } => {
+                self.check_writer(slot)?;
+                self.renew(slot, &names, are_all)
+            }
             RequestBody::Reserve { names } => {
                 if let Some(error) = errors.into_values().next() {
                     return Err(error);
