@@ -3,8 +3,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use time::OffsetDateTime;
@@ -12,6 +15,10 @@ use webpki::{BorrowedCertRevocationList, EndEntityCert};
 
 use super::{CLOCKS_DIFFER, CertsError, VALIDITY_MAX, issuer, no_authority, write_new};
 use crate::certs::NodeName;
+
+/// Longest wait for other revocations, which take some milliseconds each.
+const LOCK_MAX: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The list of revoked certificates, beside `ca.pem`.
 pub const REVOKED_FILE: &str = "ca.crl";
@@ -29,6 +36,8 @@ pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
     let path = dir.join(format!("{name}.pem"));
     let RevokedCertificate { serial, issuer } = certificate_of(dir, &path)?;
     let list = dir.join(REVOKED_FILE);
+    // Two revocations at the same time would each write a list without the other one.
+    let _locked = lock(&dir.join("ca.key"))?;
     let mut lists = read_lists(&list, &issuer)?;
     let revoked = &mut lists.own;
     let now = OffsetDateTime::now_utc();
@@ -37,6 +46,24 @@ pub fn revoke(dir: &Path, node_name: &str) -> Result<PathBuf, CertsError> {
     }
     write_lists(dir, &list, lists, now)?;
     Ok(list)
+}
+
+/// Locks the key of the authority against other revocations, until the file is closed.
+fn lock(key: &Path) -> Result<fs::File, CertsError> {
+    let failed = |error: io::Error| CertsError::File { path: key.to_owned(), error };
+    let file = fs::File::open(key).map_err(failed)?;
+    let until = Instant::now() + LOCK_MAX;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                let reason = "another revocation has it locked";
+                return Err(failed(io::Error::new(io::ErrorKind::WouldBlock, reason)));
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
 }
 
 /// The entry of a certificate in a list.
@@ -154,8 +181,6 @@ fn write_lists(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::certs::{init, issue};
 
@@ -204,6 +229,24 @@ mod tests {
         let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
         // Two files each of the authority and three nodes, and the list.
         assert_eq!(left.len(), 9);
+    }
+
+    /// Regression test: both read the same list, and the one that wrote it first was lost, though it
+    /// reported success.
+    #[test]
+    fn revocations_at_the_same_time_are_all_in_the_list() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), DAY).unwrap();
+        let names: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
+        for name in names.iter().map(String::as_str).chain(["a"]) {
+            issue(dir.path(), name, &[], DAY).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| revoke(dir.path(), name).unwrap());
+            }
+        });
+        assert_eq!(serials(dir.path()).len(), names.len());
     }
 
     #[test]
