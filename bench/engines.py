@@ -1,14 +1,16 @@
 """Measure queries over a huge table: ``python bench/engines.py [--quick]``.
 
 DuckDB, polars and DataFusion run a group-by of all rows and a range of 0.3 % of the rows over
-Farrow, over DuckDB's own table, and over Parquet in the page cache. Then appends with and without
-statistics.
+Farrow, over memory of their own (DuckDB's table, a frame of polars, batches of DataFusion), and
+over Parquet in the page cache. Then appends with and without statistics.
 Writes the raw samples and a table of ratios to bench/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import statistics
 import sys
 import tempfile
@@ -47,13 +49,17 @@ RANGE = "select sum(price) from {} where ts between {} and {}"
 RATIOS = (
     ("group-by", "DuckDB over Farrow", "DuckDB over its own table"),
     ("group-by", "DuckDB over Parquet", "DuckDB over its own table"),
+    ("group-by", "polars over Farrow", "polars over its own memory"),
     ("group-by", "polars over Farrow", "polars over Parquet"),
+    ("group-by", "DataFusion over Farrow", "DataFusion over its own memory"),
     ("group-by", "DataFusion over Farrow", "DataFusion over Parquet"),
     ("range", "DuckDB over Farrow", "DuckDB over its own table"),
     ("range", "DuckDB over Farrow", "DuckDB over a plain table"),
     ("range", "DuckDB over a plain table", "DuckDB over its own table"),
     ("range", "DuckDB over Parquet", "DuckDB over its own table"),
+    ("range", "polars over Farrow", "polars over its own memory"),
     ("range", "polars over Farrow", "polars over Parquet"),
+    ("range", "DataFusion over Farrow", "DataFusion over its own memory"),
     ("range", "DataFusion over Farrow", "DataFusion over Parquet"),
     ("append", "with statistics", "without statistics"),
     ("append", "with statistics, in place", "without statistics"),
@@ -127,8 +133,21 @@ def _run(run: Run, client: farrow.Client, rows: int, folder: Path) -> None:
     session = datafusion.SessionContext()
     farrow.datafusion.attach(session, client, ["trades"])
     session.register_parquet("parquet", path)
-    _queries(run, (connection, session), farrow.polars.scan(trades), path, rows)
+    # Copies in private memory, for DataFusion in a part for each core.
+    private = pq.read_table(path)
+    session.register_record_batches("memory", _parts(private.to_batches()))
+    frames = {
+        "polars over Farrow": farrow.polars.scan(trades),
+        "polars over its own memory": pl.DataFrame(private).rechunk().lazy(),
+        "polars over Parquet": pl.scan_parquet(path),
+    }
+    _queries(run, Sources(connection, session, frames, path), rows)
     _appends(run, client, rows)
+
+
+def _parts(batches: list[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+    cores = len(os.sched_getaffinity(0))
+    return [part for first in range(cores) if (part := batches[first::cores])]
 
 
 def _chunk(number: int, rows: int) -> pa.RecordBatch:
@@ -142,25 +161,32 @@ def _chunk(number: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _queries(
-    run: Run, connections: tuple[Any, Any], scan: pl.LazyFrame, path: str, rows: int
-) -> None:
-    connection, session = connections
+@dataclasses.dataclass
+class Sources:
+    """What the engines read: a connection of DuckDB, a session of DataFusion, frames of polars, and
+    a file of Parquet."""
+
+    connection: Any
+    session: Any
+    frames: dict[str, pl.LazyFrame]
+    path: str
+
+
+def _queries(run: Run, all_of: Sources, rows: int) -> None:
     low = 20 * rows
     high = low + CHUNKS * rows * 3 // 1000
     sources = {
         "DuckDB over its own table": "own",
         "DuckDB over Farrow": "farrow",
         "DuckDB over a plain table": "plain",
-        "DuckDB over Parquet": f"'{path}'",
+        "DuckDB over Parquet": f"'{all_of.path}'",
     }
-    frames = {"polars over Farrow": scan, "polars over Parquet": pl.scan_parquet(path)}
 
     def ask(query: str) -> list[Any]:
-        return sorted(connection.execute(query).fetchall())
+        return sorted(all_of.connection.execute(query).fetchall())
 
     def collected(query: str) -> list[Any]:
-        columns = session.sql(query).to_arrow_table().columns
+        columns = all_of.session.sql(query).to_arrow_table().columns
         return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
 
     def grouped(frame: pl.LazyFrame) -> list[Any]:
@@ -175,11 +201,12 @@ def _queries(
     for variant, source in sources.items():
         groups[variant] = lambda source=source: ask(GROUP.format(source))
         ranges[variant] = lambda source=source: ask(RANGE.format(source, low, high))
-    for variant, name in (("Farrow", "trades"), ("Parquet", "parquet")):
+    tables = {"Farrow": "trades", "its own memory": "memory", "Parquet": "parquet"}
+    for variant, name in tables.items():
         title = f"DataFusion over {variant}"
         groups[title] = lambda name=name: collected(GROUP.format(name))
         ranges[title] = lambda name=name: collected(RANGE.format(name, low, high))
-    for variant, frame in frames.items():
+    for variant, frame in all_of.frames.items():
         groups[variant] = lambda frame=frame: grouped(frame)
         ranges[variant] = lambda frame=frame: ranged(frame)
     size = CHUNKS * rows * 20
