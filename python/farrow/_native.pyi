@@ -949,6 +949,7 @@ class Client:
         where: Mapping[str, str] | None = None,
         node: str | None = None,
         all_nodes: bool = False,
+        strict: bool = False,
     ) -> pa.Table:
         """The sealed objects whose name begins with ``prefix``; with "" also those without a name.
 
@@ -958,7 +959,10 @@ class Client:
             prefix: first characters of the name.
             where: only objects whose metadata has all these pairs.
             node: name of the node; None: this client's.
-            all_nodes: objects of all nodes except lost ones, which ``nodes`` shows.
+            all_nodes: objects of all nodes except those that are lost or refuse the client.  If
+                there are any, the metadata of the schema has the key ``farrow.not_listed``: an
+                object in JSON with the name of each such node and the reason.
+            strict: with ``all_nodes``, raise the error of such a node.
 
         Returns:
             A table with one row for each object.  Columns: name (string), id
@@ -970,7 +974,8 @@ class Client:
             cluster).
 
         Raises:
-            NodeLost: the node given cannot be reached.
+            NodeLost: the node given cannot be reached; with ``strict``, any node.
+            NotGranted: the node given refuses the client; with ``strict``, any node.
             NodeUnreachable: with ``all_nodes``, the objects of a living node cannot be listed from
                 this one; use ``node`` to list other nodes one by one.
 

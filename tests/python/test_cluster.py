@@ -171,6 +171,29 @@ def test_lists_of_all_nodes(nodes: Cluster) -> None:
     a.delete(["in a", "in b", "in c", unnamed])
 
 
+def test_lists_of_all_nodes_name_the_nodes_that_are_missing(
+    make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until the cluster has noticed a loss, lists left out the node without a word."""
+    cluster = make_cluster(2)
+    cluster.client("a").put(b"at b", "on b", node="b")
+    assert cluster.client("a").list(all_nodes=True, strict=True)["name"].to_pylist() == ["on b"]
+    cluster.nodes["b"].kill9()
+    # A client that has not used the memory of b.
+    assert main(["ls", "--socket", cluster.nodes["a"].socket, "--all"]) == 0
+    assert "cannot be reached: b" in capsys.readouterr().err
+    a = cluster.client("a")
+    listed = a.list(all_nodes=True)
+    assert listed["name"].to_pylist() == []
+    missing = json.loads(listed.schema.metadata[b"farrow.not_listed"])
+    assert list(missing) == ["b"]
+    assert "lost" in missing["b"]
+    assert a.list().schema.metadata is None
+    with pytest.raises(farrow.NodeLost) as caught:
+        a.list(all_nodes=True, strict=True)
+    assert caught.value.node == "b"
+
+
 def test_unknown_nodes_are_told_with_those_there_are(nodes: Cluster) -> None:
     a = nodes.client("a")
     attempts: list[Callable[[], Any]] = [

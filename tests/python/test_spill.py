@@ -95,6 +95,55 @@ def test_a_missing_file_is_named(spilling: Node, folder: Path) -> None:
     assert not client.contains("x")
 
 
+def test_a_copy_that_was_removed_is_written_again(spilling: Node, folder: Path) -> None:
+    """Regression test: a cleaner of temporary files removed the file of an object in memory.
+    The node then dropped the object from memory, and it was nowhere."""
+    client = farrow.connect(spilling.socket)
+    client.put(b"bytes", "x")
+    client.evict(1)
+    assert client.get("x").to_pybytes() == b"bytes"
+    (file,) = [path for path in folder.rglob("*") if path.is_file()]
+    before = file.stat().st_mtime_ns
+    assert client.evict(1)["objects"] == 1
+    assert file.stat().st_mtime_ns == before  # It was there, so it was not written.
+    assert client.get("x").to_pybytes() == b"bytes"
+    file.unlink()
+    assert client.evict(1)["objects"] == 1
+    assert client.get("x").to_pybytes() == b"bytes"
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+def test_spilled_objects_are_for_the_owner_of_the_node_alone(
+    make_node: Callable[..., Node], folder: Path, is_url: bool
+) -> None:
+    """Regression test: in a folder that existed, all users of the machine could read them."""
+    folder.mkdir(mode=0o755)
+    node = make_node("--memory", "32MiB", "--spill", f"file://{folder}" if is_url else str(folder))
+    client = farrow.connect(node.socket)
+    client.put(b"secret", "x")
+    client.evict(1)
+    (file,) = [path for path in folder.rglob("*") if path.is_file()]
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_mode & 0o777 == 0o755
+    node.stop()
+    assert not [*folder.iterdir()]
+
+
+def test_spilled_objects_count_for_the_quota_of_their_client(
+    make_node: Callable[..., Node], folder: Path
+) -> None:
+    node = make_node("--memory", "32MiB", "--spill", str(folder), "--client-objects", "10")
+    client = farrow.connect(node.socket)
+    for number in range(10):
+        client.put(b"bytes", f"o{number}")
+    assert client.evict(1 << 30)["objects"] == 10
+    with pytest.raises(farrow.QuotaExceeded, match="limit is 10"):
+        client.put(b"one more")
+    client.delete("o3")
+    client.put(b"one more")
+    farrow.connect(node.socket).put(b"of another client")
+
+
 def test_ls_shows_what_is_spilled(spilling: Node, capsys: pytest.CaptureFixture[str]) -> None:
     client = farrow.connect(spilling.socket)
     client.put(b"1", "mine")

@@ -59,7 +59,7 @@ mod options;
 mod share;
 mod value;
 
-pub use api::{Client, FabricStats, LazyValue, ListedObject, Pool, Stats};
+pub use api::{Client, ClusterList, FabricStats, LazyValue, ListedObject, Pool, Stats};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};

@@ -9,12 +9,17 @@ use arrow_array::builder::{
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
-use farrow::{ArrowObject, BatchData, ListedObject, SchemaNode};
+use farrow::{ArrowObject, BatchData, ClusterList, ListedObject, SchemaNode};
 use farrow_capi::convert;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
+
+/// Key of the nodes whose objects are missing, and why, as an object of JSON.
+const NOT_LISTED: &str = "farrow.not_listed";
 
 /// Bytes of an id.
 const ID_BYTES: i32 = 16;
@@ -42,22 +47,31 @@ pub fn table<'py>(py: Python<'py>, objects: &[ListedObject]) -> PyResult<Bound<'
     wrap(py, batch(objects))
 }
 
-/// As [`table`], with a column for the node of each object.
-pub fn table_of_nodes<'py>(
-    py: Python<'py>,
-    found: Vec<(Option<String>, ListedObject)>,
-) -> PyResult<Bound<'py, PyAny>> {
-    warn_of_damage(py, found.iter().map(|(_, object)| object))?;
-    let (nodes, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-    wrap(py, batch(&objects).and_then(|batch| with_nodes(&batch, nodes)))
+/// As [`table`], with a column for the node of each object, and the nodes whose objects are missing
+/// in the metadata of the schema.
+pub fn table_of_nodes(py: Python<'_>, found: ClusterList) -> PyResult<Bound<'_, PyAny>> {
+    let ClusterList { objects, not_listed, .. } = found;
+    warn_of_damage(py, objects.iter().map(|(_, object)| object))?;
+    let missing: BTreeMap<String, String> =
+        not_listed.into_iter().map(|(node, error)| (node, error.to_string())).collect();
+    let metadata = match missing.is_empty() {
+        true => HashMap::new(),
+        false => HashMap::from([(NOT_LISTED.to_owned(), json!(missing).to_string())]),
+    };
+    let (nodes, objects): (Vec<_>, Vec<_>) = objects.into_iter().unzip();
+    wrap(py, batch(&objects).and_then(|batch| with_nodes(&batch, nodes, metadata)))
 }
 
-fn with_nodes(batch: &RecordBatch, nodes: Vec<Option<String>>) -> Result<RecordBatch, ArrowError> {
+fn with_nodes(
+    batch: &RecordBatch,
+    nodes: Vec<Option<String>>,
+    metadata: HashMap<String, String>,
+) -> Result<RecordBatch, ArrowError> {
     let mut fields = batch.schema().fields().to_vec();
     fields.push(Arc::new(Field::new("node", DataType::Utf8, true)));
     let mut columns = batch.columns().to_vec();
     columns.push(Arc::new(StringArray::from(nodes)));
-    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
+    RecordBatch::try_new(Arc::new(Schema::new(fields).with_metadata(metadata)), columns)
 }
 
 fn wrap(py: Python<'_>, batch: Result<RecordBatch, ArrowError>) -> PyResult<Bound<'_, PyAny>> {

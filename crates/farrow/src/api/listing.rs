@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrow_store::{Metadata, ObjectId, ObjectKind};
 use farrow_wire::link::confused;
-use farrow_wire::{ListedItem, Listing, MemberInfo, ReplyBody, RequestBody};
+use farrow_wire::{ListedItem, Listing, MemberInfo, Reach, ReplyBody, RequestBody};
 
 use crate::api::Client;
 use crate::clock::deadline_after;
@@ -47,6 +47,16 @@ pub struct ListedObject {
     pub is_spilled: bool,
     /// True if its name in memory was overwritten. It then has no name, and is found by its id.
     pub is_name_damaged: bool,
+}
+
+/// The objects of all nodes.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct ClusterList {
+    /// Each object with its node; `None` without a cluster.
+    pub objects: Vec<(Option<String>, ListedObject)>,
+    /// Nodes whose objects are missing, and why: they are lost, or refuse this client.
+    pub not_listed: Vec<(String, Error)>,
 }
 
 impl ListedObject {
@@ -132,41 +142,40 @@ impl Client {
         Ok(all)
     }
 
-    /// As [`Self::list_where`], on all nodes, each object with its node; `None` without a cluster.
-    /// Objects of lost nodes, and of nodes that refuse this client, are not listed.
+    /// As [`Self::list_where`], on all nodes. Objects of lost nodes, and of nodes that refuse this
+    /// client, are missing; the result names these nodes.
     ///
     /// # Errors
     ///
     /// [`Error::NodeUnreachable`] names a live node whose objects cannot be listed from here; use
     /// [`Self::list_on`] to list each of the others. A region is damaged.
-    pub fn list_all(
-        &self,
-        prefix: &str,
-        filter: &Metadata,
-    ) -> Result<Vec<(Option<String>, ListedObject)>, Error> {
+    pub fn list_all(&self, prefix: &str, filter: &Metadata) -> Result<ClusterList, Error> {
         let members = self.nodes().members()?;
+        let mut all = ClusterList::default();
         if members.nodes.is_empty() {
             let listed = self.list_where(prefix, filter)?;
-            return Ok(listed.into_iter().map(|one| (None, one)).collect());
+            all.objects.extend(listed.into_iter().map(|one| (None, one)));
+            return Ok(all);
         }
-        let mut all = Vec::new();
         for node in &members.nodes {
             match self.list_of(node, prefix, filter) {
                 Ok(listed) => {
-                    all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
+                    let listed = listed.into_iter().map(|one| (Some(node.name.clone()), one));
+                    all.objects.extend(listed);
                 }
+                // A node that is no member has no objects.
+                Err(Error::NodeLost { .. })
+                    if matches!(node.reach, Reach::Left | Reach::NotJoined) => {}
                 // The daemon may not have noticed yet that the other node is lost.
                 Err(
                     error @ (Error::NodeLost { .. }
                     | Error::Disconnected { .. }
                     | Error::NotGranted { .. }),
-                ) if !node.is_own => {
-                    tracing::debug!(%error, "not listed");
-                }
+                ) if !node.is_own => all.not_listed.push((node.name.clone(), error)),
                 Err(error) => return Err(error),
             }
         }
-        all.sort_by(|(_, one), (_, other)| one.order().cmp(&other.order()));
+        all.objects.sort_by(|(_, one), (_, other)| one.order().cmp(&other.order()));
         Ok(all)
     }
 

@@ -27,6 +27,6 @@ mod sync;
 
 pub use client::Client;
 pub use get::LazyValue;
-pub use listing::ListedObject;
+pub use listing::{ClusterList, ListedObject};
 pub use pool::Pool;
 pub use stats::{FabricStats, Stats};

@@ -302,7 +302,7 @@ impl Client {
     }
 
     #[doc = doc!("Client.list")]
-    #[pyo3(signature = (prefix="", *, r#where=None, node=None, all_nodes=false))]
+    #[pyo3(signature = (prefix="", *, r#where=None, node=None, all_nodes=false, strict=false))]
     fn list<'py>(
         &self,
         py: Python<'py>,
@@ -310,6 +310,7 @@ impl Client {
         r#where: Option<&Bound<'py, PyAny>>,
         node: Option<&str>,
         all_nodes: bool,
+        strict: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let open = self.open()?;
         let filter = labels::read(r#where)?.unwrap_or_default();
@@ -323,7 +324,11 @@ impl Client {
         if node.is_some() {
             return Err(invalid_argument("both a node and all_nodes"));
         }
-        let found = without_gil(py, || open.client.list_all(prefix, &filter))?;
+        let found = without_gil(py, || {
+            let mut found = open.client.list_all(prefix, &filter)?;
+            let missing = if strict { found.not_listed.pop() } else { None };
+            missing.map_or(Ok(found), |(_, error)| Err(error))
+        })?;
         listing::table_of_nodes(py, found)
     }
 
