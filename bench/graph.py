@@ -2,7 +2,8 @@
 
 A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
 in causal mode and snapml (as installed from the package registry) alternately, on the same batches,
-one thread each.  In batch mode the counts must be equal, batch by batch.
+one thread each.  In batch mode all counts must be equal, batch by batch, and the statistics of the
+first rows must be close.
 Then it compares two threads with one, and a graph after thirty days with a fresh one, and measures
 ratios to snapml over streams of two generators and over three days of each: ranges, not one figure.
 Prints rates and ratios and writes the raw samples and the table to bench/results/.
@@ -49,6 +50,8 @@ WORK_MAX = 80_000
 STREAMS = ("first", "second")
 DAYS = {"Tuesday": 5, "Wednesday": 6, "Thursday": 7}
 RANGE_TURNS = 2
+# Sums of the peers are rounded in different orders.
+STATISTICS_NEAR = {"rtol": 1e-6, "atol": 1e-6}
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
 
 
@@ -125,7 +128,9 @@ class Driver(Lines):
         fields = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
         self.send({name: getattr(task, name) for name in fields})
         self.times: list[float] = []
-        self.sums: list[float] = []
+        # Of the counts of each batch, and the statistics of the first rows.
+        self.digests: list[str] = []
+        self.statistics: list[list[float]] = []
         self.stats: dict[str, Any] = {}
         # Bytes an edge at the end of each turn.
         self.sizes: list[float] = []
@@ -145,7 +150,8 @@ class Driver(Lines):
         """Finish a turn; returns the seconds of its batches."""
         answer = self.answer()
         self.times += answer["times"]
-        self.sums += answer["sums"]
+        self.digests += answer["digests"]
+        self.statistics = answer["statistics"] or []
         self.stats = answer["stats"]
         if "bytes" in self.stats:
             self.sizes.append(self.stats["bytes"] / max(1, self.stats["edges"]))
@@ -156,6 +162,24 @@ class Driver(Lines):
         """Run one turn on the next rows."""
         self.ask(rows, seconds_max)
         self.end()
+
+
+def differences(name: str, ours: Driver, theirs: Driver) -> list[str]:
+    """Notes on counts and statistics that are not snapml's."""
+    notes = []
+    common = min(len(ours.digests), len(theirs.digests))
+    if ours.digests[:common] != theirs.digests[:common]:
+        notes.append(f"{name}: counts differ from snapml's")
+    one, other = np.array(ours.statistics), np.array(theirs.statistics)
+    if one.shape != other.shape:
+        notes.append(f"{name}: {one.shape} statistics, snapml's are {other.shape}")
+    elif not (close := np.isclose(one, other, **STATISTICS_NEAR, equal_nan=True)).all():
+        columns = np.flatnonzero(~close.all(axis=0)).tolist()
+        notes.append(
+            f"{name}: {(~close).sum()} of {close.size} statistics differ from snapml's, in columns"
+            f" {columns} of {close.shape[1]}"
+        )
+    return notes
 
 
 def stream(rows: int, path: Path, generator: str = "first", **how: Any) -> None:
@@ -197,10 +221,7 @@ def measure(
                 notes.append(f"{task.name}, {peer}: {least:.0f} to {most:.0f} bytes an edge")
             print(f"{task.name}, {peer}: {rate(task, samples[peer]):,.0f} /s", file=sys.stderr)
         if {"batch", "snapml"} <= drivers.keys():
-            ours, theirs = drivers["batch"].sums, drivers["snapml"].sums
-            common = min(len(ours), len(theirs))
-            if ours[:common] != theirs[:common]:
-                notes.append(f"{task.name}: counts differ from snapml's")
+            notes += differences(task.name, drivers["batch"], drivers["snapml"])
         yield task, samples
 
 
@@ -234,10 +255,7 @@ def ranges(paths: dict[str, Path], quick: bool, notes: list[str]) -> Iterator[tu
                     for _ in range(RANGE_TURNS):
                         for driver in drivers.values():
                             driver.turn(batches * task.batch, seconds)
-                ours, theirs = (driver.sums for driver in drivers.values())
-                common = min(len(ours), len(theirs))
-                if ours[:common] != theirs[:common]:
-                    notes.append(f"{task.name}, {generator}, {name}: counts differ from snapml's")
+                notes += differences(f"{task.name}, {generator}, {name}", *drivers.values())
                 for peer, driver in drivers.items():
                     yield (
                         task,
@@ -305,7 +323,7 @@ def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
                 driver.turn(2048 * (8 if quick else 24), 60.0)
     samples = {word: Sample(fresh.name, word, "", "s", one.times) for word, one in drivers.items()}
     young, old = drivers.values()
-    if young.sums != old.sums:
+    if young.digests != old.digests:
         raise SystemExit("a graph that has lived through thirty days finds other patterns")
     return fresh, samples, old.sizes[-1] / young.sizes[-1]
 

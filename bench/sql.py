@@ -5,8 +5,8 @@ farrow-sql runs on each node.  Beside it: DuckDB with its own tables in the memo
 DataFusion in one process over the same tables of Farrow, and Spark over Parquet in the page cache
 and over tables that it has cached, if pyspark and a JVM are there.  All have the same cores, take
 turns, and must return the same rows.  tpchgen-cli makes the data.  Writes the raw samples, a table
-of ratios, and the bytes that each query moved between the nodes to bench/results/.  These are no results of TPC: they follow none of
-its rules for publication.
+of ratios, and the bytes that each query moved between the nodes to bench/results/.  These are no
+results of TPC: they follow none of its rules for publication.
 """
 
 from __future__ import annotations

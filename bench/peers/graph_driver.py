@@ -2,13 +2,15 @@
 
 ``graph_driver.py PEER DATA`` reads a task from standard input, a JSON object on one line, fills the
 graph and answers with the number of its edges.  Each further line is a turn with limits for rows
-and seconds; the answer has its batches.  DATA holds four consecutive columns of little-endian
-int64: edge id, source, target, timestamp in order of time.  Run by ``bench/graph.py`` in the peer's
+and seconds; the answer has its batches, with a digest of the counts of each, and the statistics of
+the first rows of all.  DATA holds four consecutive columns of little-endian int64: edge id, source,
+target, timestamp in order of time.  Run by ``bench/graph.py`` in the peer's
 environment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -18,6 +20,10 @@ import numpy as np
 
 # Statistics: fan, degree, ratio, mean, sum, variance, skewness, kurtosis of the timestamps.
 _MEASURES = [0, 1, 2, 3, 4, 8, 9, 10]
+# Rows whose statistics are compared.
+_STATISTICS_ROWS = 256
+# Columns of the rows themselves, before their features.
+_OWN = 4
 
 
 def made(peer: str, task: dict[str, Any]) -> Any:
@@ -53,6 +59,12 @@ def made(peer: str, task: dict[str, Any]) -> Any:
     return one
 
 
+def digest(counts: np.ndarray) -> str:
+    """Of all counts in their order: rows or columns that are exchanged change it."""
+    whole = np.ascontiguousarray(counts).astype("<i8")
+    return hashlib.blake2b(whole.tobytes(), digest_size=8).hexdigest()
+
+
 class Run:
     """A task: a graph with one window, or with all earlier rows, and the next rows."""
 
@@ -65,13 +77,15 @@ class Run:
         for at in range(0 if task["has_lived"] else oldest, self._at, 1 << 16):
             self._one.partial_fit(self._rows(at, min(at + (1 << 16), self._at)))
         self.edges = self._at - oldest
+        self._statistics: list[list[float]] | None = None
 
     def _rows(self, start: int, end: int) -> np.ndarray:
         return np.ascontiguousarray(self._data[:, start:end].T.astype(np.float64))
 
     def turn(self, count: int, seconds_max: float) -> dict[str, Any]:
         """Time batches up to ``count`` rows or ``seconds_max`` seconds."""
-        batch, times, sums = self._task["batch"], [], []
+        batch, times, digests = self._task["batch"], [], []
+        end = _OWN + self._task["counts"]
         rows = self._rows(self._at, self._at + count)
         until = time.perf_counter() + seconds_max
         for at in range(0, len(rows), batch):
@@ -80,12 +94,15 @@ class Run:
             result = self._one.transform(part)
             times.append(time.perf_counter() - began)
             # Statistics differ in their last digits; counts do not.
-            sums.append(float(result[:, 4 : 4 + self._task["counts"]].sum()))
+            digests.append(digest(result[:, _OWN:end]))
+            if self._statistics is None:
+                self._statistics = result[:_STATISTICS_ROWS, end:].tolist()
             self._at += len(part)
             if time.perf_counter() > until:
                 break
         stats = self._one.stats() if hasattr(self._one, "stats") else {}
-        return {"times": times, "sums": sums, "stats": stats}
+        found = {"times": times, "digests": digests, "statistics": self._statistics}
+        return {**found, "stats": stats}
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ sys.path.insert(0, str(BENCH))
 import graph  # noqa: E402
 from harness.second_stream import DAY, transfers  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
+from peers.graph_driver import digest  # noqa: E402
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,3 +86,28 @@ def test_a_ratio_is_a_range_over_streams_and_days() -> None:
     heads = ["batch / snapml", "first stream, Tuesday", "second stream, Tuesday", "range"]
     assert table[0] == f"| {' | '.join(heads)} |"
     assert table[2] == "| scatter-gather, 6 h | 20.0 | 30.0 | 20.0 to 30.0 |"
+
+
+def test_counts_and_statistics_are_compared_with_snapml_s() -> None:
+    """A sum over all counts of a batch hid exchanged rows and columns, and of vertex statistics
+    nothing was compared."""
+    counts = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert digest(counts) == digest(counts.copy(order="F"))
+    for other in (counts[::-1], counts[:, ::-1], counts.T, counts + [[0, 0], [1, -1]]):
+        assert digest(other) != digest(counts)
+
+    def driver(digests: list[str], statistics: list[list[float]]) -> Any:
+        return SimpleNamespace(digests=digests, statistics=statistics)
+
+    ours = driver(["a", "b"], [[1.0, float("nan")], [2.0, 3.0]])
+    same = driver(["a"], [[1.0 + 1e-12, float("nan")], [2.0, 3.0]])
+    assert graph.differences("task", ours, same) == []
+    assert graph.differences("task", ours, driver(["c"], ours.statistics)) == [
+        "task: counts differ from snapml's"
+    ]
+    assert graph.differences("task", ours, driver(["a"], [[1.0, 0.0], [2.0, 3.1]])) == [
+        "task: 2 of 4 statistics differ from snapml's, in columns [1] of 2"
+    ]
+    assert graph.differences("task", ours, driver(["a"], [[]])) == [
+        "task: (2, 2) statistics, snapml's are (1, 0)"
+    ]
