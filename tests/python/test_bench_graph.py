@@ -93,7 +93,7 @@ def test_counts_and_statistics_are_compared_with_snapml_s() -> None:
     nothing was compared."""
     counts = np.array([[1.0, 2.0], [3.0, 4.0]])
     assert digest(counts) == digest(counts.copy(order="F"))
-    for other in (counts[::-1], counts[:, ::-1], counts.T, counts + [[0, 0], [1, -1]]):
+    for other in (counts[::-1], counts[:, ::-1], counts.T, np.add(counts, [[0, 0], [1, -1]])):
         assert digest(other) != digest(counts)
 
     def driver(digests: list[str], statistics: list[list[float]]) -> Any:
