@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import graph  # noqa: E402
+from citations.parts import off_base, slower  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import PeerError, built  # noqa: E402
 
@@ -48,6 +49,8 @@ WAYS: dict[str, list[str]] = {
 }
 QUICK = ("thesis, no cache", "thesis, large cache", "ours, large cache", "thesis, all hits",
          "ours, all hits")  # fmt: skip
+# A way is measured again where its segments here differ from those of the other ways.
+REPEATS_MAX = 2
 
 
 def binary() -> Path:
@@ -79,12 +82,22 @@ def row(task: str, way: str, answer: dict[str, Any]) -> str:
         f"{answer['private']['rows_per_second']:,.0f}",
         f"{answer['mapped']['rows_per_second']:,.0f}",
         f"{answer['network']['rows_per_second']:,.0f}",
-        f"{answer['network_over_mapped']:.1f}",
+        slower(answer),
         f"{100 * hits:.1f} %" if asked else "",
         f"{counters['calls']:,}",
         f"{counters['bytes'] / 1e6:,.1f} MB",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def comparable(program: Path, arguments: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """The answers of all ways of a pattern; a way of a noisy moment is measured again."""
+    found = {way: run(program, *words) for way, words in arguments.items()}
+    for _ in range(REPEATS_MAX):
+        off = [way for way, one in found.items() if off_base(one, found.values()) is not None]
+        for way in off:
+            found[way] = run(program, *arguments[way])
+    return found
 
 
 def compared(program: Path, path: Path, quick: bool) -> tuple[list[dict[str, Any]], str]:
@@ -100,10 +113,12 @@ def compared(program: Path, path: Path, quick: bool) -> tuple[list[dict[str, Any
     for pattern, hours in PATTERNS[:: 2 if quick else 1]:
         task = f"{pattern}, {hours} h"
         work = ["--pattern", pattern, "--hours", str(hours), "--seconds", seconds, "--rows", rows]
-        for way, options in WAYS.items():
-            if quick and way not in QUICK:
-                continue
-            answer = run(program, "compare", str(path), *work, *options)
+        arguments = {
+            way: ["compare", str(path), *work, *options]
+            for way, options in WAYS.items()
+            if way in QUICK or not quick
+        }
+        for way, answer in comparable(program, arguments).items():
             answers.append({"kind": "compare", "name": task, "way": way, **answer})
             lines.append(row(task, way, answer))
             print(lines[-1], file=sys.stderr, flush=True)

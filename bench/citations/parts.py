@@ -11,9 +11,12 @@ from citations.raw import Run, digits, of_medians, run_of, shown, spread, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["by_net", "coherence", "fabric", "hits"]
+__all__ = ["by_net", "coherence", "fabric", "hits", "off_base", "slower"]
 
 _GIB = 1 << 30
+# Ways of one pattern differ in the network alone: their segments here should be as far from private
+# memory in all.
+_OFF_MAX = 0.2
 
 
 def coherence(page: str) -> str:
@@ -73,20 +76,42 @@ def hits(page: str) -> str:
              "ours, and read", "ratio"]  # fmt: skip
     hot: dict[str, list[str]] = {}
     replayed: list[str] = []
-    for one in answers:
-        if one["kind"] == "compare" and one["way"].endswith("all hits"):
+    compared = [one for one in answers if one["kind"] == "compare"]
+    for one in compared:
+        if one["way"].endswith("all hits"):
             design = one["way"].partition(",")[0]
-            hot.setdefault(design, []).append(f"{one['network_over_mapped']:.1f}")
+            text = slower(one)
+            off = off_base(one, [each for each in compared if each["name"] == one["name"]])
+            if off is not None:
+                text += f", not comparable: its segments here took {off:.1f} times the usual time"
+            hot.setdefault(design, []).append(text)
             if design == "thesis":
                 replayed.append(f"{one['replay']['thesis_over_ours']:.1f} ({one['name']})")
     tail = (
         "\n\nThe ratio for the reference alone grows with the row; where every entry is read,"
         " reading takes the most time in\nboth designs. Over the rows that searches asked for it is"
         f" {' and '.join(replayed)}.\nA whole search with all hits does far more than ask for rows:"
-        f" against segments here the thesis' design takes\n{' and '.join(hot['thesis'])} times as"
-        f" long, ours {' and '.join(hot['ours'])} ({run.link(page)})."
+        " it takes so many times as long as with\nsegments here, in parentheses the least and the"
+        f" most of a batch. The thesis' design: {'; '.join(hot['thesis'])}.\nOurs:"
+        f" {'; '.join(hot['ours'])} ({run.link(page)})."
     )
     return table(heads, rows) + tail
+
+
+def slower(answer: dict[str, Any]) -> str:
+    """How many times as long as segments here, and the least and the most of its batches."""
+    times = zip(answer["mapped"]["times"], answer["network"]["times"], strict=False)
+    found = [there / here for here, there in times]
+    ratio = _ratio(answer["network_over_mapped"])
+    return f"{ratio} ({_ratio(min(found))} to {_ratio(max(found))})"
+
+
+def off_base(answer: dict[str, Any], others: Iterable[dict[str, Any]]) -> float | None:
+    """How many times as long its segments here take over private memory as those of the median way
+    of the pattern; None within a fifth."""
+    middle = statistics.median(one["mapped_over_private"] for one in others)
+    ratio: float = answer["mapped_over_private"] / middle
+    return None if abs(ratio - 1) <= _OFF_MAX else ratio
 
 
 def _ratio(value: float) -> str:
