@@ -60,7 +60,7 @@ struct LineCounts {
 #[derive(Debug)]
 enum Item<R> {
     Record(R),
-    /// Answered when everything before it is written, or refused.
+    /// Gets a message when everything before it is written, or refused.
     Flush(Sender<()>),
 }
 
@@ -190,7 +190,7 @@ mod tests {
         fails: u32,
         lines: Vec<String>,
         changes: Vec<bool>,
-        /// Told of each write.
+        /// Gets a message for each write.
         writes: Sender<bool>,
     }
 

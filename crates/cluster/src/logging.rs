@@ -80,7 +80,7 @@ impl LineRecord for LogLine {
     }
 }
 
-/// Standard error. It is written without its lock in this program: a write may take for ever.
+/// Standard error. It is written without its lock in this program: a write may never return.
 #[derive(Default)]
 struct StandardError {
     /// A failed write may have left half of a line.

@@ -37,7 +37,7 @@ impl AuditedRequest {
 
 /// The requests under way of one client with one number, which the client chose.
 #[derive(Debug)]
-struct Awaited {
+struct NumberedRequests {
     /// The number of replies that follow.
     replies: u64,
     /// `None`: the request is not recorded unless it is refused, or has been recorded.
@@ -48,7 +48,7 @@ struct Awaited {
 #[derive(Debug)]
 pub(super) struct Audit {
     log: AuditLog,
-    awaited: BTreeMap<(SessionId, u64), Awaited>,
+    awaited: BTreeMap<(SessionId, u64), NumberedRequests>,
     /// Bytes of the requests in it.
     awaited_bytes: usize,
     /// Objects and bytes that the node had evicted when it was last looked at.
@@ -99,7 +99,7 @@ impl Audit {
             AuditedRequest { action, actor, items }
         });
         if self.awaited.contains_key(&key) {
-            // The replies cannot be told apart.
+            // The replies cannot be distinguished.
             let earlier = self.take(key);
             for request in [earlier, request] {
                 self.push_unknown(request, "two requests of this client have the same number");
@@ -108,7 +108,7 @@ impl Audit {
             return;
         }
         self.awaited_bytes += request.as_ref().map_or(0, AuditedRequest::bytes);
-        self.awaited.insert(key, Awaited { replies: 1, request });
+        self.awaited.insert(key, NumberedRequests { replies: 1, request });
         let (count_max, bytes_max) = AWAITED_MAX;
         while self.awaited.len() > count_max || self.awaited_bytes > bytes_max {
             let Some(first) = self.awaited.keys().next().copied() else { return };
@@ -290,7 +290,8 @@ fn name_of(name: fmt::Arguments<'_>) -> String {
     cut(NAME_BYTES_MAX as usize, name)
 }
 
-/// A text of at most so many bytes; a longer one ends with dots. The rest is not formatted.
+/// The text, cut to `bytes_max` bytes and with dots at the end if it is longer. The rest is not
+/// formatted.
 fn cut(bytes_max: usize, text: fmt::Arguments<'_>) -> String {
     struct Cut {
         text: String,
