@@ -322,11 +322,7 @@ impl Membership {
     fn read(&mut self, message: Message) {
         let Message { from, cluster, epoch, body } = message;
         if from.name == self.options.name {
-            if from.incarnation > self.retained.incarnation {
-                let Sender { name, address, .. } = from;
-                self.clash(ClashError::NameInUse { name, address });
-            }
-            return;
+            return self.on_namesake(from, body);
         }
         if let Some(peer) = self.peer_of(&from)
             && cluster.is_some()
@@ -354,6 +350,26 @@ impl Membership {
                 self.refused_vote(&from, epoch, &ballot, promised, hears);
             }
             Body::Decided { view, is_live } => self.decided(&from, view, is_live),
+        }
+    }
+
+    /// Handles a message of another process with the name of this node.
+    fn on_namesake(&mut self, from: Sender, body: Body) {
+        let is_elsewhere = from.address != self.options.address;
+        let is_asking = matches!(body, Body::Ask { .. });
+        match body {
+            Body::Ask { .. } if is_elsewhere && self.retained.view.is_some() => {
+                let address = self.options.address.clone();
+                self.send(&from.address, Body::Refused(Refusal::NameInUse { address }));
+            }
+            Body::Refused(reason @ Refusal::NameInUse { .. }) if is_elsewhere => {
+                return self.refused(from, reason);
+            }
+            _ => {}
+        }
+        if from.incarnation > self.retained.incarnation || is_elsewhere && is_asking {
+            let Sender { name, address, .. } = from;
+            self.clash(ClashError::NameInUse { name, address });
         }
     }
 
@@ -529,7 +545,8 @@ fn is_usable(retained: &PersistentState, options: &Options, electorate: u64) -> 
         }
         None => retained.electorate == electorate,
     };
-    is_same && is_whole && !retained.is_over
+    // A node that leaves never has the lease again: that life ends with the process that began to leave.
+    is_same && is_whole && !retained.is_over && !retained.is_leaving
 }
 
 /// The next pseudorandom number (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number

@@ -57,7 +57,7 @@ impl EtcdMembership {
             return self.ask_for_lease();
         };
         self.is_lease_used = true;
-        let record = NodeRecord { node: self.retained.own.clone(), is_leaving: false };
+        let record = self.own_record(false);
         let life = self.retained.own.incarnation.0.to_string().into_bytes();
         let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];
         let change = Change {
@@ -71,13 +71,18 @@ impl EtcdMembership {
         self.change(change, ChangePurpose::Register);
     }
 
+    fn own_record(&self, is_leaving: bool) -> NodeRecord {
+        let lease_ms = Some(self.options.lease_ms);
+        NodeRecord { node: self.retained.own.clone(), is_leaving, lease_ms }
+    }
+
     /// Writes that this life leaves; false if it is not registered.
     pub(super) fn write_farewell(&mut self) -> bool {
         let name = self.options.name.clone();
         if self.mirror.record(&name).is_none_or(|record| record.node != self.retained.own) {
             return false;
         }
-        let record = NodeRecord { node: self.retained.own.clone(), is_leaving: true };
+        let record = self.own_record(true);
         let change = Change {
             expected: vec![self.expect(Key::Node(name.clone()))],
             puts: vec![Put { key: Key::Node(name.clone()), value: record.encode(), lease: None }],
@@ -136,6 +141,10 @@ impl EtcdMembership {
     fn wish(&mut self) -> Option<ProposedUpdate> {
         let view = self.mirror.view().ok()?.cloned();
         let Some(view) = view else { return self.first_view() };
+        if let Some(error) = self.lease_clash(&view) {
+            self.clash(error);
+            return None;
+        }
         let (without, left) = self.absent(&view);
         let joins = self.joins(&view, without);
         let value = view.next(without, left, &joins);
@@ -162,6 +171,20 @@ impl EtcdMembership {
         Some(ProposedUpdate { value, about, deletes })
     }
 
+    /// The error of a node that is to join members with another lease.
+    fn lease_clash(&self, view: &View) -> Option<ClashError> {
+        let (own, own_ms) = (&self.retained.own, self.options.lease_ms);
+        if view.number_of(&own.name, own.incarnation).is_some() {
+            return None;
+        }
+        let present =
+            view.members.iter().filter(|one| self.mirror.is_present(&one.name, one.incarnation));
+        let mut records = present.filter_map(|one| self.mirror.record(&one.name));
+        let other = records.find(|record| !record.agrees_with(own_ms))?;
+        let (address, theirs_ms) = (other.node.address.clone(), other.lease_ms?);
+        Some(ClashError::Lease { address, own_ms, theirs_ms })
+    }
+
     /// The first view, only after a whole lease without one: no node may still have a lease from a
     /// view that was lost.
     fn first_view(&mut self) -> Option<ProposedUpdate> {
@@ -170,7 +193,8 @@ impl EtcdMembership {
             self.next_look_ms = self.next_look_ms.min(due_ms);
             return None;
         }
-        let joins: Vec<JoinCandidate> = self.present().take(CHANGED_MAX).cloned().collect();
+        let joins = self.present().filter(|node| self.has_own_lease(node));
+        let joins: Vec<JoinCandidate> = joins.take(CHANGED_MAX).cloned().collect();
         let cluster = ClusterId(next_random(&mut self.random));
         let empty = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
         let value = empty.next(NodeSet::default(), NodeSet::default(), &joins);
@@ -217,7 +241,14 @@ impl EtcdMembership {
             last.is_none_or(|last| last < node.incarnation)
                 && view.named(&node.name).is_none_or(|old| without.has(old.number))
         };
-        self.present().filter(has_place).take(CHANGED_MAX).cloned().collect()
+        let joins = self.present().filter(has_place).filter(|node| self.has_own_lease(node));
+        joins.take(CHANGED_MAX).cloned().collect()
+    }
+
+    /// Whether a candidate has the lease of this node: each member relies on that of all others.
+    fn has_own_lease(&self, node: &JoinCandidate) -> bool {
+        let record = self.mirror.record(&node.name);
+        record.is_none_or(|record| record.agrees_with(self.options.lease_ms))
     }
 
     /// Deletes registrations of nodes that are neither members nor alive.

@@ -125,8 +125,8 @@ fn read(key: &Key, value: &[u8]) -> KeyContent {
             Ok(view) if view.is_sound() => KeyContent::View(view),
             _ => KeyContent::Nonsense,
         },
-        Key::Node(name) => match postcard::from_bytes::<NodeRecord>(value) {
-            Ok(record) if record.node.name == *name && record.node.is_sound() => {
+        Key::Node(name) => match NodeRecord::decode(value) {
+            Some(record) if record.node.name == *name && record.node.is_sound() => {
                 KeyContent::Record(record)
             }
             _ => KeyContent::Nonsense,

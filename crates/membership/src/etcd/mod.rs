@@ -27,6 +27,9 @@
 //! - The lease ends within `lease_ms` of a moment before p; the exclusion was requested `lease_ms`
 //!   after a.
 //!
+//! The members have the same lease: it is part of each registration, and a node with another one is
+//! not let in.
+//!
 //! The proof does not depend on how long etcd keeps a lease. If etcd revokes a lease too early (3.4
 //! and 3.5 did, issue 15247), or reports a lost one as renewed, it only hastens or delays the look
 //! at a node. The proof assumes that etcd is linearizable and loses no data. If the view is missing

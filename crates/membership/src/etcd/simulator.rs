@@ -94,6 +94,8 @@ pub struct World {
     pub mutant: Option<EtcdMutant>,
     pub clashes: Vec<ClashError>,
     pub looks: u64,
+    /// A node with another lease than the rest.
+    pub other_lease: Option<(usize, u64)>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     waiting: BTreeMap<u64, Event>,
     next_event: u64,
@@ -141,6 +143,7 @@ impl World {
             mutant: None,
             clashes: Vec::new(),
             looks: 0,
+            other_lease: None,
             events: BinaryHeap::new(),
             waiting: BTreeMap::new(),
             next_event: 0,
@@ -167,7 +170,10 @@ impl World {
     pub fn start(&mut self, node: usize, has_retained: bool) -> Result<(), String> {
         let retained = self.nodes[node].retained.clone().filter(|_| has_retained);
         let seed = next_random(&mut self.random);
-        let options = options(node, 1 + self.now_ms, seed);
+        let mut options = options(node, 1 + self.now_ms, seed);
+        if let Some((_, lease_ms)) = self.other_lease.filter(|(other, _)| *other == node) {
+            options.lease_ms = lease_ms;
+        }
         let clock_ms = self.clock_ms(node);
         let mut process = EtcdMembership::new(options, retained.as_deref(), clock_ms).unwrap();
         process.mutant = self.mutant;

@@ -3,11 +3,12 @@
 
 use super::simulator::{Faults, LEASE_MS, World, name, options};
 use super::state::{EtcdMembership, EtcdMutant};
-use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, Revision};
+use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, NodeRecord, Revision};
 use crate::message::{ClashError, Output};
+use crate::options::Options;
 use crate::simulator::seeds_times;
 use crate::types::{Epoch, Incarnation};
-use crate::view::View;
+use crate::view::{JoinCandidate, View};
 
 /// Etcd's own lease with its delay, and a lease of silence; and looks, and the turns of nodes that
 /// should act first and do not.
@@ -301,6 +302,46 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
     }
     let address = "10.0.0.0:7000".to_owned();
     assert_eq!(clash, Some(ClashError::NameInUse { name: name(0), address }));
+}
+
+/// A member with a shorter lease excluded one with a longer one, which still had it.
+#[test]
+fn a_node_with_another_lease_is_not_let_in() {
+    let mut world = World::new(3, 11);
+    world.other_lease = Some((2, 3 * LEASE_MS));
+    for node in 0..3 {
+        world.start(node, false).unwrap();
+    }
+    world.run_until(world.now_ms + 20 * LEASE_MS).unwrap();
+    let view = view_of(&world, 0);
+    assert_eq!(view.members.len(), 2, "{view:?}");
+    assert!(has_lease(&world, 0) && world.nodes[2].process.as_ref().unwrap().view().is_none());
+    let is_it = |clash: &ClashError| {
+        let (own, theirs) = (3 * LEASE_MS, LEASE_MS);
+        matches!(clash, ClashError::Lease { own_ms, theirs_ms, .. }
+            if (*own_ms, *theirs_ms) == (own, theirs))
+    };
+    assert!(world.clashes.iter().any(is_it), "{:?}", world.clashes);
+    // Started again as the rest, it is one of them.
+    world.kill(2);
+    world.other_lease = None;
+    world.start(2, false).unwrap();
+    world.run_while(2 * LOST_LEASES, |world| !world.is_whole()).unwrap();
+    assert_eq!(view_of(&world, 2).members.len(), 3);
+}
+
+#[test]
+fn a_registration_of_an_earlier_version_has_no_lease() {
+    let Options { name, address, info, incarnation, .. } = options(1, 7, 1);
+    let node = JoinCandidate { name, incarnation, address, info };
+    let record = NodeRecord { node, is_leaving: true, lease_ms: Some(500) };
+    assert_eq!(NodeRecord::decode(&record.encode()), Some(record.clone()));
+    let earlier = NodeRecord { lease_ms: None, ..record.clone() };
+    assert_eq!(NodeRecord::decode(&earlier.encode()), Some(earlier.clone()));
+    assert!(earlier.agrees_with(1) && record.agrees_with(500) && !record.agrees_with(501));
+    // An earlier version reads ours.
+    let read: (JoinCandidate, bool) = postcard::from_bytes(&record.encode()).unwrap();
+    assert_eq!(read, (record.node, true));
 }
 
 #[test]

@@ -173,16 +173,32 @@ impl EtcdPersistentState {
 }
 
 /// The registration of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeRecord {
     /// Its life and address.
     pub(super) node: JoinCandidate,
     /// It is leaving, and no longer has the lease.
     pub(super) is_leaving: bool,
+    /// Its lease, which all members rely on. `None`: it is of an earlier version.
+    pub(super) lease_ms: Option<u64>,
 }
 
 impl NodeRecord {
+    /// Earlier versions ignore the lease, which is last.
     pub(super) fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).unwrap_or_default()
+        let mut bytes = postcard::to_allocvec(&(&self.node, self.is_leaving)).unwrap_or_default();
+        let lease = self.lease_ms.map(|lease_ms| postcard::to_allocvec(&lease_ms));
+        bytes.extend(lease.into_iter().flatten().flatten());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let ((node, is_leaving), rest) = postcard::take_from_bytes(bytes).ok()?;
+        Some(Self { node, is_leaving, lease_ms: postcard::from_bytes(rest).ok() })
+    }
+
+    /// Whether a node with this lease may be in a view with it.
+    pub(super) fn agrees_with(&self, lease_ms: u64) -> bool {
+        self.lease_ms.is_none_or(|own_ms| own_ms == lease_ms)
     }
 }
