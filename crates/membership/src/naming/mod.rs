@@ -22,12 +22,16 @@
 //! meanwhile in flight for its home: see `unread`. While one of them is lost, its names are
 //! unknown, so no name is granted ([`NameRefusal::Unread`]) until it returns or is forgotten.
 //!
+//! **A node that joins in a new life** may bring names that other members created meanwhile. It asks
+//! them, and loses those that they have: see [`JoinedNames`].
+//!
 //! Without the lease nothing is granted and nothing claimed. Names have at most 512 bytes here. A
 //! claim without an answer is repeated every 50 ms, until the deadline of its request.
 
 mod authority;
 mod debt;
 mod home;
+mod joined;
 mod unread;
 
 #[cfg(test)]
@@ -42,6 +46,7 @@ use crate::state::mix;
 use crate::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
 
 pub use home::Naming;
+pub use joined::{JoinedNames, JoinedQuestion};
 
 /// Most names that a node holds or requests at a time.
 pub const NAMES_MAX: usize = 65_536;
@@ -196,7 +201,7 @@ pub struct NameChecks<'a> {
 }
 
 /// One incarnation of a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedLife {
     /// Number of the member in the view.
     pub number: NodeNumber,

@@ -8,6 +8,12 @@ use super::{ClaimSender, Header, Naming};
 use crate::NodeNumber;
 
 impl Naming {
+    /// Whether the name was granted to this node and is not settled.
+    #[must_use]
+    pub fn has_in_flight(&self, name: &str) -> bool {
+        self.held.contains(name)
+    }
+
     /// Decides on a claim as far as this node can read, and queries the other members.
     pub(super) fn consider(
         &mut self,
