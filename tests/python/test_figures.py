@@ -198,6 +198,23 @@ def test_goals_stand_beside_what_the_runs_have() -> None:
     assert f"| {rate[1]} | 25,000 |" in rows["all features over 96 h, rows a second"]
 
 
+def test_a_mean_of_queries_has_the_spread_of_its_rounds() -> None:
+    run = raw.run_of("tpch")
+    queries = [f"query {number}" for number in range(1, 23)]
+    pairs = [
+        [run.need(one, "farrow", way) for way in ("Farrow", "DuckDB's own tables")]
+        for one in queries
+    ]
+    means = [
+        statistics.geometric_mean(ours[turn] / theirs[turn] for ours, theirs in pairs)
+        for turn in range(len(pairs[0][0]))
+    ]
+    text = blocks.text_of("tpch", "docs/performance.md")
+    row = next(line for line in text.splitlines() if line.startswith("| Farrow |"))
+    assert f"| {min(means):.2g} to {max(means):.2g} |" in row
+    assert f"{len(means)} rounds" in text
+
+
 def test_a_run_that_is_not_committed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
