@@ -444,6 +444,8 @@ fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
         let what = what.to_owned();
         move |source| NodeError::Io { what, source }
     };
+    // Before any memory is mapped.
+    farrow_memory::survive_lost_pages().map_err(io("a handler of SIGBUS"))?;
     let switch = StopSwitch::new().map_err(io("the stop pipe"))?;
     let stopper = switch.stopper().map_err(io("the stop pipe"))?;
     let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;

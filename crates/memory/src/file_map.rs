@@ -5,7 +5,9 @@
 //! section, and is never exposed to users. It is written by system calls, so a full file system is
 //! an error and not a signal.
 
+use std::borrow::Cow;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::FallocateFlags;
@@ -33,7 +35,8 @@ pub struct FileMap {
 
 impl FileMap {
     /// Maps `length` bytes of a file, starting at `file_offset`. Both must be multiples of the page
-    /// size. The file must not be truncated while it is mapped: loads beyond its end raise SIGBUS.
+    /// size. If the file is truncated later, loads beyond its end raise SIGBUS, or find zeros after
+    /// [`crate::survive_lost_pages`]: use [`FileMap::read`] then.
     ///
     /// # Errors
     /// [`MapError::NotPages`], or the error of the system call.
@@ -93,10 +96,11 @@ impl FileMap {
     /// number of bytes; zero means that the peer has closed its side.
     ///
     /// # Errors
-    /// The span is outside the map, the map is not writable, or the system call failed. Timeouts
-    /// and interrupts are errors too.
+    /// The span is outside the map, the map is not writable or has lost pages, or the system call
+    /// failed. Timeouts and interrupts are errors too.
     pub fn receive(&self, socket: BorrowedFd<'_>, span: Span) -> Result<usize, AccessError> {
         self.check_writable(span)?;
+        self.check_whole("recv", span)?;
         let (start, bytes) = (self.mapping.pointer(span.offset.0), span.length.as_usize());
         // SAFETY: the span is inside our mapping, which lives as long as self. The kernel stores
         // there like any other writer of shared memory, and no reference into the span exists.
@@ -119,10 +123,11 @@ impl FileMap {
     }
 
     /// Whether a pipe takes less CPU time than a direct receive for this span: the pages are small
-    /// and some of them do not exist yet.
+    /// and some of them do not exist yet. Also if the map has lost pages, since a pipe writes into the
+    /// file.
     #[must_use]
     pub fn is_for_pipe(&self, span: Span) -> bool {
-        !self.has_huge_pages && !self.is_allocated(span)
+        self.mapping.has_lost_pages() || (!self.has_huge_pages && !self.is_allocated(span))
     }
 
     /// Whether all pages of a span are allocated in the file. True if the system cannot tell.
@@ -148,8 +153,8 @@ impl FileMap {
     /// accepted. The kernel copies the data: later stores to the span do not change what was sent.
     ///
     /// # Errors
-    /// The span is outside the map, or the system call failed. Timeouts and interrupts are errors
-    /// too.
+    /// The span is outside the map, the map has lost pages, or the system call failed. Timeouts and
+    /// interrupts are errors too.
     pub fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -157,6 +162,7 @@ impl FileMap {
         span: Span,
     ) -> Result<usize, AccessError> {
         self.check(span)?;
+        self.check_whole("map", span)?;
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec {
@@ -191,16 +197,49 @@ impl FileMap {
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 
+    /// Bytes without a writer, as for [`FileMap::sealed`], of a file that another process may truncate.
+    /// They are borrowed until a page was found missing, and read by a system call from then on. Call
+    /// [`FileBytes::check`] after their use, and before anything that was made of them leaves the
+    /// process.
+    ///
+    /// # Errors
+    /// The span is outside the map, or the file is too short for a system call.
+    pub fn read(&self, span: Span) -> Result<FileBytes<'_>, AccessError> {
+        let bytes = match self.mapping.has_lost_pages() {
+            false => Cow::Borrowed(self.sealed(span)?),
+            true => Cow::Owned(self.read_by_call(span)?),
+        };
+        Ok(FileBytes { bytes, map: self, span })
+    }
+
+    fn read_by_call(&self, span: Span) -> Result<Vec<u8>, AccessError> {
+        self.check(span)?;
+        let mut bytes = vec![0; span.length.as_usize()];
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = self.file_offset + span.offset.0 + done as u64;
+            match rustix::io::pread(&self.file, rest, at) {
+                Ok(0) => return Err(system("pread", span, io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("pread", span, errno.into())),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Where a span begins in memory, for a device that reads or writes there by itself.
     /// The caller keeps the map as long as the device may.
     ///
     /// # Errors
-    /// The span is outside the map, or the map is not writable and the device shall write.
+    /// The span is outside the map, the map has lost pages, or it is not writable and the device shall
+    /// write.
     pub fn start_of(&self, span: Span, is_written: bool) -> Result<*mut u8, AccessError> {
         if is_written {
             self.check_writable(span)?;
         }
         self.check(span)?;
+        self.check_whole("map", span)?;
         Ok(self.mapping.pointer(span.offset.0))
     }
 
@@ -270,12 +309,55 @@ impl FileMap {
         span.outward(page_bytes())?.intersection(whole)
     }
 
+    /// Fails if a private page may be in the place of one of the file.
+    fn check_whole(&self, call: &'static str, span: Span) -> Result<(), AccessError> {
+        match self.mapping.has_lost_pages() {
+            true => Err(system(call, span, io::ErrorKind::UnexpectedEof.into())),
+            false => Ok(()),
+        }
+    }
+
     fn check_writable(&self, span: Span) -> Result<(), AccessError> {
         self.check(span)?;
         if self.is_writable {
             return Ok(());
         }
         Err(AccessError::ReadOnly { offset: span.offset, length: span.length })
+    }
+}
+
+/// Bytes of a [`FileMap`], from [`FileMap::read`].
+#[derive(Debug)]
+pub struct FileBytes<'a> {
+    bytes: Cow<'a, [u8]>,
+    map: &'a FileMap,
+    span: Span,
+}
+
+impl FileBytes<'_> {
+    /// Whether they are bytes of the map, not a copy by a system call.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        matches!(self.bytes, Cow::Borrowed(_))
+    }
+
+    /// Whether what was loaded here are bytes of the file, not zeros in place of a lost page.
+    ///
+    /// # Errors
+    /// A page of the map was missing.
+    pub fn check(&self) -> Result<(), AccessError> {
+        match self.bytes {
+            Cow::Borrowed(_) => self.map.check_whole("load", self.span),
+            Cow::Owned(_) => Ok(()),
+        }
+    }
+}
+
+impl Deref for FileBytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

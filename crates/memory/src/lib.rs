@@ -39,6 +39,7 @@ pub mod fork;
 mod inherited;
 pub mod lazy;
 mod locks;
+mod lost_pages;
 mod mapping;
 mod maps;
 mod process;
@@ -59,8 +60,9 @@ pub use fabric::held::{HeldMemory, is_in_tmpfs, is_in_use, is_lent};
 pub use fabric::{
     CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, RegionSize, device, mount, shm,
 };
-pub use file_map::FileMap;
+pub use file_map::{FileBytes, FileMap};
 pub use inherited::take_inherited;
+pub use lost_pages::{lost_pages, survive_lost_pages};
 #[cfg(any(test, feature = "failpoints"))]
 pub use maps::trial as maps_trial;
 pub use maps::{are_maps_scarce, check_maps};

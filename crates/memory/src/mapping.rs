@@ -8,6 +8,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::error::MapError;
 use crate::fork;
+use crate::lost_pages::Watched;
 use crate::process::process_number;
 use crate::sync::{AtomicU8, Ordering};
 use crate::system::kernel;
@@ -30,6 +31,8 @@ pub(crate) struct Mapping {
     /// Address ranges that failed moves have left behind. From [`LEFT_BEHIND_MAX`] on page tables are
     /// not moved.
     left_behind: AtomicU8,
+    /// `None`: an access to a page that the file has lost ends the process.
+    watched: Option<Watched>,
 }
 
 /// The processes in which an address range is valid. In a forked child the same addresses may
@@ -148,6 +151,7 @@ impl Mapping {
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
+        mapping.watched = Watched::new(start.expose_provenance(), asked);
         Ok(mapping)
     }
 
@@ -275,6 +279,16 @@ impl Mapping {
         Self::reserve_at(Length::from(length), middle).is_ok()
     }
 
+    /// Survives lost pages in a part of this mapping, if the process does.
+    pub(crate) fn watch(&mut self, at: u64, length: Length) {
+        self.watched = Watched::new(self.pointer(at).expose_provenance(), length.as_usize());
+    }
+
+    /// Whether an access met a page that the file has lost.
+    pub(crate) fn has_lost_pages(&self) -> bool {
+        self.watched.as_ref().is_some_and(Watched::has_lost)
+    }
+
     /// The first address.
     pub(crate) fn address(&self) -> Address {
         Address(self.start.as_ptr().expose_provenance())
@@ -292,7 +306,8 @@ impl Mapping {
 
     fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
         let owner = MappingOwner::Everybody;
-        let own = |start| Self { start, length, owner, left_behind: AtomicU8::new(0) };
+        let left_behind = AtomicU8::new(0);
+        let own = |start| Self { start, length, owner, left_behind, watched: None };
         NonNull::new(start).map(own).ok_or(Errno::NOMEM)
     }
 
@@ -317,6 +332,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Another thread may map something else here after this is unmapped.
+        self.watched = None;
         if !self.is_ours() {
             return;
         }

@@ -367,7 +367,7 @@ impl RegionSource {
 
     fn copy(&self, span: Span) -> Result<Vec<u8>, SourceRefusal> {
         let mut bytes = vec![0; span.length.as_usize()];
-        let copied = self.region.copy_out(span.offset, &mut bytes);
+        let copied = self.region.copy_out_by_call(span.offset, &mut bytes);
         copied.map_err(|error| SourceRefusal::new(ErrorCode::Other, error.to_string()))?;
         Ok(bytes)
     }

@@ -12,6 +12,7 @@ mod forwarded;
 mod handover;
 mod heap_trim;
 mod leaving;
+mod lost_pages;
 mod orphans;
 mod output;
 mod peer_events;
@@ -52,6 +53,7 @@ use connection::ClientConnection;
 use desertion::Desertion;
 pub(crate) use handover::Handover;
 use heap_trim::HeapTrim;
+use lost_pages::LostPages;
 
 use output::{flush, open_for_client};
 use remote_sessions::RemoteSessions;
@@ -145,6 +147,7 @@ pub(crate) struct Server {
     latencies: Latencies,
     errors: Errors,
     warnings: Warnings,
+    lost_pages: LostPages,
     audit: Option<Audit>,
     spill: Option<Worker>,
     remote_sessions: Option<RemoteSessions>,
@@ -221,6 +224,7 @@ impl Server {
             latencies: Latencies::new(),
             errors: Errors::default(),
             warnings: Warnings::default(),
+            lost_pages: LostPages::default(),
             audit: audit.map(Audit::new),
             spill,
             remote_sessions,
@@ -292,6 +296,7 @@ impl Server {
             self.settle_buffers();
             self.set_interests();
             self.audit_turn();
+            self.lost_pages.report(now_ms);
             if is_queried || is_stopped {
                 break LoopEnd::Requested;
             }

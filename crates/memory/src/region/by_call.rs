@@ -1,8 +1,9 @@
 //! Access to the bytes of a region by system calls instead of loads and stores.
 //!
-//! Another process of the same user can truncate a file on a mounted tmpfs. A load from the mapping
-//! then raises SIGBUS. A daemon must outlive its clients, so it reads their pages by a system call,
-//! which returns an error instead. Both kinds of access see the same page cache.
+//! Every client can truncate the data section in a tmpfs. A load from the mapping then raises SIGBUS.
+//! A daemon must outlive its clients, so it reads what they write by a system call, which returns an
+//! error instead. Both kinds of access see the same page cache. Where it has to load and store, it
+//! survives the signal: see [`crate::survive_lost_pages`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,6 +33,22 @@ impl Region {
             }
         }
         Ok(())
+    }
+
+    /// As [`Region::copy_out`], for bytes of a file that a client can truncate: by a system call, so
+    /// that a file that is too short is an error. A device that can only be mapped is read by loads.
+    ///
+    /// # Errors
+    /// As [`Region::read_by_call`], except for such a device.
+    pub fn copy_out_by_call(&self, offset: Offset, into: &mut [u8]) -> Result<(), AccessError> {
+        match self.read_by_call(offset, into) {
+            Err(AccessError::System { call: "pread", source, .. })
+                if source.kind() != io::ErrorKind::UnexpectedEof =>
+            {
+                Ok(self.copy_out(offset, into)?)
+            }
+            read => read,
+        }
     }
 
     /// Writes bytes by a system call; needs no writable mapping.

@@ -142,7 +142,7 @@ impl Region {
         if let Some(address) = wish.filter(|wish| !is_possible(*wish, length)) {
             return Err(MapError::BadAddress { address, length });
         }
-        let window = Mapping::reserve(length, wish)
+        let mut window = Mapping::reserve(length, wish)
             .map_err(|errno| failure("reserve", geometry.span(), errno))?;
         let is_at_wish = wish == Some(window.address());
         let control = match access {
@@ -159,6 +159,14 @@ impl Region {
             // SAFETY: the span is inside the window, which no other code uses yet.
             unsafe { window.put_file(span.offset.0, fd, file_offset, span.length, is_writable) }
                 .map_err(|errno| failure("mmap", span, errno))?;
+        }
+        // Only the data section has other writers, but a region of another home may lose any page.
+        match access {
+            Access::Home => {
+                let data = geometry.span_of(Section::Data);
+                window.watch(data.offset.0, data.length);
+            }
+            Access::Client => window.watch(0, length),
         }
         // Children of a home must not inherit its writable control section.
         let window = match access {

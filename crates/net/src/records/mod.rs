@@ -8,10 +8,11 @@ mod identity;
 mod plain;
 mod tls;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_memory::{FileMap, Length, Offset, Span};
+use farrow_memory::{FileBytes, FileMap, Length, Offset, Span};
 
 use crate::error::{ConnectionError, FrameError};
 use crate::frame::{FrameHeader, HEADER_BYTES};
@@ -46,11 +47,38 @@ pub(crate) enum FrameBody<'a> {
     Map(&'a FileMap, Span),
 }
 
+/// The bytes of a body. Those of a map are checked after their use, and before it leaves the process.
+enum BodyBytes<'a> {
+    Bytes(&'a [u8]),
+    Map(FileBytes<'a>),
+}
+
 impl<'a> FrameBody<'a> {
-    pub(crate) fn as_slice(self) -> Result<&'a [u8], ConnectionError> {
+    fn load(self) -> Result<BodyBytes<'a>, ConnectionError> {
         match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Map(map, span) => Ok(map.sealed(span)?),
+            Self::Bytes(bytes) => Ok(BodyBytes::Bytes(bytes)),
+            Self::Map(map, span) => Ok(BodyBytes::Map(map.read(span)?)),
+        }
+    }
+}
+
+impl BodyBytes<'_> {
+    /// Fails if zeros were loaded in place of a page that the file has lost.
+    fn check(&self) -> Result<(), ConnectionError> {
+        match self {
+            Self::Bytes(_) => Ok(()),
+            Self::Map(bytes) => Ok(bytes.check()?),
+        }
+    }
+}
+
+impl Deref for BodyBytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Map(bytes) => bytes,
         }
     }
 }
@@ -188,7 +216,7 @@ impl FrameReader {
         }
         if self.is_checked {
             // The bytes are still in the CPU cache.
-            self.verify(header, map.sealed(span)?)?;
+            self.verify(header, &map.read(span)?)?;
         }
         Ok(())
     }
@@ -205,11 +233,19 @@ impl FrameWriter {
         header: FrameHeader,
         body: FrameBody<'_>,
     ) -> Result<(), ConnectionError> {
-        let head = match self.is_checked {
-            true => header.encode(body.as_slice()?, true),
-            false => header.encode(&[], false),
-        };
-        self.records.write(&head, body)
+        if !self.is_checked {
+            return self.records.write(&header.encode(&[], false), body);
+        }
+        let bytes = body.load()?;
+        let head = header.encode(&bytes, true);
+        bytes.check()?;
+        match &bytes {
+            // Not from the map, which has lost pages.
+            BodyBytes::Map(read) if !read.is_borrowed() => {
+                self.records.write(&head, FrameBody::Bytes(read))
+            }
+            _ => self.records.write(&head, body),
+        }
     }
 
     /// Sends a frame with bytes as its body.

@@ -216,7 +216,8 @@ struct TlsWriter {
 
 impl RecordSender for TlsWriter {
     fn write(&mut self, head: &[u8], body: FrameBody<'_>) -> Result<(), ConnectionError> {
-        let parts = [head, body.as_slice()?];
+        let body = body.load()?;
+        let parts = [head, &*body];
         let mut rest = OutboundChunks::new(&parts);
         let records = rest.len().div_ceil(FRAGMENT_BYTES) as u64;
         if self.sequence.saturating_add(records) > self.sequence_max {
@@ -231,6 +232,7 @@ impl RecordSender for TlsWriter {
                 to_send.push(self.encrypt(payload)?);
                 rest = later;
             }
+            body.check()?;
             // A small frame is one record and one packet.
             let mut slices: Vec<IoSlice<'_>> =
                 to_send.iter().map(|one| IoSlice::new(one)).collect();

@@ -182,7 +182,7 @@ impl PeerSession<'_> {
         let mut packer = self.packer.as_mut().filter(|_| wish.is_some());
         let longest = ranges.iter().max_by_key(|range| range.length.0);
         if let (Some(one), Some(wish), Some(longest)) = (&mut packer, wish, longest)
-            && !one.should_pack(wish, map.sealed(piece(*longest))?)
+            && !one.should_pack(wish, &map.read(piece(*longest))?)
         {
             packer = None;
         }
@@ -193,7 +193,12 @@ impl PeerSession<'_> {
                 let piece = piece(range);
                 let (offset, length) = (piece.offset.0, piece.length.0);
                 let packed = match &mut packer {
-                    Some(packer) => packer.pack(map.sealed(piece)?, counts),
+                    Some(packer) => {
+                        let bytes = map.read(piece)?;
+                        let packed = packer.pack(&bytes, counts);
+                        bytes.check()?;
+                        packed
+                    }
                     None => None,
                 };
                 match packed {

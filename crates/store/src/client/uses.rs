@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use farrow_memory::sync::Ordering;
-use farrow_memory::{Alias, Length, Offset, Region, Span};
+use farrow_memory::{Alias, Length, Region, Span};
 
 use crate::error::StoreError;
 use crate::format::header::RegionHeader;
@@ -75,7 +75,7 @@ pub(crate) fn stamp(region: &Region, layout: &Layout, slot: Slot) -> u64 {
     words.and_then(|words| words.load(0, Ordering::Relaxed)).unwrap_or_default()
 }
 
-/// As [`stamps`], of one slot.
+/// The stamp of one slot, for the home.
 pub(crate) fn stamp_of_home(
     region: &Region,
     layout: &Layout,
@@ -83,20 +83,11 @@ pub(crate) fn stamp_of_home(
 ) -> Result<u64, StoreError> {
     let at = word_of(layout.uses, USE_BYTES, slot.0, 0);
     let mut bytes = [0; USE_BYTES as usize];
-    read(region, at, &mut bytes)?;
+    region.copy_out_by_call(at, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Read words of the table for the home. By system calls if the fabric allows it: a client could
-/// truncate the file, and a load beyond its end would kill the home.
-fn read(region: &Region, at: Offset, into: &mut [u8]) -> Result<(), StoreError> {
-    if region.read_by_call(at, into).is_err() {
-        region.copy_out(at, into)?;
-    }
-    Ok(())
-}
-
-/// The stamps of slots `first..end`.
+/// The stamps of slots `first..end`, for the home.
 pub(crate) fn stamps(
     region: &Region,
     layout: &Layout,
@@ -110,7 +101,7 @@ pub(crate) fn stamps(
         let left = (count - stamps.len()).min(PIECE_BYTES / USE_BYTES as usize);
         let piece = bytes.get_mut(..left * USE_BYTES as usize).unwrap_or_default();
         let start = word_of(layout.uses, USE_BYTES, first, stamps.len() as u64);
-        read(region, start, piece)?;
+        region.copy_out_by_call(start, piece)?;
         stamps.extend(piece.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight)));
     }
     Ok(stamps)

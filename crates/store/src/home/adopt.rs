@@ -427,7 +427,7 @@ fn candidate(
     let list = entry.extra_list().unwrap_or_default();
     let mut bytes = vec![0; list.length.0 as usize];
     control.region().refresh(list)?;
-    control.region().copy_out(list.offset, &mut bytes)?;
+    control.region().copy_out_by_call(list.offset, &mut bytes)?;
     let found = if crc32c::crc32c(&bytes) == entry.extra_crc {
         decode_list(&bytes, entry, &context.header.layout).map(|(extra, _)| extra)
     } else {

@@ -51,7 +51,7 @@ impl Home {
         let Some(span) = entry.metadata() else { return Ok(None) };
         let mut bytes = vec![0; span.length.0 as usize];
         self.region().refresh(span)?;
-        self.region().copy_out(span.offset, &mut bytes)?;
+        self.region().copy_out_by_call(span.offset, &mut bytes)?;
         if crc32c::crc32c(&bytes) != entry.metadata_crc {
             return Ok(None);
         }

@@ -318,7 +318,7 @@ impl Home {
         let list = entry.extra_list().unwrap_or_default();
         let mut found = vec![0; list.length.0 as usize];
         self.region().refresh(list)?;
-        self.region().copy_out(list.offset, &mut found)?;
+        self.region().copy_out_by_call(list.offset, &mut found)?;
         if found != encode_extra(extra) || crc32c::crc32c(&found) != entry.extra_crc {
             let reason = "the list of extra blocks in memory is not the one in the request";
             return Err(StoreError::BadRequest { reason });

@@ -177,7 +177,7 @@ impl Home {
             let list = entry.extra_list().unwrap_or_default();
             let mut bytes = vec![0; list.length.0 as usize];
             self.region().refresh(list)?;
-            self.region().copy_out(list.offset, &mut bytes)?;
+            self.region().copy_out_by_call(list.offset, &mut bytes)?;
             let (stored, computed) = (entry.extra_crc, crc32c::crc32c(&bytes));
             if stored != computed {
                 return Err(StoreError::BlockListDamaged { id: entry.id, stored, computed });

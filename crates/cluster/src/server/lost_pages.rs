@@ -1,0 +1,43 @@
+//! Reports of memory that clients have removed.
+
+/// Least time between two reports: a client can cause as many as it likes.
+const PAUSE_MS: u64 = 1_000;
+
+/// What was reported of the pages that mapped files have lost.
+#[derive(Debug, Default)]
+pub(super) struct LostPages {
+    reported: u64,
+    next_ms: u64,
+}
+
+impl LostPages {
+    /// Reports pages that were lost since the last report.
+    pub(super) fn report(&mut self, now_ms: u64) {
+        let lost = farrow_memory::lost_pages();
+        if self.is_due(lost, now_ms) {
+            tracing::error!(pages = lost, "a client has removed pages of mapped memory");
+        }
+    }
+
+    fn is_due(&mut self, lost: u64, now_ms: u64) -> bool {
+        if lost == self.reported || now_ms < self.next_ms {
+            return false;
+        }
+        *self = Self { reported: lost, next_ms: now_ms.saturating_add(PAUSE_MS) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_pages_are_reported_once_and_at_most_once_a_second() {
+        let mut pages = LostPages::default();
+        assert!(!pages.is_due(0, 0));
+        assert!(pages.is_due(1, 5) && !pages.is_due(1, 5_000));
+        assert!(pages.is_due(2, 5_000) && !pages.is_due(3, 5_999));
+        assert!(pages.is_due(3, 6_000));
+    }
+}
