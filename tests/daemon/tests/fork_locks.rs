@@ -11,6 +11,7 @@ use farrow::Value;
 use farrow_memory::fork::trial::{self, ForkSection};
 use farrow_memory::sync::{AtomicBool, Ordering};
 use std::path::Path;
+use std::time::Duration;
 
 /// A child that waits ends by this, in seconds.
 const ALARM: u32 = 20;
@@ -72,5 +73,28 @@ fn a_child_connects_and_leaves_pools_alone() {
             assert_ends_well(child, "a child with a pool");
         }
         is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Two threads share an object. The child of one waited for the other, which was making the object's
+/// buffers.
+#[test]
+fn a_child_reads_an_object_whose_buffers_were_being_made() {
+    let daemon = Daemon::start("64MiB", &["--no-prepare"]);
+    let client = daemon.client();
+    let id = client.put(&Value::Bytes(b"of both"), None).unwrap();
+    let object = client.get(&id.into(), Duration::ZERO).unwrap();
+    trial::stop_in(&[ForkSection::Buffers]);
+    std::thread::scope(|scope| {
+        let is_there = || {
+            // No byte of the object is at 0, but its buffers are searched.
+            let is_outside = object.resolve(0, 1).is_none();
+            is_outside && *object.view().unwrap() == *b"of both"
+        };
+        let first = scope.spawn(is_there);
+        let stopped = || trial::has_stopped_in(ForkSection::Buffers).then_some(());
+        wait_for("the section", stopped).unwrap();
+        assert_ends_well(start(is_there), "a child with an object");
+        assert!(first.join().unwrap());
     });
 }

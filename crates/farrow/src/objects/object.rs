@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_buffer::Buffer;
 use bytes::Bytes;
 use farrow_arrow::{ArrowObject, Decoded, Limits, NdArray, Rebuilt, RowSlice};
-use farrow_memory::{Length, Offset, SealedBytes, Span};
+use farrow_memory::{Length, Offset, SealedBytes, Span, fork};
 use farrow_store::{Entry, Held, ObjectId, ObjectKind, StoreError};
 use farrow_wire::PartSpec;
 
@@ -244,7 +244,7 @@ impl Object {
     /// the range is outside the object.
     #[must_use]
     pub fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
-        let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
+        let buffers = self.buffers();
         let wanted = Span { offset: Offset(offset), length: Length(length) };
         // Sorted by offset: the last block that starts at or before the range.
         let after = buffers.partition_point(|(block, _)| block.offset.0 <= offset);
@@ -256,7 +256,20 @@ impl Object {
         Some(buffer.slice_with_length(start, usize::try_from(length).ok()?))
     }
 
+    fn buffers(&self) -> &[(Span, Buffer)] {
+        let cell = &self.hold.buffers;
+        if cell.get().is_none() {
+            let made = self.block_buffers();
+            // A child would wait for a thread that it does not have. A second set is dropped.
+            let _steady = fork::without_fork();
+            let _ = cell.set(made);
+        }
+        cell.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
     fn block_buffers(&self) -> Vec<(Span, Buffer)> {
+        #[cfg(feature = "failpoints")]
+        fork::trial::pass(fork::trial::ForkSection::Buffers);
         let hold = &self.hold;
         let origins = hold.origins.as_deref().unwrap_or(hold.blocks());
         let mut buffers: Vec<(Span, Buffer)> = hold

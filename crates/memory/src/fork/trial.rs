@@ -15,10 +15,10 @@ static ARE_FORGOTTEN: AtomicBool = AtomicBool::new(false);
 const STOP: Duration = Duration::from_millis(300);
 
 /// For each section, whether the next thread in it is to stop.
-static STOP_IN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+static STOP_IN: [AtomicBool; 4] = [const { AtomicBool::new(false) }; 4];
 
 /// For each section, whether a thread has stopped in it.
-static STOPPED_IN: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+static STOPPED_IN: [AtomicBool; 4] = [const { AtomicBool::new(false) }; 4];
 
 /// Work under a lock that a child must not inherit locked.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub enum ForkSection {
     Profile,
     /// The thread for page tables is started.
     Worker,
+    /// The buffers over an object's blocks are made.
+    Buffers,
 }
 
 /// Has the next thread in each of these sections stop there for a short time.
