@@ -78,6 +78,16 @@ pub enum GraphError {
         /// takes the memory.
         taken: usize,
     },
+    /// An [`crate::Interrupt`] ended the call.
+    #[error("the call of {rows} rows was interrupted; {taken} of them were added")]
+    Interrupted {
+        /// Rows of the call.
+        rows: usize,
+        /// How many of the call's first rows are in the graph now. 0 means that nothing changed.
+        /// In causal mode, a call with more than 4,096 rows is done in parts, and the parts before
+        /// the interrupted one stay.
+        taken: usize,
+    },
     /// A segment is malformed, or belongs to another graph.
     #[error("{what} are {given}, where {expected} are possible")]
     Segment {

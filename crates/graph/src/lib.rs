@@ -23,6 +23,7 @@ mod accounts;
 mod edge;
 mod error;
 mod features;
+mod interrupt;
 mod kind;
 mod memory;
 mod patterns;
@@ -35,6 +36,7 @@ mod threads;
 
 pub use error::GraphError;
 pub use features::{Evidence, GraphFeatures, GraphStats, Pattern};
+pub use interrupt::Interrupt;
 pub use kind::PatternKind;
 pub use segment::{
     FrozenSpan, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentBuffersMut,

@@ -5,10 +5,12 @@
 
 mod oracle;
 
-use farrow_graph::{Edges, Evidence, GraphError, GraphFeatures, Mode, PatternSettings, Settings};
+use farrow_graph::{
+    Edges, Evidence, GraphError, GraphFeatures, Interrupt, Mode, PatternSettings, Settings,
+};
 use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, show, shrink};
 use oracle::random::{Random, Size, stream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The ways of a preview in these tests.
 #[derive(Clone, Copy, PartialEq)]
@@ -16,8 +18,57 @@ enum Way {
     Preview,
     /// Provisional rows that are rolled back. Rows of the stream are provisional and committed.
     Undo,
+    /// Calls that are interrupted.
+    Interrupt,
     /// The canary: rows that are not rolled back.
     Learn,
+}
+
+/// The number of looks at an interrupt, and the one from which on it is set.
+#[derive(Debug, Default)]
+struct Looks(Mutex<(usize, Option<usize>)>);
+
+impl Interrupt for Looks {
+    fn is_set(&self) -> bool {
+        let mut looks = self.0.lock().unwrap();
+        looks.0 += 1;
+        looks.1.is_some_and(|last| looks.0 > last)
+    }
+}
+
+impl Looks {
+    /// Sets the interrupt after some looks. Returns how many there have been.
+    fn until(&self, last: Option<usize>) -> usize {
+        std::mem::replace(&mut *self.0.lock().unwrap(), (0, last)).0
+    }
+
+    /// The features that a call would have, from an uninterrupted preview, after the call was
+    /// interrupted at any look.
+    fn interrupted(
+        &self,
+        engine: &mut GraphFeatures,
+        edges: &Edges<'_>,
+        random: &mut Random,
+    ) -> Vec<f64> {
+        self.until(None);
+        let found = engine.preview(edges, None).unwrap().0;
+        let all = self.until(None);
+        for is_preview in [false, true] {
+            if all > 0 {
+                // More threads may divide the looks in another way.
+                let last = if random.is(0.2) { 0 } else { random.size(0, all - 1) };
+                self.until(Some(last));
+                let ended = match is_preview {
+                    true => engine.preview(edges, None).map(|(found, _)| found),
+                    false => engine.transform(edges),
+                };
+                let rows = edges.ids.len();
+                assert_eq!(ended, Err(GraphError::Interrupted { rows, taken: 0 }));
+                self.until(None);
+            }
+        }
+        found
+    }
 }
 
 /// Replaces all full spans with segments.
@@ -37,6 +88,10 @@ fn result(engine: &GraphFeatures, cells: Vec<f64>) -> Result {
 fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f64>>) {
     let mut random = Random::new(seed);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let looks = Arc::new(Looks::default());
+    if way == Way::Interrupt {
+        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn Interrupt>);
+    }
     let (mut results, mut seen) = (Vec::new(), Vec::new());
     for one in &stream.calls {
         let others = stream.calls[random.size(0, stream.calls.len() - 1)].rows();
@@ -57,6 +112,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
                     engine.undo();
                     found
                 }
+                Way::Interrupt => looks.interrupted(&mut engine, edges, &mut random),
                 Way::Learn => engine.transform(edges).unwrap(),
             });
             if way != Way::Learn {
@@ -155,6 +211,46 @@ fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
         all_agree(Mode::Causal, with_segments, Way::Undo);
         all_agree(Mode::Batch, with_segments, Way::Undo);
     }
+}
+
+#[test]
+fn interrupted_calls_leave_no_trace() {
+    for with_segments in [false, true] {
+        all_agree(Mode::Causal, with_segments, Way::Interrupt);
+        all_agree(Mode::Batch, with_segments, Way::Interrupt);
+    }
+}
+
+#[test]
+fn parts_before_an_interrupt_stay() {
+    let fan = Some(PatternSettings { window: 50, bins: vec![2, 3] });
+    let settings = Settings { fan, mode: Mode::Causal, ..Settings::default() };
+    let numbers: Vec<i64> = (0..10_000).collect();
+    let (sources, targets) = (vec![1; 10_000], vec![9; 10_000]);
+    let edges = |from: usize, to: usize| Edges {
+        ids: &numbers[from..to],
+        sources: &sources[from..to],
+        targets: &targets[from..to],
+        times: &numbers[from..to],
+        columns: &[],
+    };
+    let mut whole = GraphFeatures::new(settings.clone()).unwrap();
+    let want = whole.transform(&edges(0, 10_000)).unwrap();
+    let (looks, mut taken) = (Arc::new(Looks::default()), Vec::new());
+    for last in 0.. {
+        let mut engine = GraphFeatures::new(settings.clone()).unwrap();
+        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn Interrupt>);
+        looks.until(Some(last));
+        let ended = engine.transform(&edges(0, 10_000));
+        looks.until(None);
+        let Err(GraphError::Interrupted { rows: 10_000, taken: done }) = ended else { break };
+        assert_eq!(engine.stats().rows, done as u64);
+        let rest = engine.transform(&edges(done, 10_000)).unwrap();
+        assert_eq!(rest, want[done * engine.settings().width()..]);
+        taken.push(done);
+    }
+    taken.dedup();
+    assert_eq!(taken, [0, 4096, 8192]);
 }
 
 #[test]

@@ -32,6 +32,8 @@ enum Life {
     Restoring,
     /// Rows of segments are read through a row source.
     Far,
+    /// Another graph gets the same rows, and attaches the segments later, several at once.
+    Following,
     /// The canary: segments lack their first edge.
     Losing,
 }
@@ -71,15 +73,25 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let mut results = Vec::new();
     let mut pending = None;
+    let mut follower = GraphFeatures::new(stream.settings.clone()).unwrap();
+    // Segments that the follower lacks.
+    let mut new: Vec<Arc<Segment>> = Vec::new();
     let mut segments: Vec<Arc<Segment>> = Vec::new();
     // Rows by sequence number, as in a log.
     let mut log = Vec::new();
     for one in &stream.calls {
         if matches!(one, Call::Start(_)) {
             (pending, segments, log) = (None, Vec::new(), Vec::new());
+            new.clear();
         }
         log.extend(arrivals(one, stream.settings.mode));
-        let cells = call(&mut engine, one);
+        let mut cells = call(&mut engine, one);
+        if life == Life::Following {
+            cells = call(&mut follower, one);
+            if random.is(0.3) {
+                new.drain(..).for_each(|one| follower.attach(one).unwrap());
+            }
+        }
         results.push((bits(&cells), engine.stats().now));
         pending = pending.or_else(|| engine.freeze());
         if random.is(0.3) {
@@ -95,10 +107,12 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
             }
             let segment = Arc::new(segment);
             engine.attach(Arc::clone(&segment)).unwrap();
+            new.push(Arc::clone(&segment));
             segments.push(segment);
         }
         let expired = engine.expired();
         segments.retain(|one| !expired.contains(one.info()));
+        new.retain(|one| !expired.contains(one.info()));
         if life == Life::Restoring && random.is(0.25) {
             engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
             (segments, log) = (Vec::new(), Vec::new());
@@ -230,6 +244,12 @@ fn a_graph_with_segments_can_be_restored() {
 #[test]
 fn a_graph_can_be_made_from_segments_and_what_came_behind_them() {
     agree_on_streams(Mode::Causal, Life::Restarting);
+}
+
+#[test]
+fn another_graph_with_the_same_rows_may_attach_segments_at_any_time() {
+    agree_on_streams(Mode::Causal, Life::Following);
+    agree_on_streams(Mode::Batch, Life::Following);
 }
 
 #[test]

@@ -5,12 +5,12 @@ use super::search::SearchOutcome;
 use crate::Pattern;
 use crate::edge::{Adjacency, Side, Stamp, Vertex, Visibility};
 use crate::kind::PatternKind;
-use crate::memory::OutOfMemory;
 use crate::patterns::{CHUNK, SearchContext};
 use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::statistics::MeasurePlan;
 use crate::stream::{
-    CallContext, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, StreamEngine,
+    CallContext, CallFailure, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns,
+    StreamEngine,
 };
 use crate::threads::KeepAwake;
 
@@ -31,17 +31,21 @@ pub(crate) struct CallOutcome {
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Adds the call's rows and writes the features of all rows. Without memory for the rows,
-    /// nothing changes.
+    /// Adds the call's rows and writes the features of all rows. Without memory for the rows, or
+    /// after an interrupt, nothing changes.
     pub(crate) fn transform(
         &mut self,
         call: &CallContext<'_>,
         request: FeatureRequest<'_>,
-    ) -> Result<CallOutcome, OutOfMemory> {
+    ) -> Result<CallOutcome, CallFailure> {
         let _awake = KeepAwake::during(call.pool, call.order.len());
         let first = self.graph.next();
-        self.insert(call)?;
+        let before = self.insert(call)?;
         let outcome = self.compute(call, request, first);
+        if call.is_interrupted() {
+            self.interrupt(before);
+            return Err(CallFailure::Interrupted);
+        }
         if self.rollback.is_none() {
             self.evict(call.settings, call.pool);
         }
@@ -132,8 +136,11 @@ impl<T: Stamp> StreamEngine<T> {
         described.clear();
         for (row, &place) in places.iter().enumerate() {
             if row % CHUNK == 0 {
+                if call.is_interrupted() {
+                    break;
+                }
                 let chunk = places[row..].iter().take(CHUNK).copied();
-                self.context(first, is_causal).touch(chunk, statistics.window, &LISTS);
+                self.context(call, first).touch(chunk, statistics.window, &LISTS);
             }
             let cells = &mut cells[row * stride + offset..][..4 * width];
             if !share.has(row) {
@@ -191,16 +198,17 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// The search context of a call whose first edge has sequence number `first`.
-    pub(crate) fn context(
-        &self,
+    pub(crate) fn context<'a>(
+        &'a self,
+        call: &CallContext<'a>,
         first: u64,
-        is_causal: bool,
-    ) -> SearchContext<'_, T, HybridGraph<T>> {
+    ) -> SearchContext<'a, T, HybridGraph<T>> {
         SearchContext {
             graph: &self.graph,
             triggers: &self.batch.triggers,
             first: first as u32,
-            is_causal,
+            is_causal: call.settings.mode == Mode::Causal,
+            interrupt: call.interrupt,
             pairs: &self.search.pairs,
             hubs: &self.search.hubs,
         }

@@ -12,16 +12,20 @@ mod segments;
 mod stats;
 
 use crate::error::GraphError;
+use crate::interrupt::Interrupt;
 use crate::kind::PatternKind;
-use crate::memory::{OutOfMemory, reserve_exact};
+use crate::memory::reserve_exact;
 use crate::settings::{Mode, Settings};
-use crate::stream::{CallContext, Edges, FeatureOutput, FeatureRequest, GraphState, WorkShare};
+use crate::stream::{
+    CallContext, CallFailure, Edges, FeatureOutput, FeatureRequest, GraphState, WorkShare,
+};
 use crate::threads::WorkerThreads;
 use batch::CallOutcome;
 use engine::{Engine, with_engine};
 pub use evidence::Pattern;
 use provisional::Provisional;
 pub use stats::GraphStats;
+use std::sync::Arc;
 
 /// Rows that causal mode adds at once. Results do not depend on it.
 const ROWS_AT_ONCE: usize = 4096;
@@ -52,6 +56,7 @@ pub struct GraphFeatures {
     rows: u64,
     cut_short: [u64; PatternKind::COUNT],
     provisional: Provisional,
+    interrupt: Option<Arc<dyn Interrupt>>,
 }
 
 /// Patterns that the rows of a call completed.
@@ -81,6 +86,7 @@ impl GraphFeatures {
             rows: 0,
             cut_short: [0; PatternKind::COUNT],
             provisional: Provisional::None,
+            interrupt: None,
         })
     }
 
@@ -139,6 +145,13 @@ impl GraphFeatures {
         &self.settings
     }
 
+    /// Ends later calls early when this is set: [`GraphFeatures::transform`] and the like,
+    /// [`GraphFeatures::preview`], [`GraphFeatures::learn`] between parts of its rows, and
+    /// [`GraphFeatures::transform_pending`].
+    pub fn set_interrupt(&mut self, interrupt: Arc<dyn Interrupt>) {
+        self.interrupt = Some(interrupt);
+    }
+
     /// Removes all edges and accounts.
     pub fn clear(&mut self) {
         self.engine = Engine::Empty;
@@ -150,9 +163,9 @@ impl GraphFeatures {
     /// Adds rows, in batch mode sorted by time, without computing features.
     ///
     /// # Errors
-    /// Mismatched columns, values that are not finite, too many edges, too little memory, or earlier
-    /// pending or provisional rows. Nothing changes then, except as [`GraphError::OutOfMemory`]
-    /// describes.
+    /// Mismatched columns, values that are not finite, too many edges, too little memory, an
+    /// interrupt, or earlier pending or provisional rows. Nothing changes then, except as
+    /// [`GraphError::OutOfMemory`] and [`GraphError::Interrupted`] describe.
     pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
@@ -195,7 +208,8 @@ impl GraphFeatures {
         self.make_room(edges, order.len())?;
         self.note_provisional();
         let (settings, pool) = (&self.settings, self.workers.pool());
-        let call = CallContext { settings, pool, edges, order };
+        let interrupt = self.interrupt.as_deref();
+        let call = CallContext { settings, pool, edges, order, interrupt };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn(&call), Ok(()));
         self.count(order.len(), learnt)
     }
@@ -204,7 +218,7 @@ impl GraphFeatures {
     fn count(
         &mut self,
         rows: usize,
-        learnt: Result<(), (usize, OutOfMemory)>,
+        learnt: Result<(), (usize, CallFailure)>,
     ) -> Result<(), GraphError> {
         self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
         learnt.map_err(|(taken, full)| full.error(rows, taken))
@@ -390,9 +404,10 @@ impl GraphFeatures {
         edges: &Edges<'_>,
         order: &[u32],
         request: FeatureRequest<'_>,
-    ) -> Result<CallOutcome, OutOfMemory> {
+    ) -> Result<CallOutcome, CallFailure> {
         let (settings, pool) = (&self.settings, self.workers.pool());
-        let call = CallContext { settings, pool, edges, order };
+        let interrupt = self.interrupt.as_deref();
+        let call = CallContext { settings, pool, edges, order, interrupt };
         let empty = || Ok(CallOutcome::default());
         with_engine!(&mut self.engine, |engine| engine.transform(&call, request), empty())
     }
@@ -416,6 +431,7 @@ fn untouched(error: GraphError) -> GraphError {
         GraphError::OutOfMemory { rows, bytes, .. } => {
             GraphError::OutOfMemory { rows, bytes, taken: 0 }
         }
+        GraphError::Interrupted { rows, .. } => GraphError::Interrupted { rows, taken: 0 },
         other => other,
     }
 }

@@ -43,7 +43,8 @@ impl GraphFeatures {
         }
         self.make_room(edges, added)?;
         self.note_provisional();
-        let call = CallContext { settings: &self.settings, pool: None, edges, order: &order };
+        let (settings, interrupt) = (&self.settings, self.interrupt.as_deref());
+        let call = CallContext { settings, pool: None, edges, order: &order, interrupt };
         let learnt = with_engine!(&mut self.engine, |engine| engine.learn_pending(&call), Ok(()));
         self.count(added, learnt)
     }
@@ -57,15 +58,19 @@ impl GraphFeatures {
     /// [`crate::Settings::width`] values for each row.
     ///
     /// # Errors
-    /// Too little memory for the result, before anything is done; edges that cannot be read.
+    /// Too little memory for the result, before anything is done; edges that cannot be read;
+    /// [`GraphError::Interrupted`], after which all of these rows are pending again.
     pub fn transform_pending(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
-        let mut cells = self.cells(rows.min(self.pending()))?;
+        let rows = rows.min(self.pending());
+        let mut cells = self.cells(rows)?;
         let (settings, pool) = (&self.settings, self.workers.pool());
+        let interrupt = self.interrupt.as_deref();
         let outcome = with_engine!(
             &mut self.engine,
-            |engine| engine.transform_pending(settings, rows, &mut cells, pool),
+            |engine| engine.transform_pending(settings, &mut cells, pool, interrupt),
             return Ok(cells)
         );
+        let outcome = outcome.map_err(|failure| failure.error(rows, 0))?;
         self.take(outcome, &mut Evidence::default())?;
         Ok(cells)
     }

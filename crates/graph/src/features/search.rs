@@ -54,7 +54,7 @@ impl<T: Stamp> StreamEngine<T> {
             self.search.by_source.sort_by_arrival();
             self.search.by_target.sort_by_arrival();
         }
-        let context = self.context(first, settings.mode == Mode::Causal);
+        let context = self.context(call, first);
         let groups = [&self.search.by_source, &self.search.by_target];
         // The pieces of all shares must be the same, independent of the number of workers.
         let is_divided = workers_count > 1 || share.count > 1;
@@ -204,6 +204,9 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
                 *next - 1
             };
             let Some(SearchTask { plan, side, piece }) = self.tasks.get(number) else { return };
+            if self.context.is_interrupted() {
+                return;
+            }
             match side {
                 None => {
                     let places = self.places.get(piece.clone()).unwrap_or_default();
@@ -213,6 +216,9 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
                     let groups = self.groups_on(*side);
                     self.touch(*plan, *side, groups, piece.clone());
                     for group in groups.get(piece.clone()) {
+                        if self.context.is_interrupted() {
+                            return;
+                        }
                         find(self.context, *plan, Some(*side), group, worker);
                     }
                 }

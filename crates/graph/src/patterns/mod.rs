@@ -115,6 +115,9 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
         PatternKind::TemporalCycle | PatternKind::SimpleCycle => {
             context.closing(places, settings.window, &mut scratch.closing);
             for &place in &scratch.closing {
+                if context.is_interrupted() {
+                    return;
+                }
                 if kind == PatternKind::TemporalCycle {
                     let scratch = &mut scratch.temporal_cycle;
                     temporal_cycle::temporal_cycle(&search, place, scratch, credits);

@@ -149,6 +149,9 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         scratch.of = None;
     }
     for &place in group {
+        if context.is_interrupted() {
+            break;
+        }
         let trigger = context.triggers[place as usize];
         let from = trigger.time.closed(search.window);
         let mid = trigger.end(side.other());

@@ -5,6 +5,10 @@ use super::trigger::Trigger;
 use super::trigger_groups::TriggerPairs;
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{EdgeEntry, Side};
+use crate::interrupt::{Interrupt, is_set};
+
+/// Steps of a search between two looks at the interrupt: less than a millisecond.
+const STEPS_BETWEEN_LOOKS: u64 = if cfg!(debug_assertions) { 4 } else { 1 << 14 };
 
 #[derive(Debug)]
 pub(crate) struct SearchContext<'a, T, G> {
@@ -18,6 +22,21 @@ pub(crate) struct SearchContext<'a, T, G> {
     pub pairs: &'a TriggerPairs,
     /// Used in causal mode only.
     pub hubs: &'a Hubs<T>,
+    pub interrupt: Option<&'a dyn Interrupt>,
+}
+
+impl<T, G> SearchContext<'_, T, G> {
+    /// Whether the call must end. Searches end then as at a budget, and their results do not count.
+    #[inline]
+    pub(crate) fn is_interrupted(&self) -> bool {
+        is_set(self.interrupt)
+    }
+
+    /// Whether a search must end after this many steps. It looks at few of them.
+    #[inline]
+    pub(crate) fn is_interrupted_at(&self, steps: u64) -> bool {
+        steps.is_multiple_of(STEPS_BETWEEN_LOOKS) && self.is_interrupted()
+    }
 }
 
 impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {

@@ -194,7 +194,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
             let taken = path.len() as u32;
             let Some(frame) = path.last_mut() else { return true };
             reach.work += 1;
-            if reach.work > self.search.work_max {
+            if reach.work > self.search.work_max || self.context.is_interrupted_at(reach.work) {
                 return false;
             }
             let Some(hop) = reach.hops.get(frame.cursor as usize) else {

@@ -299,8 +299,10 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         path.clear();
         path.push(TemporalFrame::new(reach, start, self.window.0));
         reach.set_on_path(start, true);
+        let mut steps = 0;
         while let Some(frame) = path.last_mut() {
-            if reach.work > self.search.work_max {
+            steps += 1;
+            if reach.work > self.search.work_max || self.context.is_interrupted_at(steps) {
                 return false;
             }
             let Some((to, taken)) = choose(reach, frame) else {

@@ -1,5 +1,8 @@
 //! One call: its rows, the order in which they are added, and the output for their features.
 
+use crate::error::GraphError;
+use crate::interrupt::{Interrupt, is_set};
+use crate::memory::OutOfMemory;
 use crate::settings::Settings;
 use rayon::ThreadPool;
 
@@ -46,6 +49,37 @@ pub(crate) struct CallContext<'a> {
     pub edges: &'a Edges<'a>,
     /// The rows that become edges, in the order in which they are added.
     pub order: &'a [u32],
+    pub interrupt: Option<&'a dyn Interrupt>,
+}
+
+impl CallContext<'_> {
+    /// Whether the call must end without a result.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        is_set(self.interrupt)
+    }
+}
+
+/// The reason why a part of a call was not done. The graph is as before this part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallFailure {
+    OutOfMemory(OutOfMemory),
+    Interrupted,
+}
+
+impl From<OutOfMemory> for CallFailure {
+    fn from(full: OutOfMemory) -> CallFailure {
+        CallFailure::OutOfMemory(full)
+    }
+}
+
+impl CallFailure {
+    /// The error of a call with `rows` rows, of which `taken` are in the graph.
+    pub(crate) fn error(self, rows: usize, taken: usize) -> GraphError {
+        match self {
+            CallFailure::OutOfMemory(full) => full.error(rows, taken),
+            CallFailure::Interrupted => GraphError::Interrupted { rows, taken },
+        }
+    }
 }
 
 /// The features that a call returns.

@@ -1,8 +1,9 @@
 //! Adding the rows of a call to the graph.
 
-use super::call::{CallContext, call_bytes};
+use super::call::{CallContext, CallFailure, call_bytes};
 use super::engine::StreamEngine;
 use super::pending_rows::PendingRows;
+use super::rollback::Checkpoint;
 use crate::edge::{EdgeRecord, EvictionFloor, Stamp};
 use crate::memory::{OutOfMemory, probe, reserve};
 use crate::patterns::Trigger;
@@ -28,9 +29,9 @@ struct AddedPart<'a, T> {
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Adds the call's rows and notes them as triggers. Without memory for all of them, it adds
-    /// none.
-    pub(crate) fn insert(&mut self, call: &CallContext<'_>) -> Result<(), OutOfMemory> {
+    /// Adds the call's rows and notes them as triggers. Returns the state before them. Without
+    /// memory for all of them, it adds none.
+    pub(crate) fn insert(&mut self, call: &CallContext<'_>) -> Result<Checkpoint<T>, OutOfMemory> {
         let checkpoint = self.checkpoint();
         let mut added = std::mem::take(&mut self.batch.added);
         let inserted = self.try_insert(call, &mut added);
@@ -39,7 +40,7 @@ impl<T: Stamp> StreamEngine<T> {
             self.graph.release_idle(added.iter().flat_map(|one| [one.source, one.target]));
         }
         self.batch.added = added;
-        inserted
+        inserted.map(|()| checkpoint)
     }
 
     fn try_insert(
@@ -47,7 +48,7 @@ impl<T: Stamp> StreamEngine<T> {
         call: &CallContext<'_>,
         added: &mut Vec<EdgeRecord<T>>,
     ) -> Result<(), OutOfMemory> {
-        let CallContext { settings, pool, edges, order } = *call;
+        let CallContext { settings, pool, edges, order, .. } = *call;
         self.batch.triggers.clear();
         reserve(&mut self.batch.triggers, order.len())?;
         // Edges may have been removed since the last call.
@@ -119,14 +120,17 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Adds rows without computing features. The error has the number of rows that were added.
-    pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, OutOfMemory)> {
+    pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, CallFailure)> {
         let CallContext { settings, pool, order, .. } = *call;
         let _awake = KeepAwake::during(pool, order.len());
         // Eviction between parts limits the memory to that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
+            if call.is_interrupted() {
+                return Err((number * step, CallFailure::Interrupted));
+            }
             let inserted = self.insert(&CallContext { order: part, ..*call });
-            inserted.map_err(|full| (number * step, full))?;
+            inserted.map_err(|full| (number * step, full.into()))?;
             if self.rollback.is_none() {
                 self.evict(settings, pool);
             }
@@ -146,7 +150,7 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn learn_pending(
         &mut self,
         call: &CallContext<'_>,
-    ) -> Result<(), (usize, OutOfMemory)> {
+    ) -> Result<(), (usize, CallFailure)> {
         // In parts, with removal of sealed edges between them.
         for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
             let first = self.graph.next();
@@ -157,7 +161,7 @@ impl<T: Stamp> StreamEngine<T> {
                 pending.extend(&self.batch.triggers, first);
             }
             self.pending = Some(pending).filter(|pending| !pending.is_empty());
-            added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
+            added.map_err(|full| (number * LEARNT_AT_ONCE, full.into()))?;
             if self.rollback.is_none() {
                 self.evict(call.settings, None);
             }

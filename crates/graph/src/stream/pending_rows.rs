@@ -61,6 +61,15 @@ impl<T: Stamp> PendingRows<T> {
         self.triggers.drain(..rows).map(move |one| rebased(one, -distance))
     }
 
+    /// Puts back the rows that `take` removed last.
+    pub(crate) fn put_back(&mut self, triggers: &[Trigger<T>]) {
+        let distance = (self.next - self.origin).cast_signed() - triggers.len() as i64;
+        self.next -= triggers.len() as u64;
+        for &one in triggers.iter().rev() {
+            self.triggers.push_front(rebased(one, distance));
+        }
+    }
+
     /// Changes the small numbers of accounts.
     pub(crate) fn rename(&mut self, renamed: impl Fn(u32) -> u32) {
         for trigger in &mut self.triggers {

@@ -28,7 +28,7 @@ impl<T: Stamp> StreamEngine<T> {
 
     /// Drops the windows that searches carry from call to call: they refer to accounts by small
     /// numbers, which have changed.
-    fn drop_carried(&mut self) {
+    pub(crate) fn drop_carried(&mut self) {
         self.search.hubs = Hubs::default();
         self.statistics.scratch = StatisticsScratch::default();
     }

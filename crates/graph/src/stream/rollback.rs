@@ -9,7 +9,7 @@ use crate::statistics::StatisticsScratch;
 use crate::store::StoreCheckpoint;
 
 /// The state that the insertion of rows changes, from before it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint<T> {
     graph: StoreCheckpoint<T>,
     next: u64,
@@ -54,6 +54,14 @@ impl<T: Stamp> StreamEngine<T> {
         // No rows were pending before: `begin` and `preview` require that.
         self.pending = None;
         (self.search.hubs, self.statistics.scratch) = carried.unwrap_or_default();
+    }
+
+    /// Removes the rows of an interrupted call, unless `rewind` will do so.
+    pub(crate) fn interrupt(&mut self, checkpoint: Checkpoint<T>) {
+        if self.rollback.is_none() {
+            self.take_back(checkpoint);
+            self.drop_carried();
+        }
     }
 
     pub(crate) fn checkpoint(&mut self) -> Checkpoint<T> {

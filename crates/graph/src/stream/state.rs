@@ -87,7 +87,8 @@ impl<T: Stamp> StreamEngine<T> {
             columns: &columns,
         };
         let order: Vec<u32> = (0..state.times.len() as u32).collect();
-        self.insert(&CallContext { settings, pool: None, edges: &edges, order: &order })?;
+        let (edges, order) = (&edges, order.as_slice());
+        self.insert(&CallContext { settings, pool: None, edges, order, interrupt: None })?;
         self.columns.recent = state.unmeasured as u64;
         self.now = state.now;
         Ok(())
