@@ -22,6 +22,11 @@ pub(crate) const NAME_LENGTH_WORD: u64 = 1;
 pub(crate) const NAME_WORD: u64 = 9;
 /// The word with the checksum.
 const CHECKSUM_WORD: usize = 15;
+/// The word with the hash of the name.
+const NAME_HASH_WORD: u64 = 10;
+/// The words that differ in an entry without a name: the checksum, and those of the name.
+pub(crate) const CHECKSUM_THEN_NAME: [u64; 4] =
+    [CHECKSUM_WORD as u64, NAME_LENGTH_WORD, NAME_WORD, NAME_HASH_WORD];
 /// First bit of the residency count in a sequence.
 const RESIDENCY_SHIFT: u32 = 35;
 /// First bit of the namespace id in the word with the flags, and its mask.
@@ -314,6 +319,21 @@ impl Entry {
             entry.validate(layout)?;
         }
         Ok(entry)
+    }
+
+    /// The entry of an object that was about to lose its name when the home was killed: these words
+    /// with the name cleared. `None` if they are damaged otherwise.
+    pub(crate) fn decode_unnamed(
+        words: &[u64; ENTRY_WORDS],
+        uid: RegionUid,
+        slot: Slot,
+        layout: &Layout,
+    ) -> Option<Self> {
+        let mut cleared = *words;
+        cleared[NAME_LENGTH_WORD as usize] &= !(0xff << 8);
+        cleared[NAME_WORD as usize] = 0;
+        cleared[NAME_HASH_WORD as usize] = 0;
+        Self::decode(&cleared, uid, slot, layout).ok()
     }
 
     /// The same object without its name.

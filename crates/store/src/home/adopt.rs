@@ -26,7 +26,7 @@ use crate::alloc::victim_order::VictimOrders;
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
-use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence, decode_list};
+use crate::format::entry::{ENTRY_WORDS, Entry, EntryFault, EntryState, Sequence, decode_list};
 use crate::format::hash::NameHash;
 use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
@@ -297,7 +297,7 @@ fn survey_entries(
                 survey.void.push(slot);
             }
             EntryState::Sealed | EntryState::Leaving | EntryState::Retiring => {
-                match Entry::decode(&copy, header.uid, slot, &header.layout) {
+                match whole_entry(context, slot, &copy)? {
                     Ok(entry) => {
                         survey.note_staged(&entry, sequence.state(), context);
                         survey.candidates.push(candidate(
@@ -324,6 +324,26 @@ fn survey_entries(
         }
     }
     Ok(survey)
+}
+
+/// The entry of an object in memory. If a kill interrupted the removal of its name, that is
+/// completed.
+fn whole_entry(
+    context: SurveyContext<'_>,
+    slot: Slot,
+    words: &[u64; ENTRY_WORDS],
+) -> Result<Result<Entry, EntryFault>, StoreError> {
+    let SurveyContext { header, directory, .. } = context;
+    let (uid, layout) = (header.uid, &header.layout);
+    let found = Entry::decode(words, uid, slot, layout);
+    if found.is_err()
+        && Sequence(words[0]).state() == EntryState::Leaving
+        && let Some(entry) = Entry::decode_unnamed(words, uid, slot, layout)
+    {
+        directory.unname(&entry)?;
+        return Ok(Ok(entry));
+    }
+    Ok(found)
 }
 
 /// Store the fate of every object, and collect the private state of those that stay.

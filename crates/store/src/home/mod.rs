@@ -30,6 +30,7 @@ mod state;
 mod stats;
 mod survey;
 mod takeover;
+mod unname;
 mod victim_scan;
 mod withdraw;
 

@@ -4,7 +4,7 @@ use farrow_memory::{Offset, Span};
 
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::format::entry::{ENTRY_WORDS, Entry, EntryState, Sequence};
+use crate::format::entry::{CHECKSUM_THEN_NAME, ENTRY_WORDS, Entry, EntryState, Sequence};
 use crate::format::header::SLOTS_USED;
 use crate::format::ids::{RegionUid, Slot};
 use crate::format::layout::{ENTRY_BYTES, Layout};
@@ -91,6 +91,20 @@ impl Directory {
         record.store_first(entry.sequence().with(state).0)?;
         failpoint!("restore.published");
         Ok(())
+    }
+
+    /// Clears the name in the entry of a sealed object, which clients may hold. The checksum is the
+    /// first word: after a kill in between, the entry is whole once its name is cleared.
+    pub(crate) fn unname(&self, entry: &Entry) -> Result<(), StoreError> {
+        let slot = entry.id.slot();
+        let sealed = self.sequence(slot)?;
+        self.set_sequence(slot, sealed.with(EntryState::Leaving))?;
+        let words = entry.unnamed().encode();
+        for word in CHECKSUM_THEN_NAME {
+            self.control.store(self.word(slot, word), words[word as usize])?;
+            failpoint!("unname.word");
+        }
+        self.set_sequence(slot, sealed)
     }
 
     pub(crate) fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {

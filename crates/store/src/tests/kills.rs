@@ -170,6 +170,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
         seen.extend(kill_while_an_entry_is_refused());
         seen.extend(kill_while_telling());
         seen.extend(super::replace::kill_while_replacing());
+        seen.extend(super::unname::kill_while_unnaming());
     });
     let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");

@@ -31,3 +31,4 @@ mod room;
 mod spill;
 mod staged;
 mod support;
+mod unname;
