@@ -4,7 +4,7 @@
 //! access beyond the new end raises SIGBUS; so does one to a hole if the file system is full. A daemon
 //! must outlive its clients. After [`survive_lost_pages`] a private page of zeros takes the place of a
 //! lost one, in the mappings that this crate has made since. The access continues there, and the
-//! mapping counts as damaged: whoever sends its bytes on asks [`Watched::has_lost`] first.
+//! mapping counts as damaged: code that sends its bytes on looks at [`Watched::has_lost`] first.
 //!
 //! Every other SIGBUS has the effect that it had before.
 
@@ -222,7 +222,7 @@ mod tests {
         let bytes = map.read(last).unwrap();
         assert_eq!(&*bytes, [0; 64]);
         assert_eq!(lost_pages(), 1);
-        assert!(bytes.check().is_err(), "zeros that nobody wrote");
+        assert!(bytes.check().is_err(), "zeros that the file does not have");
         // From here on by system calls.
         assert!(map.read(last).is_err());
         let bytes = map.read(first).unwrap();

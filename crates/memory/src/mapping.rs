@@ -151,7 +151,7 @@ impl Mapping {
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
-        mapping.watched = Watched::new(start.expose_provenance(), asked);
+        mapping.watched = Watched::new(start.expose_provenance(), mapping.length);
         Ok(mapping)
     }
 

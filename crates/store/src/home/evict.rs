@@ -7,7 +7,7 @@
 
 use farrow_memory::Length;
 
-use super::takeover::TakenOver;
+use super::takeover::TakeoverOutcome;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::victim_order::VictimScope;
@@ -176,9 +176,9 @@ impl Home {
     pub(super) fn mark_leaving(&mut self, id: ObjectId) -> Result<Marked, StoreError> {
         // Only a directory entry can be in state leaving.
         let id = match self.take_over_to_leave(id)? {
-            TakenOver::InDirectory(id) => id,
-            TakenOver::NoRoom => return Ok(Marked::Stays),
-            TakenOver::Deleted(bytes) => return Ok(Marked::Deleted(bytes)),
+            TakeoverOutcome::InDirectory(id) => id,
+            TakeoverOutcome::NoRoom => return Ok(Marked::Stays),
+            TakeoverOutcome::Deleted(bytes) => return Ok(Marked::Deleted(bytes)),
         };
         let entry = self.find(Target::Id(id))?;
         if self.is_protected(id.slot()) {

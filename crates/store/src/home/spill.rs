@@ -9,7 +9,7 @@ use farrow_memory::{Length, Offset, Span};
 use super::Home;
 use super::delete::Deleted;
 use super::evict::Marked;
-use super::takeover::TakenOver;
+use super::takeover::TakeoverOutcome;
 use crate::alloc::eviction::ByHand;
 use crate::error::StoreError;
 use crate::events::EventKind;
@@ -40,7 +40,7 @@ impl Home {
     /// [`StoreError::NotFound`]; memory that cannot be read.
     pub fn begin_spill(&mut self, id: ObjectId) -> Result<Option<SpillPlan>, StoreError> {
         // Only a directory entry can be in state spilled.
-        let TakenOver::InDirectory(id) = self.take_over_to_leave(id)? else {
+        let TakeoverOutcome::InDirectory(id) = self.take_over_to_leave(id)? else {
             return Ok(None);
         };
         let entry = self.find(Target::Id(id))?;

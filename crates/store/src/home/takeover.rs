@@ -13,7 +13,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 
 /// What [`Home::take_over_to_leave`] did.
-pub(super) enum TakenOver {
+pub(super) enum TakeoverOutcome {
     /// The object is in the directory, with this id.
     InDirectory(ObjectId),
     /// There is no room for a directory entry.
@@ -61,17 +61,20 @@ impl Home {
     /// As [`Home::take_over`], for an object that is to leave memory. Its client may have overwritten
     /// the entry since the home registered it: such an object is deleted, so that it is in no other
     /// client's way.
-    pub(super) fn take_over_to_leave(&mut self, id: ObjectId) -> Result<TakenOver, StoreError> {
+    pub(super) fn take_over_to_leave(
+        &mut self,
+        id: ObjectId,
+    ) -> Result<TakeoverOutcome, StoreError> {
         match self.take_over(id) {
-            Ok(id) => Ok(TakenOver::InDirectory(id)),
+            Ok(id) => Ok(TakeoverOutcome::InDirectory(id)),
             Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
-                Ok(TakenOver::NoRoom)
+                Ok(TakeoverOutcome::NoRoom)
             }
             Err(StoreError::NotFound { .. }) if self.locals.run_of(id.slot()).is_some() => {
                 let deleted = self.delete(Target::Id(id))?;
                 tracing::warn!(%id, bytes = deleted.bytes.0, "its entry was overwritten: deleted");
                 let bytes = if deleted.freed_now { deleted.bytes } else { Length(0) };
-                Ok(TakenOver::Deleted(bytes))
+                Ok(TakeoverOutcome::Deleted(bytes))
             }
             Err(error) => Err(error),
         }

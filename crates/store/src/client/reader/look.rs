@@ -15,7 +15,7 @@ use crate::seqlock::{self, Copied, RecordReader};
 use crate::tables::control::word_of;
 use crate::tables::entry_area::namespace_of_page;
 
-/// Looks at a life that changes meanwhile. The object of an id that a caller has is then gone.
+/// Looks at a life that changes meanwhile. After more changes the life that a caller asks for is over.
 const LIFE_LOOKS_MAX: u32 = 4;
 
 /// Result of a look at one entry. Not boxed: it lives on the stack of a lookup.
