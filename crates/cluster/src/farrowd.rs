@@ -185,8 +185,8 @@ struct ClusterArguments {
     /// Where other nodes reach this one, if that differs from where it listens
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     advertise: Option<String>,
-    /// Another node of the cluster; may be given several times. Without any the node founds a
-    /// cluster, unless it has been in one
+    /// Another node of the cluster; give each node all others. Most of these addresses found the
+    /// cluster. Without any the node founds one alone, unless it has been in one
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     join: Vec<String>,
     /// Store the membership in this etcd, below the prefix /farrow or another one; the same for all

@@ -89,7 +89,7 @@ impl Traffic {
 
 /// Writes all metrics of the cluster in the text format.
 pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
-    let ClusterStats { members, lease_left_ms, lines, fetched, served, packed } = stats;
+    let ClusterStats { members, lease_left_ms, lines, names_lost, fetched, served, packed } = stats;
     let mut single = |name, help, value: f64| {
         head(out, name, "gauge", help);
         line(out, name, "", value);
@@ -114,6 +114,10 @@ pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
         let labels = format!("{{reach=\"{}\"}}", reach.as_str());
         line(out, "farrow_cluster_nodes", &labels, count as f64);
     }
+    let name = "farrow_cluster_names_lost_total";
+    let help = "Names that objects of this node lost to objects of other nodes.";
+    head(out, name, "counter", help);
+    line(out, name, "", *names_lost as f64);
     head(out, "farrow_cluster_node_info", "gauge", "How each other node is reached.");
     for node in others() {
         line(out, "farrow_cluster_node_info", &labels_of(node), 1.0);
@@ -208,7 +212,15 @@ mod tests {
         let lines = vec![("b".to_owned(), [3, 4])];
         let (fetched, served) = ([5, 600], [7, 800]);
         let packed = [[90, 30], [80, 20]];
-        let stats = ClusterStats { members, lease_left_ms: 1500, lines, fetched, served, packed };
+        let stats = ClusterStats {
+            members,
+            lease_left_ms: 1500,
+            lines,
+            names_lost: 9,
+            fetched,
+            served,
+            packed,
+        };
         let mut traffic = Traffic::default();
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 10);
         traffic.add("b", PeerMessageKind::Question, Direction::Out, 20);
@@ -221,6 +233,7 @@ mod tests {
             "farrow_cluster_has_lease 1",
             "farrow_cluster_lease_left_seconds 1.5",
             "farrow_cluster_nodes{reach=\"live\"} 1",
+            "farrow_cluster_names_lost_total 9",
             "farrow_region_refreshed_lines_total{node=\"b\"} 4",
             "farrow_fetched_objects_total 5",
             "farrow_fetched_bytes_total 600",

@@ -38,8 +38,8 @@ pub use options::{
 };
 use scraped::Scraped;
 use start::{
-    base_of, begin_settings, bind, cluster_options, handles_of, offer_of, purge_spill, start_net,
-    start_peers, start_spill,
+    FOUNDS, base_of, begin_settings, bind, cluster_options, handles_of, is_founder, offer_of,
+    purge_spill, start_net, start_peers, start_spill,
 };
 pub use stop::{StopSwitch, Stopper};
 
@@ -181,6 +181,7 @@ impl Node {
     ) -> Result<Self, NodeError> {
         let Beginning { options, switch, custody, started, is_successor } = beginning;
         let offer = offer_of(&found, &options);
+        let was_in_cluster = !matches!(found.home.retained_for_cluster(), Ok(None));
         let mut summary = Summary {
             capacity: found.home.capacity().0,
             memory: found.home.region().fabric().describe(),
@@ -241,7 +242,9 @@ impl Node {
             let cluster = cluster_options(config, peers, offer, address);
             let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
             let by = by.unwrap_or_default();
-            summary.cluster = Some(format!("node {} at {}{by}", cluster.name, cluster.address));
+            let founds = if is_founder(config, was_in_cluster) { FOUNDS } else { "" };
+            let name = format!("node {} at {}{by}{founds}", cluster.name, cluster.address);
+            summary.cluster = Some(name);
             let joined = state.join_cluster(cluster, 0, &mut first);
             joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
         }

@@ -154,6 +154,14 @@ pub(super) fn with_port(text: &str, port: u16) -> String {
     }
 }
 
+/// What a node that founds a cluster says: if it was in one and lost its memory, that is a mistake.
+pub(super) const FOUNDS: &str = ", founds a cluster: it has no --join and remembers none";
+
+/// Whether a node founds a cluster of its own.
+pub(super) fn is_founder(config: &ClusterConfig, was_in_cluster: bool) -> bool {
+    config.seeds.is_empty() && config.etcd.is_none() && !was_in_cluster
+}
+
 pub(super) fn cluster_options(
     config: &ClusterConfig,
     peers: &Peers,

@@ -332,6 +332,9 @@ impl NodeState {
             return Err(WireError::NodeLost { node: node.to_owned(), reason });
         }
         let (name, bytes, is_pinned) = self.movable(id)?;
+        if self.joined.is_doubtful(&name) {
+            return later("another member may have its name, and has not answered yet");
+        }
         if self.leases.has(id) {
             return later("a reference that was sent names it, and its lease has not ended");
         }

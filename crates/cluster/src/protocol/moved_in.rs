@@ -189,6 +189,8 @@ impl NodeState {
         let stored = self.keep_settings();
         if stored.is_err() {
             self.drain.record = before;
+        } else {
+            self.joined.settle(ask.name);
         }
         stored
     }

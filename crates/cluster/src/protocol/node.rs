@@ -1,5 +1,6 @@
 //! State of one node, as its local clients see it.
 
+use farrow_membership::naming::JoinedNames;
 use farrow_store::{ClientSlot, ObjectId};
 use farrow_wire::{
     Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError, wire_span,
@@ -110,6 +111,7 @@ impl NodeState {
             self.leases.next_deadline_ms(),
             self.resize.next_deadline_ms(),
             self.drain.next_deadline_ms().filter(|_| self.is_drain_ticking()),
+            self.joined.names.as_ref().and_then(JoinedNames::next_deadline_ms),
         ];
         timers.into_iter().chain(more).flatten().min()
     }

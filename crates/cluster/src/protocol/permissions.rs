@@ -8,7 +8,7 @@ use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
 use super::SessionId;
 use super::convert::store_error;
 use super::core::barriers::right_for;
-use super::core::cluster_record::{decode, encode};
+use super::core::cluster_record::{RecordNumbers, decode, encode};
 use super::identity::node_key;
 use super::rights::RightsTable;
 use super::settings::SettingsRecord;
@@ -149,7 +149,10 @@ impl NodeState {
     /// What the region keeps for the cluster.
     fn record_with(&self, membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
         let (settings, drain) = (self.settings.record(), self.drain.record.to_keep());
-        encode(membership, rules, settings, drain, self.barriers.first_number())
+        let first_number = self.barriers.first_number();
+        let compared_for = self.joined.compared_for.unwrap_or_default();
+        let numbers = RecordNumbers { first_number, compared_for };
+        encode(membership, rules, settings, drain, numbers)
     }
 
     /// The first number of the requests of this daemon to other nodes, above all of earlier ones of this

@@ -13,6 +13,7 @@ use super::core::counting::CountQueue;
 use super::core::drain::Drain;
 use super::core::families::Families;
 use super::core::fanout::FanOut;
+use super::core::joined::JoinedState;
 use super::core::leases::Leases;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
@@ -104,6 +105,8 @@ pub struct NodeState {
     pub(super) barriers: Barriers,
     /// The other nodes, if there are any.
     pub(super) cluster: OptionalCluster,
+    /// The names that this node brought into its life in the cluster.
+    pub(super) joined: JoinedState,
 }
 
 impl NodeState {
@@ -118,8 +121,8 @@ impl NodeState {
         };
         let watches = Watches::resumed(&home, now_ms);
         let rules = retained_rules(&home);
-        let (settings, drain, first_number) = retained_state(&home);
-        let drain = Drain { record: drain, ..Drain::default() };
+        let retained = retained_state(&home);
+        let drain = Drain { record: retained.drain.unwrap_or_default(), ..Drain::default() };
         let clients = Clients::new(owner_uid, adopted.orphans, now_ms);
         let leases = Leases::resumed(&home, |slot| clients.orphan(slot).is_some(), now_ms);
         let mut state = Self {
@@ -140,7 +143,7 @@ impl NodeState {
             leases,
             quota: Quota::default(),
             rules,
-            settings: RuntimeSettings::retained(settings),
+            settings: RuntimeSettings::retained(retained.settings.unwrap_or_default()),
             resize: Resize::default(),
             drain,
             reclaim: Reclaim::new(now_ms),
@@ -152,8 +155,9 @@ impl NodeState {
             started_ms: now_ms,
             is_stopping: false,
             failure: None,
-            barriers: Barriers::numbered_from(first_number),
+            barriers: Barriers::numbered_from(retained.first_number),
             cluster: OptionalCluster::default(),
+            joined: JoinedState::resumed(retained.compared_for),
         };
         state.resume_move();
         for (slot, id) in adopted.staged {

@@ -82,6 +82,7 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Has { names } => Some(self.has_names(&names)),
+            Question::Joined { names } => Some(self.names_of_joined(&member, &names)),
             Question::Where { name } => {
                 Some(self.cluster.where_is(&self.home, &self.rules, from, &name))
             }

@@ -125,6 +125,9 @@ impl NodeState {
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.handed_over((&node, epoch), None, &mut context);
             }
+            (PendingQuestion::Joined { incarnation, question }, answer) => {
+                self.on_joined_response((incarnation, question), answer, now_ms, out);
+            }
             (PendingQuestion::Notification { node, incarnation, notification }, answer) => {
                 let to = (node.as_str(), incarnation).into();
                 self.on_notification_response(to, notification, &answer, now_ms, out);

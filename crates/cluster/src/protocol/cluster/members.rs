@@ -87,6 +87,7 @@ impl NodeState {
             members: self.members(),
             lease_left_ms: cluster.membership.lease_left_ms(now_ms),
             lines: lines.collect(),
+            names_lost: self.joined.lost,
             fetched: self.replicas.fetched(),
             served: self.replicas.served(),
             packed: self.replicas.packed(),

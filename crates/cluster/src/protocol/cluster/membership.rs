@@ -57,6 +57,10 @@ impl NodeState {
             Agreement::new(options.agreement, membership, retained.as_deref(), now_ms)?;
         let incarnation = membership.incarnation().0;
         let known = membership.view().cloned();
+        if known.is_some() && self.joined.compared_for.is_none() {
+            // The life was begun by an earlier version, whose names are those of the cluster.
+            self.joined.compared_for = Some(incarnation);
+        }
         self.cluster.0 = Some(Box::new(Cluster {
             membership,
             naming,
@@ -134,6 +138,7 @@ impl NodeState {
         self.perform_membership(outcomes, now_ms, out);
         self.settle_reserved();
         self.tick_names(now_ms, out);
+        self.go_on_comparing(now_ms, out);
         self.watch_remote_clients(now_ms, out);
         self.notify_again(now_ms, out);
         self.await_again(now_ms, out);
@@ -247,6 +252,7 @@ impl NodeState {
                 );
                 cluster.incarnation = next;
                 cluster.has_news = true;
+                self.joined.outcast();
                 cluster.membership.rejoin(Incarnation(next), now_ms);
                 // They forgot what they held here when they heard that it is over.
                 let readers = cluster.peers.iter();

@@ -18,6 +18,7 @@ mod costs;
 mod forward;
 mod hint_table;
 mod hints;
+mod joined;
 mod lookups;
 mod members;
 mod membership;

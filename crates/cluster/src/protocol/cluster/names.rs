@@ -308,6 +308,7 @@ impl NodeState {
             .filter(|(_, result)| result.is_ok())
             .map(|(name, _)| name.clone())
             .collect();
+        granted.iter().for_each(|name| self.joined.settle(name));
         let refused: BTreeMap<&str, &NameRefusal> = (waiting.names.iter().zip(results))
             .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
             .collect();

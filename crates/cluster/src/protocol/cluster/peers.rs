@@ -88,6 +88,7 @@ impl NodeState {
         let mut outputs = Vec::new();
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
+        self.compare_names(now_ms, out);
         let (barriers, mut context) = self.barriers(now_ms, out);
         barriers.nodes_lost(&lost, &mut context);
         barriers.view_installed(&view, &lost, &mut context);

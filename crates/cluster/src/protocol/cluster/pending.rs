@@ -1,6 +1,7 @@
 //! Questions of this node to others, under way.
 
 use farrow_membership::Epoch;
+use farrow_membership::naming::JoinedQuestion;
 use farrow_store::ClientSlot;
 
 use super::awaited::{AwaitQuestion, SweepQuestion};
@@ -111,6 +112,13 @@ pub(in crate::protocol) enum PendingQuestion {
         number: u64,
         /// The node.
         node: String,
+    },
+    /// Whether a member has names that this node brought.
+    Joined {
+        /// The incarnation of this node.
+        incarnation: u64,
+        /// The question.
+        question: JoinedQuestion,
     },
     /// A notification that the other node must receive.
     Notification {

@@ -79,6 +79,11 @@ impl OptionalCluster {
         self.live().any(|(_, one)| record.has_draining(&one.member))
     }
 
+    /// Number of members with objects that move to other nodes.
+    pub(in crate::protocol) fn movers(&self, record: &DrainRecord) -> usize {
+        self.live().filter(|(_, one)| record.has_draining(&one.member)).count()
+    }
+
     /// Clients are to be informed of a change of the members.
     pub(in crate::protocol) fn has_news(&mut self) {
         if let Some(cluster) = &mut self.0 {

@@ -119,6 +119,12 @@ pub enum Question {
     /// you wait for at me may be over, and clients of mine that you know may have ended. An earlier
     /// version answers `No`.
     Missed,
+    /// I have joined with objects of these full names: for which of them do objects of yours keep
+    /// the name? Answered by `Has`. An earlier version answers `No`.
+    Joined {
+        /// At most `NAMES_MAX`.
+        names: Vec<String>,
+    },
 }
 
 /// The answer to a question.
@@ -132,7 +138,8 @@ pub enum Answer {
     Sealed(Vec<String>),
     /// The question is malformed, exceeds a limit or is rejected.
     No(String),
-    /// To `Has`: for each name whether an object has it. To `StillAwaited`: whether clients wait for it.
+    /// To `Has` and `Joined`: for each name whether an object has it. To `StillAwaited`: whether clients
+    /// wait for it.
     Has(Vec<bool>),
     /// To `SyncQuestion::HandOver`: full names with their state. An empty list ends the transfer.
     HandedOver(Vec<(String, NameState)>),

@@ -12,6 +12,8 @@ pub struct ClusterStats {
     /// For each mapped memory, including this node's own: cache lines that this daemon published
     /// and refreshed.
     pub lines: Vec<(String, [u64; 2])>,
+    /// Number of names that objects of this node lost, since other nodes had objects of these names.
+    pub names_lost: u64,
     /// Number of objects fetched from other nodes, and their bytes in memory.
     pub fetched: [u64; 2],
     /// Bytes that other nodes fetched of objects of this node, and of its replicas.

@@ -25,6 +25,7 @@ use crate::protocol::{
 };
 
 mod cut_off;
+mod joined;
 mod numbers;
 mod waits;
 
@@ -78,6 +79,8 @@ enum Questions {
     Refused,
     /// As [`Self::Refused`], only for notifications of sealed names.
     SealedRefused,
+    /// A version that does not know the question about the names of a joining node.
+    JoinedUnknown,
 }
 
 struct World {
@@ -459,7 +462,10 @@ impl World {
                         Questions::Answered => false,
                         Questions::Refused => true,
                         Questions::SealedRefused => matches!(question, Question::Sealed { .. }),
+                        Questions::JoinedUnknown => false,
                     };
+                    let is_unknown = self.questions == Questions::JoinedUnknown
+                        && matches!(question, Question::Joined { .. });
                     if number == 0
                         && matches!(question, Question::Watch { .. } | Question::Clean { .. })
                     {
@@ -470,6 +476,10 @@ impl World {
                         self.lost.push((self.now_ms + timeout_ms, number, token));
                     } else if is_refused && number == 0 {
                         self.answers.push_back((number, token, Err("refused".to_owned())));
+                    } else if is_unknown {
+                        let why = Answer::No("no such question".to_owned());
+                        let answer = postcard::to_allocvec(&why).unwrap();
+                        self.answers.push_back((number, token, Ok(answer)));
                     } else {
                         self.waiting.insert(self.next_request, (number, token));
                         self.asked.push_back((self.next_request, number, incarnation, body));

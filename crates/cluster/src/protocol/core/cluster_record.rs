@@ -15,6 +15,18 @@ pub(in crate::protocol) struct ClusterRecord {
     pub(in crate::protocol) drain: Option<DrainRecord>,
     /// The first number of the requests of the last daemon; 0: there was none.
     pub(in crate::protocol) first_number: u64,
+    /// The incarnation for which names were compared with those of the other members; 0: none.
+    /// `None`: an earlier version compared none.
+    pub(in crate::protocol) compared_for: Option<u64>,
+}
+
+/// The numbers of the record.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::protocol) struct RecordNumbers {
+    /// See [`ClusterRecord::first_number`].
+    pub(in crate::protocol) first_number: u64,
+    /// See [`ClusterRecord::compared_for`].
+    pub(in crate::protocol) compared_for: u64,
 }
 
 /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
@@ -36,11 +48,13 @@ pub(in crate::protocol) fn encode(
     rules: &RightsTable,
     settings: Option<&SettingsRecord>,
     drain: Option<&DrainRecord>,
-    first_number: u64,
+    numbers: RecordNumbers,
 ) -> Vec<u8> {
+    let RecordNumbers { first_number, compared_for } = numbers;
     // Serialization of these types into memory cannot fail. Earlier versions ignore what follows
-    // the rules, the settings, or the drain.
-    postcard::to_allocvec(&(membership, rules, settings, drain, first_number)).unwrap_or_default()
+    // the rules, the settings, the drain, or the first number.
+    let all = (membership, rules, settings, drain, first_number, compared_for);
+    postcard::to_allocvec(&all).unwrap_or_default()
 }
 
 pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
@@ -57,24 +71,18 @@ pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
             (None, &[][..])
         }
     };
-    let first_number = postcard::from_bytes(rest).unwrap_or_default();
-    Some(ClusterRecord { membership, rules, settings, drain, first_number })
+    let (first_number, rest) = postcard::take_from_bytes(rest).unwrap_or_default();
+    let compared_for = postcard::from_bytes(rest).ok();
+    Some(ClusterRecord { membership, rules, settings, drain, first_number, compared_for })
 }
 
-/// What an earlier incarnation stored of changed settings, of a drain and moves of other nodes, and
-/// the first number of its requests.
-pub(in crate::protocol) fn retained_state(
-    home: &farrow_store::Home,
-) -> (SettingsRecord, DrainRecord, u64) {
+/// What an earlier incarnation stored, but for the rules.
+pub(in crate::protocol) fn retained_state(home: &farrow_store::Home) -> ClusterRecord {
     match home.retained_for_cluster() {
-        Ok(retained) => {
-            let record = retained.and_then(|bytes| decode(&bytes)).unwrap_or_default();
-            let (settings, drain) = (record.settings, record.drain);
-            (settings.unwrap_or_default(), drain.unwrap_or_default(), record.first_number)
-        }
+        Ok(retained) => retained.and_then(|bytes| decode(&bytes)).unwrap_or_default(),
         Err(error) => {
             tracing::error!(%error, "a drain and changed settings cannot be resumed");
-            Default::default()
+            ClusterRecord::default()
         }
     }
 }
@@ -139,13 +147,16 @@ mod tests {
             current: NodeSettings { cache: None, ..largest_settings() },
         };
         let drain = largest_drain();
-        let first_number = u64::MAX;
-        let bytes = encode(Some(&retained), &rules, Some(&settings), Some(&drain), first_number);
+        let (first_number, compared_for) = (u64::MAX, u64::MAX);
+        let numbers = RecordNumbers { first_number, compared_for };
+        let bytes = encode(Some(&retained), &rules, Some(&settings), Some(&drain), numbers);
         assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
         let settings = Some(settings);
         let drain = Some(drain);
         let membership = Some(retained);
-        let whole = ClusterRecord { membership, rules, settings, drain, first_number };
+        let compared_for = Some(compared_for);
+        let whole =
+            ClusterRecord { membership, rules, settings, drain, first_number, compared_for };
         assert_eq!(decode(&bytes), Some(whole));
         assert_eq!(decode(&bytes[1..]), None);
     }
@@ -202,8 +213,19 @@ mod tests {
             postcard::to_allocvec(&(&read.membership, &read.rules, Some(&settings), Some(&drain)));
         let decoded = decode(&of_drains.unwrap()).unwrap();
         assert_eq!((decoded.drain.as_ref(), decoded.first_number), (Some(&drain), 0));
-        let bytes =
-            encode(read.membership.as_deref(), &read.rules, Some(&settings), Some(&drain), 7);
+        let of_numbers = postcard::to_allocvec(&(
+            &read.membership,
+            &read.rules,
+            Some(&settings),
+            Some(&drain),
+            7_u64,
+        ));
+        let decoded = decode(&of_numbers.unwrap()).unwrap();
+        assert_eq!((decoded.first_number, decoded.compared_for), (7, None));
+        let numbers = RecordNumbers { first_number: 7, compared_for: 8 };
+        let membership = read.membership.as_deref();
+        let bytes = encode(membership, &read.rules, Some(&settings), Some(&drain), numbers);
+        assert_eq!(decode(&bytes).unwrap().compared_for, Some(8));
         let by_them: (Option<Vec<u8>>, RightsTable) = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(by_them, (read.membership, read.rules));
     }

@@ -9,6 +9,7 @@ pub(in crate::protocol) mod counting;
 pub(in crate::protocol) mod drain;
 pub(in crate::protocol) mod families;
 pub(in crate::protocol) mod fanout;
+pub(in crate::protocol) mod joined;
 pub(in crate::protocol) mod leases;
 pub(in crate::protocol) mod quota;
 pub(in crate::protocol) mod reclaim;

@@ -220,6 +220,10 @@ impl NodeState {
         if let DeleteOrigin::Replacement(number) = asker {
             return self.withdrawn_to_replace(number, &ids, now_ms, out);
         }
+        if matches!(asker, DeleteOrigin::Name) {
+            self.name_withdrawn(&target, now_ms, out);
+            return self.reopen(&ids);
+        }
         let result = self.delete(std::slice::from_ref(&target));
         self.reopen(&ids);
         let missing = || WireError::NotFound { what: store_target(&target).to_string() };
@@ -236,7 +240,7 @@ impl NodeState {
                 }
             }
             DeleteOrigin::Move => self.moved_away(result, now_ms, out),
-            DeleteOrigin::Replacement(_) => {}
+            DeleteOrigin::Replacement(_) | DeleteOrigin::Name => {}
         }
         self.reclaim.soon(&self.home, now_ms);
         self.residency.take_jobs(out);

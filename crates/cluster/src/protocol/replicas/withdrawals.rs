@@ -43,6 +43,8 @@ pub(in crate::protocol) enum DeleteOrigin {
     Lease,
     /// The object has moved to another node.
     Move,
+    /// The object stays, and only its name ends: an object of another node has it.
+    Name,
     /// The number of a seal that replaces the object, which deletes it.
     Replacement(u64),
 }

@@ -22,7 +22,7 @@ impl World {
     }
 
     /// A client of a seals it.
-    fn seal_x(&mut self) {
+    pub(super) fn seal_x(&mut self) {
         let span = self.grant(self.local, HELD).unwrap();
         let item = SealItem { name: Some("x".to_owned()), ..SealItem::bytes(span, HELD) };
         self.ask(self.local, RequestBody::Seal { items: vec![item] }).unwrap();
