@@ -414,6 +414,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         match error {
             NodeError::AlreadyServing { .. } => ALREADY_SERVING_CODE,
             NodeError::Ended(_) if is_supervised => supervisor::ENDED_CODE,
+            NodeError::EndedWithObjects { .. } if is_supervised => supervisor::RETAINED_CODE,
             NodeError::Cluster(_) if is_supervised => supervisor::CLUSTER_CODE,
             _ => 1,
         }

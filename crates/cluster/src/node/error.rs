@@ -79,6 +79,15 @@ pub enum NodeError {
     /// restart cannot help.
     #[error("the cluster: {0}")]
     Ended(String),
+    /// As [`Self::Ended`], of a node that had adopted objects. They stay where they are, for the next
+    /// node.
+    #[error("the cluster: {reason}; {objects} objects that this node had adopted are not removed")]
+    EndedWithObjects {
+        /// The cause.
+        reason: String,
+        /// Number of the adopted objects.
+        objects: u32,
+    },
     /// The serving node did not hand over.
     #[error("the node at {} did not hand over: {reason}", socket.display())]
     NotHandedOver {

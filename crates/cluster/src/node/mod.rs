@@ -321,6 +321,7 @@ impl Node {
     fn serve(self) -> Result<Option<Self>, NodeError> {
         let Self { server, options, place, handles, custody, lock, preparing, .. } = self;
         let held = handles.memory;
+        let adopted = self.summary.adopted;
         let (should_prepare, stopper) = (self.should_prepare, self.stopper);
         let ended = server.run();
         drop(self.predecessor);
@@ -351,9 +352,11 @@ impl Node {
         let failure = state.failure().map(str::to_owned);
         drop(state);
         let is_nameless = held.as_ref().is_some_and(HeldMemory::is_nameless);
+        // The objects of an earlier node are no fault of this one, which another option may cure.
+        let is_retained = failure.is_some() && adopted > 0;
         // If the supervisor was killed, the daemon leaves the same things as a killed daemon.
-        let is_staying = options.is_keeping || custody.is_orphaned();
-        if is_nameless || (place.is_some() && !is_staying) {
+        let is_staying = options.is_keeping || custody.is_orphaned() || is_retained;
+        if (is_nameless && !is_retained) || (place.is_some() && !is_staying) {
             if let Some(target) = &options.spill {
                 purge_spill(target, uid);
             }
@@ -362,8 +365,14 @@ impl Node {
             }
         }
         lock.release();
-        custody.ended();
-        failure.map_or(Ok(None), |failure| Err(NodeError::Ended(failure)))
+        if !is_retained {
+            custody.ended();
+        }
+        let ended = |failure| match is_retained {
+            true => NodeError::EndedWithObjects { reason: failure, objects: adopted },
+            false => NodeError::Ended(failure),
+        };
+        failure.map_or(Ok(None), |failure| Err(ended(failure)))
     }
 
     /// Hands everything over, and takes it back if the next daemon fails before it serves.

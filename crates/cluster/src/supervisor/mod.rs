@@ -40,6 +40,9 @@ const QUICK: Duration = Duration::from_secs(1);
 /// Exit code of a daemon that ended in order with an error: a restart cannot help.
 pub(crate) const ENDED_CODE: i32 = 4;
 
+/// As [`ENDED_CODE`], of a daemon that leaves the objects that it had adopted.
+pub(crate) const RETAINED_CODE: i32 = 6;
+
 /// Exit code of a daemon that cannot start as a member of its cluster, such as without valid
 /// certificates. A later start can succeed.
 pub(crate) const CLUSTER_CODE: i32 = 5;
@@ -212,6 +215,10 @@ impl Supervisor<'_> {
         if status.code() == Some(ENDED_CODE) {
             // It has removed everything.
             self.notifier.forget();
+            return Some(1);
+        }
+        if status.code() == Some(RETAINED_CODE) {
+            // Memory without a name stays with the service manager, if there is one.
             return Some(1);
         }
         if self.is_stopping || (!self.was_ready && by_signal.is_none()) {
