@@ -35,6 +35,10 @@ impl NodeState {
             let former = former.find(|one| one.name == peer.member.name);
             let is_member = view.named(&peer.member.name).is_some();
             peer.has_left = !is_member && former.map_or(peer.has_left, |one| one.has_left);
+            if peer.has_left {
+                // Its names are free. A map would keep memory that it has removed.
+                peer.memory = PeerMemory::Missing("it left the cluster".to_owned());
+            }
         }
         for member in &view.members {
             if member.name == cluster.options.name {
