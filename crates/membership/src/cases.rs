@@ -125,9 +125,9 @@ fn a_restart_with_memory_is_the_same_life_and_changes_no_view() {
 /// answer it once.
 #[test]
 fn a_name_that_is_used_elsewhere_is_a_clash() {
-    for (asked, incarnation) in [(0, 1 << 40), (1, 1 << 40), (1, 1)] {
+    for (target, incarnation) in [(0, 1 << 40), (1, 1 << 40), (1, 1)] {
         let mut world = begin(3, true, 3).unwrap();
-        let mut twin = options(1, vec![address(asked)]);
+        let mut twin = options(1, vec![address(target)]);
         (twin.address, twin.incarnation) = ("10.0.9.9:1".to_owned(), Incarnation(incarnation));
         let mut twin = Membership::new(twin, None, 0).unwrap();
         let (mut clashes, mut at_member) = (Vec::new(), 0);
@@ -137,7 +137,7 @@ fn a_name_that_is_used_elsewhere_is_a_clash() {
             twin.tick(now_ms, &mut out);
             for output in out {
                 let Output::Send { message, .. } = output else { continue };
-                let node = world.nodes[asked].process.as_mut().unwrap();
+                let node = world.nodes[target].process.as_mut().unwrap();
                 let mut answers = Vec::new();
                 node.handle(message, node.now_ms, &mut answers);
                 at_member += answers.iter().filter(|o| matches!(o, Output::Clash(_))).count();
@@ -154,8 +154,8 @@ fn a_name_that_is_used_elsewhere_is_a_clash() {
                 }
             }
         }
-        assert_eq!(clashes.len(), 1, "{asked}: {clashes:?}");
-        assert!(at_member > 0, "{asked}");
+        assert_eq!(clashes.len(), 1, "{target}: {clashes:?}");
+        assert!(at_member > 0, "{target}");
         assert!(world.is_whole() && twin.view().is_none());
     }
 }
@@ -164,7 +164,7 @@ fn a_name_that_is_used_elsewhere_is_a_clash() {
 /// state. The life that was leaving was continued: it had no lease, left at last, and asked for no
 /// admission. So the node served outside of its cluster, and nothing ended that.
 #[test]
-fn a_leave_that_nobody_answered_is_over_with_its_process() {
+fn a_leave_without_a_response_is_over_with_its_process() {
     for seed in 0..50 {
         let mut world = begin(2, true, seed).unwrap();
         world.kill(0);
