@@ -137,7 +137,7 @@ def test_spilled_objects_count_for_the_quota_of_their_client(
     for number in range(10):
         client.put(b"bytes", f"o{number}")
     assert client.evict(1 << 30)["objects"] == 10
-    with pytest.raises(farrow.QuotaExceeded, match="limit is 10"):
+    with pytest.raises(farrow.QuotaExceeded, match="10 of 10 in use"):
         client.put(b"one more")
     client.delete("o3")
     client.put(b"one more")
