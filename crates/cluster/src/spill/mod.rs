@@ -6,6 +6,8 @@ mod file;
 mod names;
 mod owner;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::fmt;
@@ -175,41 +177,4 @@ fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_sto
     };
     let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry).build()?;
     Ok((Arc::new(bucket), path))
-}
-
-#[cfg(test)]
-mod tests {
-    use farrow_store::RegionUid;
-
-    use super::*;
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().mode() & 0o777
-    }
-
-    /// Regression test: a URL `file:` was a bucket, whose files other users could read, and without
-    /// a check of the free space.
-    #[test]
-    fn a_url_of_a_folder_is_the_folder() {
-        let folder = |text| SpillTarget::parse(text).unwrap();
-        assert_eq!(folder("file:///a%20b/c"), SpillTarget::Folder("/a b/c".into()));
-        assert_eq!(folder("file://localhost/a"), SpillTarget::Folder("/a".into()));
-        assert_eq!(folder("a/b"), SpillTarget::Folder("a/b".into()));
-        assert!(SpillTarget::parse("file://other/a").is_err());
-        assert!(matches!(folder("memory:///"), SpillTarget::Url(_)));
-    }
-
-    #[test]
-    fn the_folder_of_a_region_is_for_its_owner_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let target = SpillTarget::Folder(dir.path().to_owned());
-        let folder = dir.path().join(format!("{:016x}", 7));
-        SpillStore::open(&target, RegionUid(7)).unwrap();
-        assert_eq!((mode(&folder), mode(dir.path())), (0o700, 0o755));
-        // As an earlier version left it.
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        SpillStore::open(&target, RegionUid(7)).unwrap();
-        assert_eq!((mode(&folder), mode(dir.path())), (0o700, 0o755));
-    }
 }

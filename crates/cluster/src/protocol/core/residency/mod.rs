@@ -18,7 +18,7 @@ use crate::protocol::action::Action;
 use crate::protocol::identity::SessionId;
 pub(in crate::protocol) use order::RemoteReplicas;
 pub(in crate::protocol) use room::{CopyRoom, RoomSearch};
-pub(in crate::protocol) use spilling::SPILL_MS_MAX;
+pub(in crate::protocol) use spills::SPILL_MS_MAX;
 use spills::Spills;
 
 /// Which objects are in memory, and what is on its way to files and back.

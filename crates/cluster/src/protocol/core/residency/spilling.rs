@@ -27,9 +27,6 @@ const WRITE_BYTES_MAX: u64 = 1 << 30;
 const EVICTIONS_MAX: usize = 32;
 const OWN_EVICTIONS_MAX: usize = 8;
 
-/// Longest wait for objects being spilled, of a request that may not wait for memory.
-pub(in crate::protocol) const SPILL_MS_MAX: u64 = 8_000;
-
 impl Residency {
     /// Enables spilling to files named `label/ID`.
     pub(in crate::protocol) fn set_spill(&mut self, label: String) {

@@ -6,7 +6,6 @@ use farrow_memory::Length;
 use farrow_store::{Evicted, Freed, ObjectId, SpillHead, StoreError};
 use farrow_wire::WireError;
 
-use super::spilling::SPILL_MS_MAX;
 use crate::protocol::action::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::identity::SessionId;
@@ -18,6 +17,9 @@ pub(super) const LOOK_MS: u64 = 50;
 
 /// Pause of all spilling after a failed write.
 pub(super) const PAUSE_MS: u64 = 1_000;
+
+/// Longest wait for objects being spilled, of a request that may not wait for memory.
+pub(in crate::protocol) const SPILL_MS_MAX: u64 = 8_000;
 
 /// Time after which a write that has not ended is the reason of a lack of memory: half of the wait
 /// of a request, since the write may have begun after it.

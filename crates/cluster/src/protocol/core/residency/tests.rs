@@ -11,8 +11,7 @@ use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
 use super::restoring::RESTORES_MAX;
-use super::spilling::SPILL_MS_MAX;
-use super::spills::LOOK_MS;
+use super::spills::{LOOK_MS, SPILL_MS_MAX};
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, Quotas, SessionId, SpillDone,
     SpillJob, WriteFault,
