@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// Tells a running call whether to end without a result.
+/// Reports to a running call whether to end without a result.
 ///
 /// ```
 /// use farrow_graph::{Edges, GraphError, GraphFeatures, Interrupt, PatternSettings, Settings};

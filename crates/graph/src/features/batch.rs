@@ -9,7 +9,7 @@ use crate::patterns::{CHUNK, SearchContext};
 use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::statistics::MeasurePlan;
 use crate::stream::{
-    CallContext, CallFailure, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns,
+    CallContext, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, PartFailure,
     StreamEngine,
 };
 use crate::threads::KeepAwake;
@@ -37,14 +37,14 @@ impl<T: Stamp> StreamEngine<T> {
         &mut self,
         call: &CallContext<'_>,
         request: FeatureRequest<'_>,
-    ) -> Result<CallOutcome, CallFailure> {
+    ) -> Result<CallOutcome, PartFailure> {
         let _awake = KeepAwake::during(call.pool, call.order.len());
         let first = self.graph.next();
         let before = self.insert(call)?;
         let outcome = self.compute(call, request, first);
         if call.is_interrupted() {
             self.interrupt(before);
-            return Err(CallFailure::Interrupted);
+            return Err(PartFailure::Interrupted);
         }
         if self.rollback.is_none() {
             self.evict(call.settings, call.pool);

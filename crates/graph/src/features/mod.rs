@@ -17,7 +17,7 @@ use crate::kind::PatternKind;
 use crate::memory::reserve_exact;
 use crate::settings::{Mode, Settings};
 use crate::stream::{
-    CallContext, CallFailure, Edges, FeatureOutput, FeatureRequest, GraphState, WorkShare,
+    CallContext, Edges, FeatureOutput, FeatureRequest, GraphState, PartFailure, WorkShare,
 };
 use crate::threads::WorkerThreads;
 use batch::CallOutcome;
@@ -218,7 +218,7 @@ impl GraphFeatures {
     fn count(
         &mut self,
         rows: usize,
-        learnt: Result<(), (usize, CallFailure)>,
+        learnt: Result<(), (usize, PartFailure)>,
     ) -> Result<(), GraphError> {
         self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
         learnt.map_err(|(taken, full)| full.error(rows, taken))
@@ -404,7 +404,7 @@ impl GraphFeatures {
         edges: &Edges<'_>,
         order: &[u32],
         request: FeatureRequest<'_>,
-    ) -> Result<CallOutcome, CallFailure> {
+    ) -> Result<CallOutcome, PartFailure> {
         let (settings, pool) = (&self.settings, self.workers.pool());
         let interrupt = self.interrupt.as_deref();
         let call = CallContext { settings, pool, edges, order, interrupt };

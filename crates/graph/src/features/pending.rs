@@ -5,7 +5,7 @@ use crate::edge::{Adjacency, Stamp};
 use crate::interrupt::Interrupt;
 use crate::settings::Settings;
 use crate::stream::{
-    CallContext, CallFailure, Edges, FeatureOutput, FeatureRequest, StreamEngine, WorkShare,
+    CallContext, Edges, FeatureOutput, FeatureRequest, PartFailure, StreamEngine, WorkShare,
 };
 use rayon::ThreadPool;
 
@@ -18,7 +18,7 @@ impl<T: Stamp> StreamEngine<T> {
         cells: &mut [f64],
         pool: Option<&ThreadPool>,
         interrupt: Option<&dyn Interrupt>,
-    ) -> Result<CallOutcome, CallFailure> {
+    ) -> Result<CallOutcome, PartFailure> {
         let Some(mut pending) = self.pending.take() else { return Ok(CallOutcome::default()) };
         let rows = pending.len().min(cells.len() / settings.width().max(1));
         let first = pending.next();
@@ -42,7 +42,7 @@ impl<T: Stamp> StreamEngine<T> {
             pending.put_back(&self.batch.triggers);
             self.pending = Some(pending);
             self.drop_carried();
-            return Err(CallFailure::Interrupted);
+            return Err(PartFailure::Interrupted);
         }
         if !pending.is_empty() {
             let oldest = self.batch.triggers.last().map(|one| one.floor.time).unwrap_or_default();

@@ -61,23 +61,23 @@ impl CallContext<'_> {
 
 /// The reason why a part of a call was not done. The graph is as before this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallFailure {
+pub(crate) enum PartFailure {
     OutOfMemory(OutOfMemory),
     Interrupted,
 }
 
-impl From<OutOfMemory> for CallFailure {
-    fn from(full: OutOfMemory) -> CallFailure {
-        CallFailure::OutOfMemory(full)
+impl From<OutOfMemory> for PartFailure {
+    fn from(full: OutOfMemory) -> PartFailure {
+        PartFailure::OutOfMemory(full)
     }
 }
 
-impl CallFailure {
+impl PartFailure {
     /// The error of a call with `rows` rows, of which `taken` are in the graph.
     pub(crate) fn error(self, rows: usize, taken: usize) -> GraphError {
         match self {
-            CallFailure::OutOfMemory(full) => full.error(rows, taken),
-            CallFailure::Interrupted => GraphError::Interrupted { rows, taken },
+            PartFailure::OutOfMemory(full) => full.error(rows, taken),
+            PartFailure::Interrupted => GraphError::Interrupted { rows, taken },
         }
     }
 }

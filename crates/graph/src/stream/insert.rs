@@ -1,6 +1,6 @@
 //! Adding the rows of a call to the graph.
 
-use super::call::{CallContext, CallFailure, call_bytes};
+use super::call::{CallContext, PartFailure, call_bytes};
 use super::engine::StreamEngine;
 use super::pending_rows::PendingRows;
 use super::rollback::Checkpoint;
@@ -120,14 +120,14 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Adds rows without computing features. The error has the number of rows that were added.
-    pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, CallFailure)> {
+    pub(crate) fn learn(&mut self, call: &CallContext<'_>) -> Result<(), (usize, PartFailure)> {
         let CallContext { settings, pool, order, .. } = *call;
         let _awake = KeepAwake::during(pool, order.len());
         // Eviction between parts limits the memory to that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
             if call.is_interrupted() {
-                return Err((number * step, CallFailure::Interrupted));
+                return Err((number * step, PartFailure::Interrupted));
             }
             let inserted = self.insert(&CallContext { order: part, ..*call });
             inserted.map_err(|full| (number * step, full.into()))?;
@@ -150,7 +150,7 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn learn_pending(
         &mut self,
         call: &CallContext<'_>,
-    ) -> Result<(), (usize, CallFailure)> {
+    ) -> Result<(), (usize, PartFailure)> {
         // In parts, with removal of sealed edges between them.
         for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
             let first = self.graph.next();

@@ -13,7 +13,7 @@ mod rollback;
 mod sealing;
 mod state;
 
-pub(crate) use call::{CallContext, CallFailure, FeatureOutput, FeatureRequest, call_bytes};
+pub(crate) use call::{CallContext, FeatureOutput, FeatureRequest, PartFailure, call_bytes};
 pub use call::{Edges, WorkShare};
 pub(crate) use columns::{EdgeColumns, MeasuredColumns};
 pub(crate) use engine::StreamEngine;
