@@ -192,3 +192,17 @@ pub(crate) fn say(words: &str) {
         let _ = LogWriter.write_all(format!("{words}\n").as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_lines_are_one_line_with_their_number() {
+        let mut out = Vec::new();
+        LogLine::missing(3).append(&mut out);
+        let line = String::from_utf8(out).unwrap();
+        assert!(line.ends_with(": 3 lines are missing before this one\n"), "{line}");
+        assert_eq!(line.matches('\n').count(), 1);
+    }
+}

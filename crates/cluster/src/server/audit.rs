@@ -51,13 +51,16 @@ pub(super) struct Audit {
     awaited: BTreeMap<(SessionId, u64), NumberedRequests>,
     /// Bytes of the requests in it.
     awaited_bytes: usize,
+    /// Clients that have disconnected in this turn, of which some replies may not be recorded yet.
+    closed: Vec<SessionId>,
     /// Objects and bytes that the node had evicted when it was last looked at.
     evicted: (u64, u64),
 }
 
 impl Audit {
     pub(super) fn new(log: AuditLog) -> Self {
-        Self { log, awaited: BTreeMap::new(), awaited_bytes: 0, evicted: (0, 0) }
+        let (awaited, closed) = (BTreeMap::new(), Vec::new());
+        Self { log, awaited, awaited_bytes: 0, closed, evicted: (0, 0) }
     }
 
     /// Lines written and dropped since the start.
@@ -123,14 +126,6 @@ impl Audit {
         self.awaited.remove(&key);
     }
 
-    /// Records what a client that has disconnected had under way: no reply may follow.
-    fn on_closed(&mut self, session: SessionId) {
-        let keys = self.awaited.range((session, 0)..=(session, u64::MAX)).map(|(key, _)| *key);
-        for key in keys.collect::<Vec<_>>() {
-            self.forget(key, "the client disconnected before the reply");
-        }
-    }
-
     /// Records a request once its reply is known.
     fn on_reply(&mut self, state: &NodeState, from: (SessionId, Option<&str>), reply: &Reply) {
         let (session, node) = from;
@@ -186,8 +181,15 @@ impl Audit {
         self.push(action, Some(actor), items);
     }
 
-    /// Records objects that the node evicted by itself since the last call.
+    /// Records what clients that disconnected had under way, to which no reply may follow, and objects
+    /// that the node evicted by itself since the last call.
     fn on_turn(&mut self, state: &NodeState) {
+        for session in std::mem::take(&mut self.closed) {
+            let keys = self.awaited.range((session, 0)..=(session, u64::MAX)).map(|(key, _)| *key);
+            for key in keys.collect::<Vec<_>>() {
+                self.forget(key, "the client disconnected before the reply");
+            }
+        }
         let now = state.evicted();
         let (objects, bytes) =
             (now.0.saturating_sub(self.evicted.0), now.1.saturating_sub(self.evicted.1));
@@ -332,7 +334,7 @@ impl Server {
 
     pub(super) fn audit_closed(&mut self, session: SessionId) {
         if let Some(audit) = &mut self.audit {
-            audit.on_closed(session);
+            audit.closed.push(session);
         }
     }
 

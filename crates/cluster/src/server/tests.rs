@@ -367,8 +367,12 @@ fn a_client_hides_no_delete_from_the_audit_log_by_its_number() {
     server.audit_request(session, &Request { seq: 9, body: deletes("again", 1) });
     server.audit_reply(session, &Reply { seq: 9, body: Ok(ReplyBody::Deleted(vec![Ok(())])) });
     // A client that ends before the reply hides nothing either.
-    server.audit_request(session, &Request { seq: 10, body: deletes("last", 1) });
+    for (seq, name) in [(10, "late"), (11, "last")] {
+        server.audit_request(session, &Request { seq, body: deletes(name, 1) });
+    }
     server.audit_closed(session);
+    server.audit_reply(session, &Reply { seq: 10, body: Err(not_found()) });
+    server.audit_turn();
     server.audit = None;
     let lines = audited(&path);
     let results: Vec<_> = lines
@@ -376,8 +380,13 @@ fn a_client_hides_no_delete_from_the_audit_log_by_its_number() {
         .map(|line| (line["name"].as_str().unwrap(), line["result"].as_str().unwrap()))
         .collect();
     let unknown = ["payroll", "harmless", "more"].map(|name| (name, "unknown"));
-    let rest =
-        [("other", "not_found"), ("hidden", "unknown"), ("again", "ok"), ("last", "unknown")];
+    let rest = [
+        ("other", "not_found"),
+        ("hidden", "unknown"),
+        ("again", "ok"),
+        ("late", "not_found"),
+        ("last", "unknown"),
+    ];
     assert_eq!(results, [&unknown[..], &rest[..]].concat());
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use farrow_store::ClientSlot;
 use rustix::event::epoll;
@@ -25,6 +26,11 @@ pub(super) const REQUESTS_PER_CLIENT: usize = 32;
 /// Bytes of requests of all clients together that one turn serves, beside one long request: they
 /// take the event loop some milliseconds.
 const BYTES_PER_TURN: usize = 256 << 10;
+
+/// Time after which a turn serves no further connection: some requests are short and take long. Tests
+/// count bytes only.
+const SERVED_TIME_MAX: Duration =
+    if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(10) };
 
 /// The sources that are readable in this turn.
 #[derive(Debug, Default)]
@@ -54,6 +60,7 @@ struct Budget {
     each: usize,
     /// Bytes of all of them.
     bytes: usize,
+    until: Instant,
 }
 
 impl Server {
@@ -113,15 +120,16 @@ impl Server {
             .into_iter()
             .partition(|session| self.next_request_bytes(*session) > SERVED_BYTES_MAX);
         let FirstPending { short: first_short, long: first_long } = self.first_pending;
-        let budget = Budget { each, bytes: BYTES_PER_TURN };
+        let until = Instant::now() + SERVED_TIME_MAX;
+        let budget = Budget { each, bytes: BYTES_PER_TURN, until };
         let first_short = self.serve_from(first_short, &short, budget, actions);
-        let budget = Budget { each: 1, bytes: 1 };
+        let budget = Budget { each: 1, bytes: 1, until };
         let first_long = self.serve_from(first_long, &long, budget, actions);
         self.first_pending = FirstPending { short: first_short, long: first_long };
     }
 
-    /// Serves connections in order, beginning with `first`, until the bytes are used. Returns the
-    /// first one that is left for the next turn.
+    /// Serves connections in order, beginning with `first`, one of them at least, until the budget is
+    /// used. Returns the first one that is left for the next turn.
     fn serve_from(
         &mut self,
         first: Option<SessionId>,
@@ -137,7 +145,8 @@ impl Server {
                 self.pending.insert(*session);
             } else {
                 let served = self.serve(*session, budget.each, actions);
-                budget.bytes = budget.bytes.saturating_sub(served);
+                let is_left = Instant::now() < budget.until;
+                budget.bytes = if is_left { budget.bytes.saturating_sub(served) } else { 0 };
             }
         }
         left
