@@ -31,6 +31,11 @@ pub fn has_raised() -> bool {
     })
 }
 
+/// Whether this thread runs a call that a signal handler can end.
+pub fn is_waiting() -> bool {
+    CALL.with(|call| call.is_on.get())
+}
+
 /// Marks a call as running until it is dropped.
 struct On<'a> {
     call: &'a WaitingCall,
@@ -73,16 +78,19 @@ where
     F: FnOnce() -> Result<T, farrow::Error> + Send,
     T: Send,
 {
-    let (done, raised) = py.detach(|| {
-        CALL.with(|call| {
-            let on = On { call, was_on: call.is_on.replace(true) };
-            let done = call_of_client();
-            drop(on);
-            (done, call.raised.take())
-        })
-    });
-    match raised {
-        Some(error) => Err(error),
-        None => done.map_err(raise),
-    }
+    py.detach(|| with_signals(call_of_client))?.map_err(raise)
+}
+
+/// Runs a call that looks at `has_raised`, on a thread without the GIL.
+///
+/// # Errors
+///
+/// The exception of a signal handler during the call.
+pub fn with_signals<R>(work: impl FnOnce() -> R) -> PyResult<R> {
+    CALL.with(|call| {
+        let on = On { call, was_on: call.is_on.replace(true) };
+        let done = work();
+        drop(on);
+        call.raised.take().map_or(Ok(done), Err)
+    })
 }

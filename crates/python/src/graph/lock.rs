@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use farrow_graph::GraphFeatures;
-use farrow_memory::sync::{AtomicU32, Ordering};
+use farrow_memory::sync::{AtomicU32, AtomicU64, Ordering};
 use pyo3::PyResult;
 use pyo3::exceptions::PyRuntimeError;
 
@@ -23,25 +23,38 @@ pub(super) struct EngineLock {
     engine: Mutex<GraphFeatures>,
     /// Process of the thread that holds the lock; 0: none.
     holder: AtomicU32,
+    /// That thread.
+    thread: AtomicU64,
+}
+
+thread_local! {
+    static MARK: u8 = const { 0 };
+}
+
+/// A number that no other live thread of this process has.
+fn this_thread() -> u64 {
+    MARK.with(|mark| std::ptr::from_ref(mark).addr() as u64)
 }
 
 /// The engine; it is released at the end.
 pub(super) struct EngineGuard<'a> {
     // The field is released after `drop` has run.
     engine: MutexGuard<'a, GraphFeatures>,
-    holder: &'a AtomicU32,
+    lock: &'a EngineLock,
 }
 
 impl EngineLock {
     pub(super) fn new(engine: GraphFeatures) -> EngineLock {
-        EngineLock { engine: Mutex::new(engine), holder: AtomicU32::new(0) }
+        let (holder, thread) = (AtomicU32::new(0), AtomicU64::new(0));
+        EngineLock { engine: Mutex::new(engine), holder, thread }
     }
 
     /// The engine, once all other threads have released it. Not for threads with the GIL.
     ///
     /// # Errors
     ///
-    /// `RuntimeError` if the lock was held when this process was forked.
+    /// `RuntimeError` if the lock was held when this process was forked, or is held by this thread:
+    /// then this is a signal handler during a call.
     pub(super) fn lock(&self) -> PyResult<EngineGuard<'_>> {
         let own = std::process::id();
         let mut unnoted_since = None;
@@ -50,6 +63,12 @@ impl EngineLock {
                 return Ok(engine);
             }
             match self.holder.load(Ordering::Acquire) {
+                holder if holder == own && self.thread.load(Ordering::Acquire) == this_thread() => {
+                    return Err(PyRuntimeError::new_err(
+                        "a call of this graph runs in this thread: a signal handler cannot use the \
+                         graph during it",
+                    ));
+                }
                 // A thread of this process: it releases the lock.
                 holder if holder == own => {
                     let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,8 +98,9 @@ impl EngineLock {
     }
 
     fn held<'a>(&'a self, engine: MutexGuard<'a, GraphFeatures>) -> EngineGuard<'a> {
+        self.thread.store(this_thread(), Ordering::Release);
         self.holder.store(std::process::id(), Ordering::Release);
-        EngineGuard { engine, holder: &self.holder }
+        EngineGuard { engine, lock: self }
     }
 }
 
@@ -100,6 +120,7 @@ impl DerefMut for EngineGuard<'_> {
 
 impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
-        self.holder.store(0, Ordering::Release);
+        self.lock.holder.store(0, Ordering::Release);
+        self.lock.thread.store(0, Ordering::Release);
     }
 }

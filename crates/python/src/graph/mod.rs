@@ -4,19 +4,23 @@
 
 mod lock;
 mod segments;
+mod signals;
 
 pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
 
 use farrow_graph::{
-    Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Measure, Mode, PatternKind,
-    PatternSettings, Settings, StatisticsSettings,
+    Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Interrupt, Measure, Mode,
+    PatternKind, PatternSettings, Settings, StatisticsSettings,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::waiting::with_signals;
 use lock::{EngineGuard, EngineLock};
+use signals::Signals;
+use std::sync::Arc;
 
 /// The largest number up to which float64 represents every integer exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -25,6 +29,7 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphEngine {
     engine: EngineLock,
+    signals: Arc<Signals>,
     /// Number of columns that a row gets.
     width: usize,
     /// Columns of a matrix with statistics, except the timestamps.
@@ -40,7 +45,9 @@ fn raise(error: GraphError) -> PyErr {
         | GraphError::OutOfMemory { taken: 0, .. } => PyMemoryError::new_err(error.to_string()),
         // The graph may have changed.
         GraphError::OutOfMemory { .. } => PyRuntimeError::new_err(error.to_string()),
-        GraphError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
+        GraphError::Threads { .. } | GraphError::Interrupted { .. } => {
+            PyRuntimeError::new_err(error.to_string())
+        }
         _ => PyValueError::new_err(error.to_string()),
     }
 }
@@ -156,13 +163,20 @@ impl GraphEngine {
         PyArray1::from_vec(py, cells).reshape([view.nrows(), view.ncols() + width])
     }
 
-    /// Runs a call of the engine without the GIL.
+    /// Runs a call of the engine without the GIL. If a signal handler raises during it, the call ends
+    /// with that exception.
     fn run<R: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut GraphFeatures) -> R + Send,
     ) -> PyResult<R> {
-        py.detach(|| self.engine.lock().map(|mut engine| call(&mut engine)))
+        py.detach(|| {
+            with_signals(|| {
+                let mut engine = self.engine.lock()?;
+                self.signals.begin();
+                Ok(call(&mut engine))
+            })
+        })?
     }
 
     /// The engine, for short calls. A call of another thread may last: other threads run meanwhile.
@@ -229,9 +243,11 @@ impl GraphEngine {
             measured.extend(columns.into_iter().filter(|&column| column != 3));
         }
         let columns_min = measured.iter().map(|&column| column + 1).max().unwrap_or(0).max(4);
-        let engine = GraphFeatures::new(settings).map_err(raise)?;
+        let mut engine = GraphFeatures::new(settings).map_err(raise)?;
         let width = engine.settings().width();
-        Ok(GraphEngine { engine: EngineLock::new(engine), width, measured, columns_min })
+        let signals = Arc::new(Signals::new());
+        engine.set_interrupt(Arc::clone(&signals) as Arc<dyn Interrupt>);
+        Ok(GraphEngine { engine: EngineLock::new(engine), signals, width, measured, columns_min })
     }
 
     #[doc = doc!("GraphEngine.width")]
@@ -450,6 +466,7 @@ impl GraphEngine {
         };
         let mut engine = self.acquire(py)?;
         *engine = GraphFeatures::restore(engine.settings().clone(), &state).map_err(raise)?;
+        engine.set_interrupt(Arc::clone(&self.signals) as Arc<dyn Interrupt>);
         Ok(())
     }
 

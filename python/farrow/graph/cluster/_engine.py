@@ -249,7 +249,8 @@ class ClusterEngine:
         """Features of the next rows that were learned ahead."""
         self._check()
         self._advance()
-        return self._run(lambda: self._engine.transform_ahead(rows))
+        # After a signal the rows still wait for their features.
+        return self._run(lambda: self._engine.transform_ahead(rows), (KeyboardInterrupt,))
 
     def drop_ahead(self) -> None:
         """Skip the features of all rows that were learned ahead."""
@@ -371,7 +372,7 @@ class ClusterEngine:
         written = self._scribe.submit(self._write, number, batch, workers)
         try:
             result = call()
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             self._withdraw(written, workers)
             raise
         except BaseException as error:
@@ -508,7 +509,7 @@ class ClusterEngine:
         self._is_replaced = isinstance(error, farrow.AlreadyExists)
 
     def _run(
-        self, call: Callable[[], _Result], harmless: tuple[type[Exception], ...] = ()
+        self, call: Callable[[], _Result], harmless: tuple[type[BaseException], ...] = ()
     ) -> _Result:
         """Change graph or log: after a failure they may differ, except for harmless errors."""
         try:
