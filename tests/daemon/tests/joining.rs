@@ -209,6 +209,44 @@ fn a_second_node_of_a_name_ends_with_an_error() {
     nodes.settle(2);
 }
 
+/// The options of a node were copied, and only `--join` was changed: it asked none but its namesake,
+/// which ignored it. It ran outside of the cluster, and its log said nothing.
+#[test]
+fn a_second_node_of_a_name_that_knows_only_the_first_ends_too() {
+    let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let port = free_ports(1)[0];
+    let known = nodes.client(0).members().unwrap();
+    let namesake = known.find("b").unwrap().address.clone();
+    let more = ["--lease-ms", "500", "--join", namesake.as_str()];
+    let mut twin = start("b", port, &Speech::Plain, &more);
+    assert!(!twin.wait_end().success());
+    assert_said(&twin, &["farrow node:", "name b", &namesake, "--name"]);
+    assert_said(&nodes.daemons[1], &["name b", &format!("{LOCAL}:{port}")]);
+    nodes.settle(2);
+}
+
+/// A node was killed, and started with the name of another one by mistake. It ended with an error, and
+/// removed the objects that it had adopted.
+#[test]
+fn an_error_at_the_start_removes_no_adopted_objects() {
+    let mut nodes = Nodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    nodes.client(2).put(&farrow::Value::Bytes(b"bytes"), Some("x")).unwrap();
+    for is_supervised in [false, true] {
+        nodes.daemons[2].kill9();
+        nodes.daemons[2].set_option("--name", "b");
+        nodes.daemons[2].set_supervised(is_supervised);
+        nodes.daemons[2].restart();
+        assert_eq!(nodes.daemons[2].wait_end().code(), Some(1));
+        assert_said(&nodes.daemons[2], &["farrow node:", "name b", "1 objects", "not removed"]);
+        nodes.daemons[2].set_option("--name", "c");
+        nodes.daemons[2].set_supervised(false);
+        nodes.daemons[2].restart();
+        nodes.settle(3);
+        let there = nodes.client(2).get(&"x".into(), Duration::ZERO).unwrap();
+        assert_eq!(&there.view().unwrap()[..], b"bytes");
+    }
+}
+
 /// The supervisor started it again for ever, without a socket. Each time it ended, it removed what was
 /// at that path: also the socket of its corrected replacement.
 #[test]

@@ -181,6 +181,17 @@ impl Daemon {
         self.arguments.retain(|argument| argument != word);
     }
 
+    /// For the next start: another value of an option.
+    pub fn set_option(&mut self, option: &str, value: &str) {
+        let at = self.arguments.iter().position(|word| word == option).unwrap();
+        value.clone_into(&mut self.arguments[at + 1]);
+    }
+
+    /// For the next start: whether it has a supervisor.
+    pub fn set_supervised(&mut self, is_supervised: bool) {
+        self.is_supervised = is_supervised;
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
