@@ -67,7 +67,7 @@ impl GraphFeatures {
         let interrupt = self.interrupt.as_deref();
         let outcome = with_engine!(
             &mut self.engine,
-            |engine| engine.transform_pending(settings, &mut cells, pool, interrupt),
+            |engine| engine.transform_pending(settings, rows, &mut cells, pool, interrupt),
             return Ok(cells)
         );
         let outcome = outcome.map_err(|failure| failure.error(rows, 0))?;

@@ -10,17 +10,18 @@ use crate::stream::{
 use rayon::ThreadPool;
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Writes the features of the next pending rows, as many as `cells` has room for. After the
-    /// last one, eviction resumes. After an interrupt, all of them are pending again.
+    /// Writes the features of the next `rows` pending rows. After the last one, eviction resumes.
+    /// After an interrupt, all of them are pending again.
     pub(crate) fn transform_pending(
         &mut self,
         settings: &Settings,
+        rows: usize,
         cells: &mut [f64],
         pool: Option<&ThreadPool>,
         interrupt: Option<&dyn Interrupt>,
     ) -> Result<CallOutcome, PartFailure> {
         let Some(mut pending) = self.pending.take() else { return Ok(CallOutcome::default()) };
-        let rows = pending.len().min(cells.len() / settings.width().max(1));
+        let rows = rows.min(pending.len());
         let first = pending.next();
         self.batch.triggers.clear();
         self.batch.triggers.extend(pending.take(rows));
