@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use farrow_store::ClientSlot;
 use rustix::event::epoll;
 
-use super::connection::SERVED_BYTES_MAX;
 use super::remote_sessions::WATCHED;
 use super::scrape::SCRAPERS;
 use super::{
@@ -23,11 +22,14 @@ const REQUESTS_PER_TURN: usize = 128;
 /// Requests of one client that one turn serves.
 pub(super) const REQUESTS_PER_CLIENT: usize = 32;
 
-/// Bytes of requests of all clients together that one turn serves, beside one long request: they
-/// take the event loop some milliseconds.
+/// Bytes of short requests of all clients together that one turn serves, and of long ones: they take
+/// the event loop some milliseconds.
 const BYTES_PER_TURN: usize = 256 << 10;
 
-/// Time after which a turn serves no further connection: some requests are short and take long. Tests
+/// Bytes of a short request. Longer ones have many items, and come after the short ones.
+const SHORT_BYTES_MAX: usize = 4 << 10;
+
+/// Time after which a turn serves no further connection with short requests, or with long ones. Tests
 /// count bytes only.
 const SERVED_TIME_MAX: Duration =
     if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(10) };
@@ -61,6 +63,12 @@ struct Budget {
     /// Bytes of all of them.
     bytes: usize,
     until: Instant,
+}
+
+impl Budget {
+    fn new(each: usize) -> Self {
+        Self { each, bytes: BYTES_PER_TURN, until: Instant::now() + SERVED_TIME_MAX }
+    }
 }
 
 impl Server {
@@ -111,20 +119,18 @@ impl Server {
         ready.is_stop_requested || is_stopped
     }
 
-    /// Serves requests of these connections, as many as a turn has time for. Long requests come after
-    /// short ones, one a turn. The rest is served in the next turns, first what was left out first.
+    /// Serves requests of these connections, as many as a turn has time for. Connections whose next
+    /// request is long come after the others. The rest is served in the next turns, first what was
+    /// left out first.
     fn serve_all(&mut self, sessions: BTreeSet<SessionId>, actions: &mut Vec<Action>) {
         let each = REQUESTS_PER_TURN / sessions.len().max(1);
         let each = each.clamp(1, REQUESTS_PER_CLIENT);
         let (long, short): (BTreeSet<_>, BTreeSet<_>) = sessions
             .into_iter()
-            .partition(|session| self.next_request_bytes(*session) > SERVED_BYTES_MAX);
+            .partition(|session| self.next_request_bytes(*session) > SHORT_BYTES_MAX);
         let FirstPending { short: first_short, long: first_long } = self.first_pending;
-        let until = Instant::now() + SERVED_TIME_MAX;
-        let budget = Budget { each, bytes: BYTES_PER_TURN, until };
-        let first_short = self.serve_from(first_short, &short, budget, actions);
-        let budget = Budget { each: 1, bytes: 1, until };
-        let first_long = self.serve_from(first_long, &long, budget, actions);
+        let first_short = self.serve_from(first_short, &short, Budget::new(each), actions);
+        let first_long = self.serve_from(first_long, &long, Budget::new(each), actions);
         self.first_pending = FirstPending { short: first_short, long: first_long };
     }
 
