@@ -78,7 +78,7 @@ pub enum GraphError {
         /// takes the memory.
         taken: usize,
     },
-    /// An [`crate::Interrupt`] ended the call.
+    /// An [`crate::CallInterrupt`] ended the call.
     #[error("the call of {rows} rows was interrupted; {taken} of them were added")]
     Interrupted {
         /// Rows of the call.

@@ -5,11 +5,11 @@ use std::fmt::Debug;
 /// Reports to a running call whether to end without a result.
 ///
 /// ```
-/// use farrow_graph::{Edges, GraphError, GraphFeatures, Interrupt, PatternSettings, Settings};
+/// use farrow_graph::{Edges, GraphError, GraphFeatures, CallInterrupt, PatternSettings, Settings};
 /// use std::sync::Arc;
 /// #[derive(Debug)]
 /// struct Always;
-/// impl Interrupt for Always {
+/// impl CallInterrupt for Always {
 ///     fn is_set(&self) -> bool {
 ///         true
 ///     }
@@ -23,7 +23,7 @@ use std::fmt::Debug;
 /// assert_eq!(features.stats().edges, 0);
 /// # Ok::<(), GraphError>(())
 /// ```
-pub trait Interrupt: Debug + Send + Sync {
+pub trait CallInterrupt: Debug + Send + Sync {
     /// Whether the call must end. A call looks several thousand times a second, from all of its
     /// threads. Once true, the result stays true until the call has ended.
     fn is_set(&self) -> bool;
@@ -31,6 +31,6 @@ pub trait Interrupt: Debug + Send + Sync {
 
 /// Whether an optional interrupt is set.
 #[inline]
-pub(crate) fn is_set(interrupt: Option<&dyn Interrupt>) -> bool {
-    interrupt.is_some_and(Interrupt::is_set)
+pub(crate) fn is_set(interrupt: Option<&dyn CallInterrupt>) -> bool {
+    interrupt.is_some_and(CallInterrupt::is_set)
 }

@@ -36,7 +36,7 @@ mod threads;
 
 pub use error::GraphError;
 pub use features::{Evidence, GraphFeatures, GraphStats, Pattern};
-pub use interrupt::Interrupt;
+pub use interrupt::CallInterrupt;
 pub use kind::PatternKind;
 pub use segment::{
     FrozenSpan, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentBuffersMut,

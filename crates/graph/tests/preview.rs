@@ -6,7 +6,7 @@
 mod oracle;
 
 use farrow_graph::{
-    Edges, Evidence, GraphError, GraphFeatures, Interrupt, Mode, PatternSettings, Settings,
+    CallInterrupt, Edges, Evidence, GraphError, GraphFeatures, Mode, PatternSettings, Settings,
 };
 use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, show, shrink};
 use oracle::random::{Random, Size, stream};
@@ -28,7 +28,7 @@ enum Way {
 #[derive(Debug, Default)]
 struct Looks(Mutex<(usize, Option<usize>)>);
 
-impl Interrupt for Looks {
+impl CallInterrupt for Looks {
     fn is_set(&self) -> bool {
         let mut looks = self.0.lock().unwrap();
         looks.0 += 1;
@@ -90,7 +90,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let looks = Arc::new(Looks::default());
     if way == Way::Interrupt {
-        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn Interrupt>);
+        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn CallInterrupt>);
     }
     let (mut results, mut seen) = (Vec::new(), Vec::new());
     for one in &stream.calls {
@@ -239,7 +239,7 @@ fn parts_before_an_interrupt_stay() {
     let (looks, mut taken) = (Arc::new(Looks::default()), Vec::new());
     for last in 0.. {
         let mut engine = GraphFeatures::new(settings.clone()).unwrap();
-        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn Interrupt>);
+        engine.set_interrupt(Arc::clone(&looks) as Arc<dyn CallInterrupt>);
         looks.until(Some(last));
         let ended = engine.transform(&edges(0, 10_000));
         looks.until(None);

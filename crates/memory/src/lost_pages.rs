@@ -4,7 +4,7 @@
 //! access beyond the new end raises SIGBUS; so does one to a hole if the file system is full. A daemon
 //! must outlive its clients. After [`survive_lost_pages`] a private page of zeros takes the place of a
 //! lost one, in the mappings that this crate has made since. The access continues there, and the
-//! mapping counts as damaged: code that sends its bytes on looks at [`Watched::has_lost`] first.
+//! mapping counts as damaged: code that sends its bytes on looks at [`WatchedMapping::has_lost`] first.
 //!
 //! Every other SIGBUS has the effect that it had before.
 
@@ -82,9 +82,9 @@ pub fn lost_pages() -> u64 {
 
 /// A watched range of this process, until it is dropped. The owner drops it before the mapping.
 #[derive(Debug)]
-pub(crate) struct Watched(usize);
+pub(crate) struct WatchedMapping(usize);
 
-impl Watched {
+impl WatchedMapping {
     /// `None`: this process does not survive lost pages, or watches too many ranges.
     pub(crate) fn new(start: usize, length: usize) -> Option<Self> {
         BEFORE.get()?;
@@ -111,7 +111,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedMapping {
     fn drop(&mut self) {
         if let Some(place) = RANGES.get(self.0) {
             place.start.store(0, Ordering::Release);
@@ -162,7 +162,8 @@ fn replace(address: usize) -> bool {
 }
 
 // x86-64 only: under an emulator of another instruction set a test cannot start its own program.
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::process::ExitStatusExt;

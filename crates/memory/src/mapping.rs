@@ -8,7 +8,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::error::MapError;
 use crate::fork;
-use crate::lost_pages::Watched;
+use crate::lost_pages::WatchedMapping;
 use crate::process::process_number;
 use crate::sync::{AtomicU8, Ordering};
 use crate::system::kernel;
@@ -32,7 +32,7 @@ pub(crate) struct Mapping {
     /// not moved.
     left_behind: AtomicU8,
     /// `None`: an access to a page that the file has lost ends the process.
-    watched: Option<Watched>,
+    watched: Option<WatchedMapping>,
 }
 
 /// The processes in which an address range is valid. In a forked child the same addresses may
@@ -151,7 +151,7 @@ impl Mapping {
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
-        mapping.watched = Watched::new(start.expose_provenance(), mapping.length);
+        mapping.watched = WatchedMapping::new(start.expose_provenance(), mapping.length);
         Ok(mapping)
     }
 
@@ -281,12 +281,12 @@ impl Mapping {
 
     /// Survives lost pages in a part of this mapping, if the process does.
     pub(crate) fn watch(&mut self, at: u64, length: Length) {
-        self.watched = Watched::new(self.pointer(at).expose_provenance(), length.as_usize());
+        self.watched = WatchedMapping::new(self.pointer(at).expose_provenance(), length.as_usize());
     }
 
     /// Whether an access met a page that the file has lost.
     pub(crate) fn has_lost_pages(&self) -> bool {
-        self.watched.as_ref().is_some_and(Watched::has_lost)
+        self.watched.as_ref().is_some_and(WatchedMapping::has_lost)
     }
 
     /// The first address.

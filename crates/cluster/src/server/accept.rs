@@ -5,9 +5,10 @@ use std::os::unix::net::UnixStream;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::Server;
 use super::connection::ClientConnection;
 use super::process::{self, watch};
-use super::{LISTENER, SESSIONS, Server};
+use super::tokens::{LISTENER, SESSIONS};
 use crate::protocol::SessionId;
 
 /// Connections accepted in one turn. Each takes about as long as a short request, so connected and

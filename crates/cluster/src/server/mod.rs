@@ -23,11 +23,13 @@ mod requests;
 mod scrape;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod turn;
 mod warnings;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -59,19 +61,9 @@ use output::{flush, open_for_client};
 use remote_sessions::RemoteSessions;
 pub(crate) use scrape::ScrapeListener;
 use scrape::Scrapers;
+use tokens::{LISTENER, NET, ORPHANS, REMOTE_SESSIONS, SCRAPE_LISTENER, SESSIONS, SPILL, WAKE};
 use turn::FirstPending;
 use warnings::Warnings;
-
-const LISTENER: u64 = 0;
-const WAKE: u64 = 1;
-const SCRAPE_LISTENER: u64 = 2;
-const SPILL: u64 = 3;
-const REMOTE_SESSIONS: u64 = 4;
-const NET: u64 = 5;
-/// Tokens of sessions start here: twice the session number, plus one for its process.
-const SESSIONS: u64 = 1 << 8;
-/// Tokens of client processes of an earlier daemon: this bit and the slot.
-const ORPHANS: u64 = 1 << 63;
 
 /// A connection that has not drained its last replies within this time is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -252,6 +244,12 @@ impl Server {
     /// The node's time. Leases are measured with it.
     fn now_ms(&self) -> u64 {
         BootTime::now().ms_since(self.started)
+    }
+
+    /// Warns of a client, at most once a second for each kind.
+    fn warn_of(&mut self, session: SessionId, kind: &'static str, error: Option<&dyn Display>) {
+        let now_ms = self.now_ms();
+        self.warnings.warn_of(session, kind, error, now_ms);
     }
 
     /// Serves until the node stops. Replies queued by then are flushed.

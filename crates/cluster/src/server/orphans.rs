@@ -5,8 +5,9 @@ use std::os::fd::AsFd;
 
 use farrow_store::ClientSlot;
 
+use super::Server;
 use super::process::{is_identified, watch_by};
-use super::{ORPHANS, Server};
+use super::tokens::ORPHANS;
 use crate::protocol::PeerIdentity;
 
 /// A process that could not be watched is tried again after this time.

@@ -13,9 +13,6 @@ use crate::peer_memory::Devices;
 use crate::peers::{PeerAddress, Peers, RemoteSessionBytes, RemoteSessionId, RequestToken};
 use crate::protocol::SessionId;
 
-/// Tokens of processes watched for other nodes: this bit and a number.
-pub(super) const WATCHED: u64 = 1 << 61;
-
 /// Limit on bytes of replies that wait until the remote client's node accepts them.
 const REMOTE_CLIENT_OUT_BYTES_MAX: usize = 8 << 20;
 

@@ -9,11 +9,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::SCRAPE_LISTENER;
+use super::tokens::{SCRAPE_LISTENER, SCRAPERS};
 use crate::metrics::http::{self, HttpRequest};
-
-/// Tokens of scrapers: this bit and a number.
-pub(super) const SCRAPERS: u64 = 1 << 62;
 
 /// Limit on connections. One scraper needs one.
 const SCRAPERS_MAX: usize = 16;

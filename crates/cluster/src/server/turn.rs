@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use farrow_store::ClientSlot;
 use rustix::event::epoll;
 
-use super::remote_sessions::WATCHED;
-use super::scrape::SCRAPERS;
-use super::{
-    LISTENER, NET, ORPHANS, REMOTE_SESSIONS, SCRAPE_LISTENER, SESSIONS, SPILL, Server, WAKE,
+use super::Server;
+use super::tokens::{
+    LISTENER, NET, ORPHANS, REMOTE_SESSIONS, SCRAPE_LISTENER, SCRAPERS, SESSIONS, SPILL, WAKE,
+    WATCHED,
 };
 use crate::protocol::{Action, SessionId};
 

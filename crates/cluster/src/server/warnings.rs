@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use super::Server;
 use crate::protocol::SessionId;
 
 /// Least time between two warnings of a kind.
@@ -34,18 +33,16 @@ impl Warnings {
         throttle.next_ms = now_ms.saturating_add(PAUSE_MS);
         Some(std::mem::take(&mut throttle.left_out))
     }
-}
 
-impl Server {
     /// Warns of a client, at most once a second for each kind.
     pub(super) fn warn_of(
         &mut self,
         session: SessionId,
         kind: &'static str,
         error: Option<&dyn Display>,
+        now_ms: u64,
     ) {
-        let now_ms = self.now_ms();
-        if let Some(left_out) = self.warnings.admit(kind, now_ms) {
+        if let Some(left_out) = self.admit(kind, now_ms) {
             let error = error.map(tracing::field::display);
             let left_out = (left_out > 0).then_some(left_out);
             tracing::warn!(session = session.0, error, left_out, "{kind}");

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use farrow_store::ClientSlot;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::Server;
 use super::process::{watch, watch_by};
-use super::remote_sessions::{WATCHED, WatchedProcess};
-use super::{ORPHANS, Server};
+use super::remote_sessions::WatchedProcess;
+use super::tokens::{ORPHANS, WATCHED};
 use crate::peer_memory;
 use crate::protocol::PeerIdentity;
 use crate::protocol::cluster::Answer;

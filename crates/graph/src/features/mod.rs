@@ -12,7 +12,7 @@ mod segments;
 mod stats;
 
 use crate::error::GraphError;
-use crate::interrupt::Interrupt;
+use crate::interrupt::CallInterrupt;
 use crate::kind::PatternKind;
 use crate::memory::reserve_exact;
 use crate::settings::{Mode, Settings};
@@ -56,7 +56,7 @@ pub struct GraphFeatures {
     rows: u64,
     cut_short: [u64; PatternKind::COUNT],
     provisional: Provisional,
-    interrupt: Option<Arc<dyn Interrupt>>,
+    interrupt: Option<Arc<dyn CallInterrupt>>,
 }
 
 /// Patterns that the rows of a call completed.
@@ -148,7 +148,7 @@ impl GraphFeatures {
     /// Ends later calls early when this is set: [`GraphFeatures::transform`] and the like,
     /// [`GraphFeatures::preview`], [`GraphFeatures::learn`] between parts of its rows, and
     /// [`GraphFeatures::transform_pending`].
-    pub fn set_interrupt(&mut self, interrupt: Arc<dyn Interrupt>) {
+    pub fn set_interrupt(&mut self, interrupt: Arc<dyn CallInterrupt>) {
         self.interrupt = Some(interrupt);
     }
 

@@ -2,7 +2,7 @@
 
 use super::batch::CallOutcome;
 use crate::edge::{Adjacency, Stamp};
-use crate::interrupt::Interrupt;
+use crate::interrupt::CallInterrupt;
 use crate::settings::Settings;
 use crate::stream::{
     CallContext, Edges, FeatureOutput, FeatureRequest, PartFailure, StreamEngine, WorkShare,
@@ -18,7 +18,7 @@ impl<T: Stamp> StreamEngine<T> {
         rows: usize,
         cells: &mut [f64],
         pool: Option<&ThreadPool>,
-        interrupt: Option<&dyn Interrupt>,
+        interrupt: Option<&dyn CallInterrupt>,
     ) -> Result<CallOutcome, PartFailure> {
         let Some(mut pending) = self.pending.take() else { return Ok(CallOutcome::default()) };
         let rows = rows.min(pending.len());

@@ -5,7 +5,7 @@ use super::trigger::Trigger;
 use super::trigger_groups::TriggerPairs;
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{EdgeEntry, Side};
-use crate::interrupt::{Interrupt, is_set};
+use crate::interrupt::{CallInterrupt, is_set};
 
 /// Steps of a search between two looks at the interrupt: less than a millisecond.
 const STEPS_BETWEEN_LOOKS: u64 = if cfg!(debug_assertions) { 4 } else { 1 << 14 };
@@ -22,7 +22,7 @@ pub(crate) struct SearchContext<'a, T, G> {
     pub pairs: &'a TriggerPairs,
     /// Used in causal mode only.
     pub hubs: &'a Hubs<T>,
-    pub interrupt: Option<&'a dyn Interrupt>,
+    pub interrupt: Option<&'a dyn CallInterrupt>,
 }
 
 impl<T, G> SearchContext<'_, T, G> {

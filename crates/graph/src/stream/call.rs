@@ -1,7 +1,7 @@
 //! One call: its rows, the order in which they are added, and the output for their features.
 
 use crate::error::GraphError;
-use crate::interrupt::{Interrupt, is_set};
+use crate::interrupt::{CallInterrupt, is_set};
 use crate::memory::OutOfMemory;
 use crate::settings::Settings;
 use rayon::ThreadPool;
@@ -49,7 +49,7 @@ pub(crate) struct CallContext<'a> {
     pub edges: &'a Edges<'a>,
     /// The rows that become edges, in the order in which they are added.
     pub order: &'a [u32],
-    pub interrupt: Option<&'a dyn Interrupt>,
+    pub interrupt: Option<&'a dyn CallInterrupt>,
 }
 
 impl CallContext<'_> {

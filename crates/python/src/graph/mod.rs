@@ -9,7 +9,7 @@ mod signals;
 pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
 
 use farrow_graph::{
-    Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Interrupt, Measure, Mode,
+    CallInterrupt, Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Measure, Mode,
     PatternKind, PatternSettings, Settings, StatisticsSettings,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
@@ -246,7 +246,7 @@ impl GraphEngine {
         let mut engine = GraphFeatures::new(settings).map_err(raise)?;
         let width = engine.settings().width();
         let signals = Arc::new(Signals::new());
-        engine.set_interrupt(Arc::clone(&signals) as Arc<dyn Interrupt>);
+        engine.set_interrupt(Arc::clone(&signals) as Arc<dyn CallInterrupt>);
         Ok(GraphEngine { engine: EngineLock::new(engine), signals, width, measured, columns_min })
     }
 
@@ -466,7 +466,7 @@ impl GraphEngine {
         };
         let mut engine = self.acquire(py)?;
         *engine = GraphFeatures::restore(engine.settings().clone(), &state).map_err(raise)?;
-        engine.set_interrupt(Arc::clone(&self.signals) as Arc<dyn Interrupt>);
+        engine.set_interrupt(Arc::clone(&self.signals) as Arc<dyn CallInterrupt>);
         Ok(())
     }
 

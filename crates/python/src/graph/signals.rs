@@ -1,7 +1,7 @@
 //! The end of a long call of a graph by a signal, such as Ctrl-C.
 
 use crate::waiting::{has_raised, is_waiting};
-use farrow_graph::Interrupt;
+use farrow_graph::CallInterrupt;
 use farrow_memory::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Signals {
     }
 }
 
-impl Interrupt for Signals {
+impl CallInterrupt for Signals {
     fn is_set(&self) -> bool {
         if self.has_raised.load(Ordering::Relaxed) {
             return true;
