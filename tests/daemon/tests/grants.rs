@@ -39,14 +39,6 @@ fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
         ("read", RequestBody::Wait { targets: targets(), count: 1, timeout_ms: 0 }),
         ("read", RequestBody::Restore { id: (hi, lo) }),
         ("read", RequestBody::FindLost { name: "x".into() }),
-        (
-            "read",
-            RequestBody::Fetch {
-                target: WireTarget::Id(hi, lo),
-                extent: Extent::Whole,
-                wait_ms: 0,
-            },
-        ),
         ("read", RequestBody::Watch(watch)),
         ("delete", RequestBody::Pin { targets: targets(), is_pinned: false }),
         ("delete", RequestBody::Evict { bytes: 1 }),
@@ -96,6 +88,14 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             let answer = asked.ask(remote_client, body);
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
+        // A node brings objects of a third one for its own clients only.
+        let fetch = RequestBody::Fetch {
+            target: WireTarget::Id(id.0, id.1),
+            extent: Extent::Whole,
+            wait_ms: 0,
+        };
+        let answer = asked.ask(remote_client, fetch);
+        assert!(matches!(answer, Err(WireError::Denied(_))), "{rights}: {answer:?}");
         // What it has it can give back whatever the rules are.
         for body in [
             RequestBody::Release { spans: vec![retained] },
