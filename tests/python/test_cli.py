@@ -125,7 +125,7 @@ def test_put_of_several_files(run, tmp_path: Path) -> None:
 def test_put_of_standard_input(run, node, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "farrow", "put", "-", "--socket", node.socket]
     done = subprocess.run(command, input=b"a,b\n1,2\n", capture_output=True)
-    assert (done.returncode, b"say --name" in done.stderr) == (1, True)
+    assert (done.returncode, b"use --name" in done.stderr) == (1, True)
     done = subprocess.run([*command, "--name", "n"], input=b"a,b\n1,2\n", capture_output=True)
     assert done.returncode == 0, done.stderr
     assert farrow.connect(node.socket).get("n").to_pydict() == {"a": [1], "b": [2]}

@@ -497,7 +497,7 @@ def test_a_demo_for_which_there_is_no_room(capsys: pytest.CaptureFixture[str]) -
     assert cluster.run(cluster.Options(rows=200_000, memory_bytes=8 << 20)) == 1
     _, err = capsys.readouterr()
     assert err.startswith("farrow: demo: ")
-    assert "take fewer rows" in err
+    assert "use fewer rows" in err
 
 
 def test_the_demo_stopped_in_the_middle_ends_its_nodes(tmp_path: Path) -> None:

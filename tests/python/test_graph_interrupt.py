@@ -76,7 +76,9 @@ def ends_in_batch_mode() -> None:
     from farrow.graph.compat import GraphFeaturePreprocessor
 
     parameters = {"lc-cycle": True, "vertex_stats": False, "num_threads": 1}
-    features, whole = GraphFeaturePreprocessor(parameters), GraphFeaturePreprocessor(parameters)
+    features, whole = GraphFeaturePreprocessor(), GraphFeaturePreprocessor()
+    for one in (features, whole):
+        one.set_params(parameters)
     few, more = core(100), core(110)[100:]
     whole.transform(few)
     features.transform(few)
