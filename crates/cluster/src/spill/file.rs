@@ -17,9 +17,6 @@ use crate::protocol::WriteFault;
 /// Bytes written or read at once. The private memory of the worker is a few of these.
 pub(super) const PIECE_BYTES: u64 = 8 << 20;
 
-/// Time limit of one step, which handles a piece at most.
-pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
-
 /// The time that a bucket may take to drop the parts of a file that was not finished.
 const ABORT_MAX: Duration = Duration::from_secs(5);
 

@@ -18,7 +18,6 @@ use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::file::STEP_MAX;
 use super::sweep::Sweep;
 use super::{SpillStore, SpillTarget, make_folder, open_url};
 use crate::protocol::{SpillDone, SpillJob, WriteFault};
@@ -40,6 +39,9 @@ const PROBE_MAX: Duration = Duration::from_secs(20);
 
 /// Time limit on removing the files when a region ends.
 const PURGE_MAX: Duration = Duration::from_secs(10);
+
+/// Time limit of one step, which handles a piece at most.
+const STEP_MAX: Duration = Duration::from_secs(30);
 
 /// Stops the worker.
 #[derive(Debug, Clone)]
