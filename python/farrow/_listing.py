@@ -20,8 +20,8 @@ _NO_MEMBERS = ("left", "not joined")
 def list_nodes(client: Client, prefix: str = "") -> tuple[pa.Table, dict[str, FarrowError]]:
     """The objects of each node, and the nodes whose objects are missing.
 
-    Unlike ``list(all_nodes=True)``, no node keeps the objects of the rest from being listed, and
-    a node whose loss was not noticed yet is not left out silently.
+    Unlike ``list(all_nodes=True)``, which is an error if a live node cannot be reached, no node but
+    the client's own keeps the objects of the rest from being listed.
 
     Args:
         client: a client.

@@ -99,7 +99,8 @@ def chunk_statistics(
         chunks.append((ChunkStatistics(partition, columns.get(partition.version)), is_mapped))
     _known.pop(id, None)
     _known[id] = _Known(known.names, columns)
-    _forget()
+    if len(columns) > len(known.columns):
+        _forget()
     return chunks
 
 

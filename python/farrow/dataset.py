@@ -179,9 +179,7 @@ class _Chunk:
     @property
     def is_far(self) -> bool:
         """Whether its rows are fetched from a node whose memory is not mapped."""
-        return self.source is not None and not (
-            isinstance(self.source, _HugeRows) and self.source.is_mapped
-        )
+        return self.source is not None and not self.source.is_mapped
 
     @property
     def position(self) -> int:

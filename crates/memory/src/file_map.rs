@@ -17,6 +17,7 @@ use rustix::pipe::SpliceFlags;
 
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::mapping::{self, Mapping};
+use crate::region::by_call::read_at;
 use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Span, page_bytes};
 
 /// Pages that one `mincore` call of [`FileMap::is_allocated`] covers: 256 KiB of 4 KiB pages.
@@ -215,16 +216,7 @@ impl FileMap {
     fn read_by_call(&self, span: Span) -> Result<Vec<u8>, AccessError> {
         self.check(span)?;
         let mut bytes = vec![0; span.length.as_usize()];
-        let mut done = 0;
-        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            let at = self.file_offset + span.offset.0 + done as u64;
-            match rustix::io::pread(&self.file, rest, at) {
-                Ok(0) => return Err(system("pread", span, io::ErrorKind::UnexpectedEof.into())),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("pread", span, errno.into())),
-            }
-        }
+        read_at(self.file.as_fd(), self.file_offset + span.offset.0, span, &mut bytes)?;
         Ok(bytes)
     }
 

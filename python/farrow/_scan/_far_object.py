@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ class FarObject:
         schema: its columns.
         num_rows: number of its rows.
     """
+
+    # As of huge tables in ``farrow.dataset``, whose rows may be in mapped memory.
+    is_mapped: ClassVar[bool] = False
 
     client: Client
     name: str

@@ -1,13 +1,12 @@
 //! Reports of memory that clients have removed.
 
-/// Least time between two reports: a client can cause as many as it likes.
-const PAUSE_MS: u64 = 1_000;
+use super::warnings::Throttle;
 
 /// What was reported of the pages that mapped files have lost.
 #[derive(Debug, Default)]
 pub(super) struct LostPages {
     reported: u64,
-    next_ms: u64,
+    throttle: Throttle,
 }
 
 impl LostPages {
@@ -20,11 +19,11 @@ impl LostPages {
     }
 
     fn is_due(&mut self, lost: u64, now_ms: u64) -> bool {
-        if lost == self.reported || now_ms < self.next_ms {
-            return false;
+        let is_due = lost != self.reported && self.throttle.admit(now_ms).is_some();
+        if is_due {
+            self.reported = lost;
         }
-        *self = Self { reported: lost, next_ms: now_ms.saturating_add(PAUSE_MS) };
-        true
+        is_due
     }
 }
 

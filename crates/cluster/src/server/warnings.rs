@@ -14,24 +14,30 @@ pub(super) struct Warnings {
     kinds: BTreeMap<&'static str, Throttle>,
 }
 
+/// Admits a warning of one kind once a second.
 #[derive(Debug, Default)]
-struct Throttle {
+pub(super) struct Throttle {
     /// The time of the next warning.
     next_ms: u64,
     /// Warnings that were left out since the last one.
     left_out: u64,
 }
 
-impl Warnings {
-    /// Whether to warn now: then the number of warnings of this kind that were left out before.
-    fn admit(&mut self, kind: &'static str, now_ms: u64) -> Option<u64> {
-        let throttle = self.kinds.entry(kind).or_default();
-        if now_ms < throttle.next_ms {
-            throttle.left_out += 1;
+impl Throttle {
+    /// Whether to warn now: then the number of warnings that were left out before.
+    pub(super) fn admit(&mut self, now_ms: u64) -> Option<u64> {
+        if now_ms < self.next_ms {
+            self.left_out += 1;
             return None;
         }
-        throttle.next_ms = now_ms.saturating_add(PAUSE_MS);
-        Some(std::mem::take(&mut throttle.left_out))
+        self.next_ms = now_ms.saturating_add(PAUSE_MS);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl Warnings {
+    fn admit(&mut self, kind: &'static str, now_ms: u64) -> Option<u64> {
+        self.kinds.entry(kind).or_default().admit(now_ms)
     }
 
     /// Warns of a client, at most once a second for each kind.

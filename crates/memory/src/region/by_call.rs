@@ -23,16 +23,7 @@ impl Region {
     pub fn read_by_call(&self, offset: Offset, into: &mut [u8]) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(into.len()));
         let (fd, start) = self.by_call(span, |section| Some(self.fabric.read_fd(section)))?;
-        let mut done = 0;
-        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(fd, rest, start + done as u64) {
-                Ok(0) => return Err(refused("pread", span, io::ErrorKind::UnexpectedEof.into())),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(refused("pread", span, errno.into())),
-            }
-        }
-        Ok(())
+        read_at(fd, start, span, into)
     }
 
     /// As [`Region::copy_out`], for bytes of a file that a client can truncate: by a system call, so
@@ -85,6 +76,28 @@ impl Region {
             .ok_or(AccessError::ReadOnly { offset: span.offset, length: span.length })?;
         Ok((fd, start + (span.offset.0 - self.geometry.span_of(section).offset.0)))
     }
+}
+
+/// Reads a span from its place in a file, whole.
+///
+/// # Errors
+/// The file is too short, or cannot be read.
+pub(crate) fn read_at(
+    fd: BorrowedFd<'_>,
+    start: u64,
+    span: Span,
+    into: &mut [u8],
+) -> Result<(), AccessError> {
+    let mut done = 0;
+    while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(fd, rest, start + done as u64) {
+            Ok(0) => return Err(refused("pread", span, io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(refused("pread", span, errno.into())),
+        }
+    }
+    Ok(())
 }
 
 fn refused(call: &'static str, span: Span, source: io::Error) -> AccessError {

@@ -20,7 +20,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes};
 
 pub(crate) mod alias;
-mod by_call;
+pub(crate) mod by_call;
 mod pages;
 mod ranges;
 pub(crate) mod sealed;

@@ -1,6 +1,8 @@
 //! A node that joins in a new life compares the names of its objects with those of the other
 //! members: see [`farrow_membership::naming::JoinedNames`].
 
+use std::collections::BTreeSet;
+
 use farrow_membership::naming::{JoinedNames, JoinedQuestion, NumberedLife};
 use farrow_membership::{Member, NodeNumber};
 use farrow_store::{ObjectId, own_name};
@@ -53,7 +55,7 @@ impl NodeState {
         let outgoing = record.outgoing.iter().chain(&record.undone);
         let moving =
             outgoing.filter_map(|one| self.home.name_of_object(ObjectId { hi, lo: one.object }));
-        let moving: Vec<String> =
+        let moving: BTreeSet<String> =
             moving.chain(record.incoming.iter().map(|one| one.name.clone())).collect();
         names.retain(|name| !moving.contains(name));
         names
@@ -73,7 +75,7 @@ impl NodeState {
                 names.on_no_response(to, now_ms);
             }
         }
-        for (_, id) in self.joined.replaced(&self.home) {
+        for id in self.joined.replaced(&self.home) {
             self.take_name_of(id, now_ms, out);
         }
         let movers = self.cluster.movers(&self.drain.record);
@@ -109,16 +111,12 @@ impl NodeState {
                 claimed.for_each(|(has, name)| *has &= may_name(name));
                 names.on_response(&question, &has)
             }
-            Ok(Answer::No(why)) if !Answer::No(why.clone()).is_rejection() => {
-                names.on_no_response(question.to, now_ms);
-                Vec::new()
-            }
             // An earlier version does not understand the question.
-            Ok(_) => {
+            Ok(answer) if answer.is_rejection() || !matches!(answer, Answer::No(_)) => {
                 names.excuse(question.to);
                 Vec::new()
             }
-            Err(_) => {
+            Ok(_) | Err(_) => {
                 names.on_no_response(question.to, now_ms);
                 Vec::new()
             }

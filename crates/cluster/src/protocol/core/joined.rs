@@ -58,15 +58,15 @@ impl JoinedState {
         !self.losing.contains_key(name) && self.names.as_ref().is_none_or(outranks)
     }
 
-    /// The names of `losing` that another object of this node has by now, which replaced the first
-    /// one. Those that no object has any more are done.
-    pub(in crate::protocol) fn replaced(&mut self, home: &Home) -> Vec<(String, ObjectId)> {
+    /// Objects of this node that have a name of `losing` by now, since they replaced the first one.
+    /// Names that no object has any more are done.
+    pub(in crate::protocol) fn replaced(&mut self, home: &Home) -> Vec<ObjectId> {
         let mut replaced = Vec::new();
         self.losing.retain(|name, id| match home.own_named(name) {
             Ok(None) => false,
             Ok(Some(now)) if now != *id => {
                 *id = now;
-                replaced.push((name.clone(), now));
+                replaced.push(now);
                 true
             }
             Ok(Some(_)) | Err(_) => true,
