@@ -20,10 +20,10 @@ use farrow_store::failpoints;
 
 const NOW: Duration = Duration::ZERO;
 
-/// Passed for certain only where there are several nodes, where an entry was forged, where memory
-/// held another region before, after many thousands of names, after a grant of huge pages, where the
+/// Passed for certain only where there are several nodes, where an object loses its name to a
+/// member, where an entry was forged, where memory held another region before, after many thousands of names, after a grant of huge pages, where the
 /// node lends more or less memory, or in a race: the tests of the store kill there.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 15] = [
     "cluster.keep.filled",
     "cluster.publish.filled",
     "carve.suffix",
@@ -34,6 +34,9 @@ const ELSEWHERE: [&str; 12] = [
     "index.zeroed",
     "lend.recorded",
     "local.refused",
+    "unname.unindexed",
+    "unname.unnamed",
+    "unname.word",
     "withdraw.extended",
     "withdraw.recorded",
 ];
