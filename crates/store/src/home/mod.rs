@@ -1,37 +1,18 @@
 //! The daemon's side of a region: the only allocator, and the only writer of the directory.
 
-mod accounts;
 mod adopt;
-mod adopt_local;
-mod adopt_names;
-mod adopt_report;
 mod announce;
 mod check;
-mod choose;
-mod delete;
+mod clients;
 mod evict;
-mod inherit;
-mod keep;
-mod labels;
-mod lend;
-mod local;
 mod namespaces;
+mod objects;
 mod overview;
-mod quarantine;
-mod registration;
-mod replica;
-mod reserved;
-mod restore;
 mod room;
-mod seal;
-mod settle;
 mod spill;
 mod state;
 mod stats;
 mod survey;
-mod takeover;
-mod unname;
-mod victim_scan;
 mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,16 +20,14 @@ use std::sync::Arc;
 
 use farrow_memory::{FabricKind, Length, Offset, Region};
 
-pub use adopt_report::{AdoptReport, Dropped};
-pub use delete::{Deleted, Reclaimed};
-pub use inherit::Unfinished;
-pub use labels::LabelledObject;
+pub use adopt::{AdoptReport, Dropped, Unfinished};
+pub use clients::Quarantined;
+pub use objects::{
+    Deleted, EntryRegistration, LabelledObject, Reclaimed, Replacement, ReplicaSeal, ReplicasFirst,
+    SealRequest,
+};
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
-pub use quarantine::Quarantined;
-pub use registration::EntryRegistration;
-pub use replica::{ReplicaSeal, ReplicasFirst};
 pub use room::{Freed, Room};
-pub use seal::{Replacement, SealRequest};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 pub use survey::HoldSurvey;
@@ -77,9 +56,8 @@ use crate::tables::pins::Pins;
 use crate::tables::slot_set::SlotSet;
 #[cfg(test)]
 use crate::tests::poison;
-use keep::Retained;
-use registration::BatchLooks;
-use reserved::Reserved;
+use clients::Reserved;
+use objects::{BatchLooks, Retained};
 use state::{ClientAccounts, Locals, Restoring, Spilled};
 
 /// A region opened by the one process that may change it.

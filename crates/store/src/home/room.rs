@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use super::choose::{Choice, Simulation};
-use super::evict::Marked;
+use super::evict::{Choice, Marked, Simulation};
 use crate::alloc::eviction::{Evicted, EvictionPolicy};
 use crate::alloc::space::{Run, SpaceAllocator};
 use crate::alloc::victim_order::VictimScope;

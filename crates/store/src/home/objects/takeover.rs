@@ -6,14 +6,14 @@
 
 use farrow_memory::Length;
 
-use super::Home;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
+use crate::home::Home;
 
 /// What [`Home::take_over_to_leave`] did.
-pub(super) enum TakeoverOutcome {
+pub(in crate::home) enum TakeoverOutcome {
     /// The object is in the directory, with this id.
     InDirectory(ObjectId),
     /// There is no room for a directory entry.
@@ -61,7 +61,7 @@ impl Home {
     /// As [`Home::take_over`], for an object that is to leave memory. Its client may have overwritten
     /// the entry since the home registered it: such an object is deleted, so that it is in no other
     /// client's way.
-    pub(super) fn take_over_to_leave(
+    pub(in crate::home) fn take_over_to_leave(
         &mut self,
         id: ObjectId,
     ) -> Result<TakeoverOutcome, StoreError> {
@@ -81,7 +81,7 @@ impl Home {
     }
 
     /// The id of an object in the directory, if the home took it over; otherwise `id` itself.
-    pub(super) fn forwarded(&self, id: ObjectId) -> Result<ObjectId, StoreError> {
+    pub(in crate::home) fn forwarded(&self, id: ObjectId) -> Result<ObjectId, StoreError> {
         let Some(number) = self.layout().client_entry(id.slot()) else {
             return Ok(id);
         };
@@ -93,13 +93,13 @@ impl Home {
         Ok(id)
     }
 
-    pub(super) fn note_taken(&mut self, before: Slot, slot: Slot) {
+    pub(in crate::home) fn note_taken(&mut self, before: Slot, slot: Slot) {
         self.locals.moved.insert(before.0, slot.0);
         self.locals.taken.insert(slot.0, before.0);
     }
 
     /// After a directory slot became free, also free the client entry that forwarded to it.
-    pub(super) fn forget_taken(&mut self, slot: Slot) -> Result<(), StoreError> {
+    pub(in crate::home) fn forget_taken(&mut self, slot: Slot) -> Result<(), StoreError> {
         let Some(before) = self.locals.taken.remove(&slot.0) else {
             return Ok(());
         };

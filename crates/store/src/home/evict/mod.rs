@@ -5,9 +5,12 @@
 //! before. If not, it cannot be held any more: a reader that claims it now sees the mark. Several
 //! objects are marked together, and need one scan.
 
+mod choose;
+mod victim_scan;
+
 use farrow_memory::Length;
 
-use super::takeover::TakeoverOutcome;
+use super::objects::TakeoverOutcome;
 use super::{Home, Room};
 use crate::alloc::eviction::{ByHand, Evicted, EvictionCandidate, EvictionPolicy, Need};
 use crate::alloc::victim_order::VictimScope;
@@ -18,6 +21,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
 use crate::tables::slot_set::SlotSet;
+pub(super) use choose::{Choice, Simulation};
 
 /// Maximum rounds of replacing chosen objects that turn out to be held.
 const ROUNDS_MAX: u32 = 4;

@@ -5,9 +5,9 @@
 
 use farrow_memory::Length;
 
-use super::Home;
 use crate::alloc::blocks::Usage;
 use crate::format::ids::NamespaceId;
+use crate::home::Home;
 use crate::tables::clients::ClientSlot;
 
 impl Home {
@@ -41,7 +41,7 @@ impl Home {
     }
 
     /// Check that the accounts add up to the total.
-    pub(super) fn check_accounts(&self) -> Result<(), String> {
+    pub(in crate::home) fn check_accounts(&self) -> Result<(), String> {
         let clients = self.clients().map(|record| self.usage_of(record.client));
         let sum = clients.fold(self.usage_of_ended(), Usage::plus);
         let namespaces = self.namespaces().map(|one| self.usage_of_namespace(one.id));

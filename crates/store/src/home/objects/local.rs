@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 
 use farrow_memory::{Length, Span};
 
-use super::Home;
 use super::delete::{Deleted, unknown_block};
-use super::state::KnownEntry;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::space::{Run, outside};
 use crate::error::StoreError;
@@ -20,6 +18,8 @@ use crate::failpoint;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::format::entry::{Entry, EntryState, Sequence};
 use crate::format::ids::{ObjectId, Slot, Target};
+use crate::home::Home;
+use crate::home::state::KnownEntry;
 use crate::tables::clients::ClientSlot;
 use crate::tables::grants::{Carving, run_of, span_of};
 
@@ -117,7 +117,7 @@ impl Home {
 
     /// On disconnect of a client, the home keeps its objects and frees the rest of its grants.
     /// Returns the bytes that became free.
-    pub(super) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {
+    pub(in crate::home) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {
         let found = self.found(client.0)?;
         let blocks: Vec<Run> = found.iter().filter_map(|entry| entry.run).collect();
         let mut granted = 0;
@@ -210,7 +210,7 @@ impl Home {
     }
 
     /// The client entry number of a slot.
-    pub(super) fn number_of(&self, slot: Slot) -> Result<u32, StoreError> {
+    pub(in crate::home) fn number_of(&self, slot: Slot) -> Result<u32, StoreError> {
         let number = self.layout().client_entry(slot);
         number.ok_or(StoreError::Corrupt { slot, reason: "not a client entry" })
     }
@@ -342,7 +342,7 @@ impl Home {
     }
 
     /// Check the invariants of client entries.
-    pub(super) fn check_locals(&self) -> Result<(), String> {
+    pub(in crate::home) fn check_locals(&self) -> Result<(), String> {
         let text = |error: StoreError| error.to_string();
         let layout = self.layout();
         let in_page = layout.client_entries_in_page();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use farrow_memory::sync::{Ordering, fence};
 
-use super::Home;
 use super::choose::Choice;
 use crate::alloc::eviction::EvictionPolicy;
 use crate::alloc::space::Run;
@@ -14,6 +13,7 @@ use crate::alloc::victim_order::{
 use crate::client::uses;
 use crate::error::StoreError;
 use crate::format::ids::Slot;
+use crate::home::Home;
 use crate::tables::slot_set::SlotSet;
 
 /// Slots that are scanned at a time.

@@ -10,8 +10,8 @@
 
 use farrow_memory::{Length, Proximity, Span};
 
-use super::{Home, Reclaimed};
 use crate::error::StoreError;
+use crate::home::{Home, Reclaimed};
 use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::grants::span_of;
 
@@ -94,12 +94,12 @@ impl Home {
     }
 
     /// Bytes of the heap in quarantine.
-    pub(super) fn quarantined_bytes(&self) -> u64 {
+    pub(in crate::home) fn quarantined_bytes(&self) -> u64 {
         self.quarantined.iter().map(|client| self.grants.bytes_of(client.0)).sum()
     }
 
     /// The record of a client that has joined and is not in quarantine.
-    pub(super) fn present(&self, client: ClientSlot) -> Result<&ClientRecord, StoreError> {
+    pub(in crate::home) fn present(&self, client: ClientSlot) -> Result<&ClientRecord, StoreError> {
         if self.quarantined.contains(&client) {
             return Err(StoreError::NoSuchClient { slot: client.0 });
         }

@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Span;
 
-use super::Home;
-use super::adopt_report::{Dropped, SurveyContext};
+use super::report::{Dropped, SurveyContext};
 use super::settle::{Fate, KeepCandidate, overlapping, settle_blocks};
-use super::state::KnownEntry;
 use crate::alloc::blocks::{Block, ClientAccount};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -18,6 +16,8 @@ use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::NameHash;
 use crate::format::header::RegionHeader;
 use crate::format::ids::{Generation, ObjectId, Slot};
+use crate::home::Home;
+use crate::home::state::KnownEntry;
 use crate::tables::directory::Directory;
 use crate::tables::entry_area::EntryArea;
 use crate::tables::grants::{FoundGrant, Grants, run_of};

@@ -1,14 +1,14 @@
 //! Private state of a home, handed over to the next one on an orderly shutdown.
 //!
 //! After a kill it is lost: reserved names are free again, and more objects than necessary are
-//! treated as held by their creators (see [`super::keep`]).
+//! treated as held by their creators (see [`crate::home::objects`]).
 
 use std::collections::BTreeSet;
 
-use super::Home;
 use crate::error::StoreError;
 use crate::format::entry::EntryState;
 use crate::format::ids::{ObjectId, Target};
+use crate::home::Home;
 use crate::tables::clients::ClientSlot;
 use crate::tables::cluster;
 

@@ -1,12 +1,12 @@
 //! Objects that lose their names and stay: of two nodes that were apart, each may have an object of
 //! one name.
 
-use super::Home;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::entry::EntryState;
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot, Target};
+use crate::home::Home;
 
 impl Home {
     /// The full names of this node's own objects, in memory or spilled.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use farrow_memory::Span;
 
-use super::adopt_report::Dropped;
+use super::report::Dropped;
 use super::settle::{Fate, KeepCandidate};
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};

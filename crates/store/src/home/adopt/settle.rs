@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Offset, Span};
 
-use super::adopt_report::Dropped;
+use super::report::Dropped;
 use crate::alloc::blocks::{Block, ClientAccount};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -27,7 +27,7 @@ const ROUNDS_MAX: u32 = 8;
 
 /// The outcome of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(in crate::home) enum Fate {
     Sealed,
     Retiring,
     Removed,
@@ -37,29 +37,29 @@ pub(super) enum Fate {
 
 /// An object that may stay.
 #[derive(Clone, Debug)]
-pub(super) struct KeepCandidate {
-    pub(super) id: ObjectId,
-    pub(super) slot: Slot,
-    pub(super) primary: Run,
-    pub(super) extra: Box<[Run]>,
-    pub(super) name: Span,
-    pub(super) name_hash: NameHash,
-    pub(super) sealed_at_ns: u64,
-    pub(super) creator: u32,
+pub(in crate::home) struct KeepCandidate {
+    pub(in crate::home) id: ObjectId,
+    pub(in crate::home) slot: Slot,
+    pub(in crate::home) primary: Run,
+    pub(in crate::home) extra: Box<[Run]>,
+    pub(in crate::home) name: Span,
+    pub(in crate::home) name_hash: NameHash,
+    pub(in crate::home) sealed_at_ns: u64,
+    pub(in crate::home) creator: u32,
     /// The account of its client, or that of disconnected clients.
-    pub(super) account: ClientAccount,
+    pub(in crate::home) account: ClientAccount,
     /// Whether a client wrote its entry.
-    pub(super) is_local: bool,
+    pub(in crate::home) is_local: bool,
     /// Whether its creator may go on using memory that became part of it: plain bytes that it wrote in
     /// place, or blocks of its pool. What was copied into an object is unused without a hold.
-    pub(super) is_in_place: bool,
-    pub(super) fate: Fate,
+    pub(in crate::home) is_in_place: bool,
+    pub(in crate::home) fate: Fate,
 }
 
 impl KeepCandidate {
     /// Drop all but the primary block, and the object with it. It retires instead of being freed at
     /// once, because it may be held.
-    pub(super) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
+    pub(in crate::home) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
         if self.fate == Fate::Sealed {
             dropped.push(Dropped { id: Some(self.id), reason: reason.to_owned() });
         }

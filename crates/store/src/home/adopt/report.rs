@@ -5,7 +5,7 @@ use crate::format::ids::ObjectId;
 use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::directory::Directory;
 
-use super::state::ClientAccounts;
+use crate::home::state::ClientAccounts;
 
 /// An object or record that was dropped, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,13 +2,13 @@
 
 use farrow_memory::{Length, Proximity, Span};
 
-use super::{Home, Reclaimed};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::format::full_name::own_name;
 use crate::format::ids::{NamespaceId, Target};
 use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
+use crate::home::{Home, Reclaimed};
 use crate::tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer};
 use crate::tables::grants::{Carving, run_of, span_of};
 
@@ -267,7 +267,7 @@ impl Home {
     }
 
     /// Sort the spans of a request, and check that they are blocks that do not overlap.
-    pub(super) fn disjoint_runs(&self, spans: &[Span]) -> Result<Vec<Run>, StoreError> {
+    pub(in crate::home) fn disjoint_runs(&self, spans: &[Span]) -> Result<Vec<Run>, StoreError> {
         let mut runs = Vec::with_capacity(spans.len());
         for span in spans {
             let bad = |reason| StoreError::BadSpan { span: *span, reason };
@@ -291,7 +291,7 @@ impl Home {
         Ok(runs)
     }
 
-    pub(super) fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
+    pub(in crate::home) fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
         // A hole that objects left has been written before, unlike the end of the heap, and is of
         // little use for anything else.
         let hole_min = min.0.max(want.0 / HOLE_PART_OF_GRANT);

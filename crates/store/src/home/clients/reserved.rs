@@ -11,32 +11,32 @@ const NAME_COST_BYTES: usize = 64;
 
 /// Reserved full names and the client of each.
 #[derive(Debug, Default)]
-pub(super) struct Reserved {
+pub(in crate::home) struct Reserved {
     by_name: HashMap<String, ClientSlot>,
     bytes: HashMap<ClientSlot, usize>,
 }
 
 impl Reserved {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::home) fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<ClientSlot> {
+    pub(in crate::home) fn get(&self, name: &str) -> Option<ClientSlot> {
         self.by_name.get(name).copied()
     }
 
     /// All names with their clients.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, ClientSlot)> {
+    pub(in crate::home) fn iter(&self) -> impl Iterator<Item = (&str, ClientSlot)> {
         self.by_name.iter().map(|(name, client)| (name.as_str(), *client))
     }
 
     /// Memory that a client's names take.
-    pub(super) fn bytes_of(&self, client: ClientSlot) -> usize {
+    pub(in crate::home) fn bytes_of(&self, client: ClientSlot) -> usize {
         self.bytes.get(&client).copied().unwrap_or(0)
     }
 
     /// Reserve a name. Returns false if it is reserved already.
-    pub(super) fn insert(&mut self, name: &str, client: ClientSlot) -> bool {
+    pub(in crate::home) fn insert(&mut self, name: &str, client: ClientSlot) -> bool {
         match self.by_name.entry(name.to_owned()) {
             Entry::Occupied(_) => false,
             Entry::Vacant(free) => {
@@ -47,14 +47,18 @@ impl Reserved {
         }
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
+    pub(in crate::home) fn remove(&mut self, name: &str) {
         if let Some(client) = self.by_name.remove(name) {
             self.give_back(client, name.len());
         }
     }
 
     /// Drop the names of a client for which `is_retained` returns false.
-    pub(super) fn retain_of(&mut self, client: ClientSlot, is_retained: impl Fn(&str) -> bool) {
+    pub(in crate::home) fn retain_of(
+        &mut self,
+        client: ClientSlot,
+        is_retained: impl Fn(&str) -> bool,
+    ) {
         if !self.bytes.contains_key(&client) {
             return;
         }

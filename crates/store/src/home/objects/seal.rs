@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
 
-use super::{Deleted, Home};
+use super::delete::Deleted;
 use crate::alloc::blocks::BlockRole;
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -13,6 +13,7 @@ use crate::failpoint;
 use crate::format::entry::{Entry, encode_extra};
 use crate::format::full_name::own_name;
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
+use crate::home::Home;
 use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::directory::Vacancy;
 use crate::tables::grants::{Carving, run_of};
@@ -373,7 +374,7 @@ impl Home {
     }
 
     /// The slot of the sealed or spilled object with this name.
-    pub(super) fn slot_of_name(&self, name: &str) -> Result<Option<Slot>, StoreError> {
+    pub(in crate::home) fn slot_of_name(&self, name: &str) -> Result<Option<Slot>, StoreError> {
         let found = self.names.find(self.names.hash(name), |slot| {
             let entry = self.directory.entry(slot)?;
             Ok(entry.name.length.0 == name.len() as u64 && self.name_of(&entry)? == name.as_bytes())

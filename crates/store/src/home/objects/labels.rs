@@ -1,10 +1,10 @@
 //! Labels of pinned objects, which a restarted daemon reads to resume what it knew of them.
 
-use super::Home;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot};
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
+use crate::home::Home;
 use crate::tables::clients::ClientSlot;
 
 /// A pinned object without a name, and one of its labels.

@@ -9,9 +9,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use super::Home;
 use super::delete::unknown_block;
-use super::state::Restoring;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::error::StoreError;
@@ -21,6 +19,8 @@ use crate::format::full_name::own_name;
 use crate::format::header::{REPLICAS_UNTIL, REPLICAS_UNTIL_AWAKE};
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
 use crate::format::spill_file::SpillHead;
+use crate::home::Home;
+use crate::home::state::Restoring;
 use crate::tables::clients::ClientSlot;
 use crate::tables::grants::span_of;
 use crate::tables::names::check_full_name;

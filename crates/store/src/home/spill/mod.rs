@@ -4,12 +4,13 @@
 //! marks the object as leaving, fences and scans the holds, as for an eviction. If it is held, it
 //! stays and the file is discarded. Otherwise it is spilled and its blocks are freed.
 
+mod restore;
+
 use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
-use super::delete::Deleted;
 use super::evict::Marked;
-use super::takeover::TakeoverOutcome;
+use super::objects::{Deleted, TakeoverOutcome};
 use crate::alloc::eviction::ByHand;
 use crate::error::StoreError;
 use crate::events::EventKind;

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use farrow_memory::{Length, Span};
 
-use super::Home;
 use crate::alloc::eviction::{EvictionCandidate, EvictionPolicy};
 use crate::alloc::space::Run;
 use crate::alloc::victim_order::{VictimOrder, VictimPlace, VictimScope};
@@ -17,23 +16,24 @@ use crate::client::uses;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{NamespaceId, ObjectId, Slot};
+use crate::home::Home;
 use crate::tables::names::name_run;
 use crate::tables::slot_set::SlotSet;
 
 /// A candidate with its resources.
 #[derive(Debug)]
-pub(super) struct Choice {
-    pub(super) candidate: EvictionCandidate,
-    pub(super) rank: u64,
-    pub(super) runs: Vec<Run>,
+pub(in crate::home) struct Choice {
+    pub(in crate::home) candidate: EvictionCandidate,
+    pub(in crate::home) rank: u64,
+    pub(in crate::home) runs: Vec<Run>,
     /// The range of its name in the name heap; empty if it has none.
-    pub(super) name: Span,
+    pub(in crate::home) name: Span,
     /// Whether it has a directory slot, not an entry in a client's entry page.
-    pub(super) has_slot: bool,
+    pub(in crate::home) has_slot: bool,
 }
 
 impl Choice {
-    pub(super) fn place(&self) -> VictimPlace {
+    pub(in crate::home) fn place(&self) -> VictimPlace {
         VictimPlace { rank: self.rank, id: self.candidate.id }
     }
 }
@@ -41,11 +41,11 @@ impl Choice {
 /// The objects chosen so far. Their ranges of the heap and of the name heap are free in the home's
 /// allocators, until [`Simulation::undo`].
 #[derive(Debug, Default)]
-pub(super) struct Simulation {
+pub(in crate::home) struct Simulation {
     /// The objects, in order.
-    pub(super) evicted: Vec<Choice>,
+    pub(in crate::home) evicted: Vec<Choice>,
     /// Bytes of the heap that would become free.
-    pub(super) bytes: u64,
+    pub(in crate::home) bytes: u64,
     /// Objects that still have a block of which one is freed, by the start of the block.
     sharers: BTreeMap<u64, u32>,
     runs: Vec<Run>,
@@ -99,7 +99,7 @@ impl Home {
     ///
     /// # Errors
     /// Memory that cannot be read.
-    pub(super) fn choose(
+    pub(in crate::home) fn choose(
         &mut self,
         policy: &dyn EvictionPolicy,
         scope: VictimScope,
@@ -168,7 +168,7 @@ impl Home {
     }
 
     /// The object in a slot, if it may be evicted by this policy.
-    pub(super) fn choice(
+    pub(in crate::home) fn choice(
         &self,
         policy: &dyn EvictionPolicy,
         slot: Slot,

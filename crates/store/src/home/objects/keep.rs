@@ -11,15 +11,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Home;
-use super::settle::{Fate, KeepCandidate};
 use crate::error::StoreError;
 use crate::format::ids::{ObjectId, Slot};
+use crate::home::Home;
+use crate::home::adopt::{Fate, KeepCandidate};
 use crate::tables::clients::ClientSlot;
 
 /// The objects treated as held, and the client of each.
 #[derive(Debug, Default)]
-pub(super) struct Retained {
+pub(in crate::home) struct Retained {
     /// By slot.
     owners: BTreeMap<u32, ClientSlot>,
     /// Slots that are retained only because the former home was killed.
@@ -27,11 +27,11 @@ pub(super) struct Retained {
 }
 
 impl Retained {
-    pub(super) fn contains(&self, slot: u32) -> bool {
+    pub(in crate::home) fn contains(&self, slot: u32) -> bool {
         self.owners.contains_key(&slot)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, ClientSlot)> + '_ {
+    pub(in crate::home) fn iter(&self) -> impl Iterator<Item = (Slot, ClientSlot)> + '_ {
         self.owners.iter().map(|(slot, client)| (Slot(*slot), *client))
     }
 
@@ -80,12 +80,12 @@ impl Home {
     }
 
     /// A disconnected client retains nothing.
-    pub(super) fn forget_retained(&mut self, client: ClientSlot) {
+    pub(in crate::home) fn forget_retained(&mut self, client: ClientSlot) {
         self.retained.forget(client);
     }
 
     /// Retain objects until their creators have come back to this home and confirmed.
-    pub(super) fn keep_in_doubt(&mut self, doubtful: Vec<(Slot, ClientSlot)>) {
+    pub(in crate::home) fn keep_in_doubt(&mut self, doubtful: Vec<(Slot, ClientSlot)>) {
         for (slot, client) in doubtful {
             if self.retained.contains(slot.0) {
                 continue;
@@ -97,7 +97,7 @@ impl Home {
 
     /// Of objects with their creators, those whose creators have open seals: a creator may use
     /// their memory without a hold.
-    pub(super) fn without_sure_holds(
+    pub(in crate::home) fn without_sure_holds(
         &self,
         sealed: Vec<(Slot, ClientSlot)>,
     ) -> Result<Vec<(Slot, ClientSlot)>, StoreError> {
@@ -113,7 +113,7 @@ impl Home {
 }
 
 /// The objects whose memory their connected creators may use in place.
-pub(super) fn sealed_in_place(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
+pub(in crate::home) fn sealed_in_place(candidates: &[KeepCandidate]) -> Vec<(Slot, ClientSlot)> {
     let is_in_use = |one: &&KeepCandidate| {
         one.account.client != 0
             && one.is_in_place

@@ -7,9 +7,6 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use super::Home;
-use super::delete::unknown_block;
-use super::state::Restoring;
 use crate::alloc::blocks::{BlockRole, ClientAccount};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -20,6 +17,9 @@ use crate::format::entry::{
 use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
 use crate::format::spill_file::SpillHead;
+use crate::home::Home;
+use crate::home::objects::unknown_block;
+use crate::home::state::Restoring;
 use crate::tables::grants::span_of;
 
 impl Home {
@@ -54,7 +54,7 @@ impl Home {
     }
 
     /// Allocate memory for the blocks of an object. Returns the blocks, each as long as at seal.
-    pub(super) fn take_blocks(
+    pub(in crate::home) fn take_blocks(
         &mut self,
         head: &SpillHead,
         is_replica: bool,
@@ -149,19 +149,19 @@ impl Home {
     }
 
     /// Blocks of objects that are being restored.
-    pub(super) fn loading_runs(&self) -> impl Iterator<Item = Run> + '_ {
+    pub(in crate::home) fn loading_runs(&self) -> impl Iterator<Item = Run> + '_ {
         self.loading.values().flat_map(|loading| loading.runs.iter().copied())
     }
 
-    pub(super) fn is_loading(&self, id: ObjectId) -> bool {
+    pub(in crate::home) fn is_loading(&self, id: ObjectId) -> bool {
         self.loading.contains_key(&id)
     }
 
-    pub(super) fn loading(&self, id: ObjectId) -> Option<&Restoring> {
+    pub(in crate::home) fn loading(&self, id: ObjectId) -> Option<&Restoring> {
         self.loading.get(&id)
     }
 
-    pub(super) fn take_loading(&mut self, id: ObjectId) -> Option<Restoring> {
+    pub(in crate::home) fn take_loading(&mut self, id: ObjectId) -> Option<Restoring> {
         self.loading.remove(&id)
     }
 

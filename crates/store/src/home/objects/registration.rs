@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Home;
 use crate::error::StoreError;
+use crate::home::Home;
 use crate::tables::clients::ClientSlot;
 
 /// Cost of what one part of a registration does at most, in units of some 50 ns: about 500 objects.
@@ -39,7 +39,7 @@ impl EntryRegistration {
 /// The clients whose entries were looked at in the batch of requests that is being served, and
 /// whether all of their objects were registered. `None`: there is no batch.
 #[derive(Debug, Default)]
-pub(super) struct BatchLooks(Option<BTreeMap<u32, bool>>);
+pub(in crate::home) struct BatchLooks(Option<BTreeMap<u32, bool>>);
 
 impl Home {
     /// From here to [`Home::end_batch`], entries that clients wrote are looked at once for each

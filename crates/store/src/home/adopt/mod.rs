@@ -4,6 +4,12 @@
 //! Every store made here leaves a region that can be adopted again, so a home may be killed during
 //! adoption. Linear in objects except for one sort: a million objects take well under a second.
 
+mod inherit;
+mod local;
+mod names;
+mod report;
+mod settle;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,14 +17,8 @@ use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Region, Span};
 
 use super::Home;
-use super::adopt_local;
-use super::adopt_names::NameCheck;
-use super::adopt_report::{AdoptReport, Dropped, SurveyContext};
-use super::inherit::Unfinished;
-use super::keep::{self, Retained};
-use super::registration::BatchLooks;
-use super::reserved::Reserved;
-use super::settle::{Fate, KeepCandidate, settle_grants};
+use super::clients::Reserved;
+use super::objects::{BatchLooks, Retained, sealed_in_place};
 use super::state::{ClientAccounts, Locals, Spilled};
 use crate::alloc::blocks::Blocks;
 use crate::alloc::space::{Run, SpaceAllocator};
@@ -42,6 +42,12 @@ use crate::tables::names::{Names, name_run};
 use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
 use crate::tables::slot_set::SlotSet;
+pub use inherit::Unfinished;
+use names::NameCheck;
+use report::SurveyContext;
+pub use report::{AdoptReport, Dropped};
+use settle::settle_grants;
+pub(super) use settle::{Fate, KeepCandidate};
 
 /// All entries of the directory, by state.
 #[derive(Default)]
@@ -131,11 +137,11 @@ impl Home {
 
         let area = EntryArea::open(control.clone(), layout, &known)?;
         let EntrySurvey { candidates, dropped, .. } = &mut survey;
-        let locals = adopt_local::survey(context, &area, candidates, dropped)?;
+        let locals = local::survey(context, &area, candidates, dropped)?;
 
         let found = settle_grants(&control, &layout, &known, dropped)?;
         let mut grants = Grants::new(control.clone(), layout, &found);
-        let blocks = adopt_local::settle_all(candidates, &found, &mut grants, &known, dropped)?;
+        let blocks = local::settle_all(candidates, &found, &mut grants, &known, dropped)?;
         let sorted: Vec<Run> =
             blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
         failpoint!("adopt.grants");
@@ -144,7 +150,7 @@ impl Home {
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
         let (of_clients, mut candidates): (Vec<_>, Vec<_>) =
             std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
-        let in_place = keep::sealed_in_place(&candidates);
+        let in_place = sealed_in_place(&candidates);
         let mut names = NameCheck::new(&control, header.key, &layout);
         names.check_all(&directory, &mut candidates, &mut survey.spilled)?;
         let (unnamed, replaced) = (names.unnamed, names.replaced);

@@ -2,7 +2,6 @@
 
 use farrow_memory::Length;
 
-use super::Home;
 use crate::alloc::blocks::{BlockRole, NoBlock};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
@@ -12,6 +11,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
+use crate::home::Home;
 use crate::tables::slot_set::SlotSet;
 
 /// What [`Home::delete`] did.
@@ -95,7 +95,11 @@ impl Home {
 
     /// Retire an object: it cannot be found any more, its name and pin are removed, its blocks wait
     /// for the last hold. Returns the bytes of the blocks.
-    pub(super) fn retire(&mut self, entry: &Entry, why: EventKind) -> Result<Length, StoreError> {
+    pub(in crate::home) fn retire(
+        &mut self,
+        entry: &Entry,
+        why: EventKind,
+    ) -> Result<Length, StoreError> {
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, entry)?;
         let sequence = self.directory.sequence(slot)?;
@@ -119,7 +123,7 @@ impl Home {
     }
 
     /// Remove the name of an object that cannot be found any more.
-    pub(super) fn free_name(&mut self, entry: &Entry) -> Result<(), StoreError> {
+    pub(in crate::home) fn free_name(&mut self, entry: &Entry) -> Result<(), StoreError> {
         if !entry.name.is_empty() {
             let slot = entry.id.slot();
             // The name of a replaced object leads to its successor.
@@ -133,7 +137,7 @@ impl Home {
     }
 
     /// Mark the blocks of an object, the primary one first, as retiring.
-    pub(super) fn retire_blocks(&mut self, runs: &[Run]) -> Result<(), StoreError> {
+    pub(in crate::home) fn retire_blocks(&mut self, runs: &[Run]) -> Result<(), StoreError> {
         let parts = std::iter::once(BlockRole::Primary).chain(std::iter::repeat(BlockRole::Extra));
         for (run, part) in runs.iter().zip(parts) {
             self.blocks.retire(*run, part).map_err(unknown_block)?;
@@ -142,13 +146,13 @@ impl Home {
     }
 
     /// Like [`Self::release_block`] for several blocks.
-    pub(super) fn release_blocks(&mut self, runs: &[Run]) -> Result<u64, StoreError> {
+    pub(in crate::home) fn release_blocks(&mut self, runs: &[Run]) -> Result<u64, StoreError> {
         runs.iter().try_fold(0, |bytes, run| Ok(bytes + self.release_block(*run)?))
     }
 
     /// Release a retiring block, and free it if this was its last user. Returns the bytes that
     /// became free.
-    pub(super) fn release_block(&mut self, run: Run) -> Result<u64, StoreError> {
+    pub(in crate::home) fn release_block(&mut self, run: Run) -> Result<u64, StoreError> {
         if !self.blocks.release(run).map_err(unknown_block)? {
             return Ok(0);
         }
@@ -186,7 +190,7 @@ impl Home {
     }
 
     /// Those of `slots` that are held, in one pass over all holds. The caller has fenced.
-    pub(super) fn held_of(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
+    pub(in crate::home) fn held_of(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
         let mut held = SlotSet::default();
         self.holds.each_held(|slot| {
             // An object that was taken over may be held under either of its slots.
@@ -206,7 +210,7 @@ impl Home {
     }
 
     /// Free a retiring object without a hold. Returns the bytes that became free.
-    pub(super) fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
+    pub(in crate::home) fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
         if self.layout().client_entry(slot).is_some() {
             return self.free_local(slot);
         }
@@ -223,6 +227,6 @@ impl Home {
     }
 }
 
-pub(super) fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
+pub(in crate::home) fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
     StoreError::Inconsistent(format!("no block {run:?} in the table of blocks"))
 }
