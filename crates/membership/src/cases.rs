@@ -7,7 +7,8 @@ use super::message::{
     Ballot, Beat, Body, MESSAGE_BYTES_MAX, Message, Output, Reachability, Refusal, Sender,
 };
 use super::options::Options;
-use super::simulator::{LEASE_MS, World, address, name};
+use super::simulation::{LEASE_MS, address, name};
+use super::simulator::World;
 use super::state::{Membership, PeerState, next_random};
 use super::tests::begin;
 use super::types::*;
@@ -201,9 +202,9 @@ fn messages_grow_linearly() {
     for count in [2, 4, 8, 16, 32] {
         let mut world = begin(count, true, 5).unwrap();
         world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
-        let before = world.messages;
+        let before = world.environment.messages;
         world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
-        let each = (world.messages - before) / count as u64 / 10;
+        let each = (world.environment.messages - before) / count as u64 / 10;
         let others = count as u64 - 1;
         assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} messages");
     }
@@ -262,7 +263,7 @@ fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
         assert!(view.epoch > Epoch(5), "{view:?}");
         for from in 0..3 {
             let life = world.nodes[from].process.as_ref().unwrap().incarnation();
-            for message in world.nodes[from].said.clone() {
+            for message in world.environment.sent[from].clone() {
                 let is_life_old = message.from.incarnation < life;
                 if !is_life_old && message.epoch == view.epoch {
                     continue;
@@ -289,7 +290,7 @@ fn a_vote_of_an_earlier_epoch_is_none() {
         let mut world = begin(3, false, seed).unwrap();
         let proposal = |world: &World| world.nodes[0].process.as_ref().unwrap().proposal.is_some();
         world.kill(2);
-        world.network.delay_ms_max = LEASE_MS / 8;
+        world.environment.network.delay_ms_max = LEASE_MS / 8;
         for _ in 0..3 * LEASE_MS {
             if proposal(&world) {
                 break;
@@ -492,7 +493,7 @@ proptest! {
             let mut forger = Forger { random: seed ^ turn, world: &world };
             let from = forger.outsider();
             let message = forger.message(from);
-            world.deliver((turn % 3) as usize, message).unwrap();
+            world.receive((turn % 3) as usize, message).unwrap();
             world.run_until(world.now_ms + 20).unwrap();
             prop_assert!(world.is_whole(), "{}", world.sketch());
         }
@@ -509,10 +510,10 @@ proptest! {
             let from = forger.anybody();
             let message = forger.message(from);
             // The damage is not checked, but the messages have their limits.
-            let _ = world.deliver((turn % 3) as usize, message);
+            let _ = world.receive((turn % 3) as usize, message);
             let _ = world.run_until(world.now_ms + 10);
         }
-        prop_assert!(world.bytes_max <= MESSAGE_BYTES_MAX);
+        prop_assert!(world.environment.bytes_max <= MESSAGE_BYTES_MAX);
     }
 
     #[test]

@@ -58,6 +58,8 @@ mod view;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod simulator;
 #[cfg(test)]
 mod tests;

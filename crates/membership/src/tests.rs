@@ -1,7 +1,8 @@
 //! Membership under faults of all kinds, in virtual time.
 
 use super::message::Body;
-use super::simulator::{LEASE_MS, Network, World, seeds_times};
+use super::simulation::{LEASE_MS, seeds_times};
+use super::simulator::{Network, World};
 use super::state::Mutant;
 use super::types::Epoch;
 
@@ -47,28 +48,28 @@ fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
     let node = world.below(count) as usize;
     match world.below(8) {
         0 if faults.has_loss => {
-            world.network.loss_percent = world.below(40);
-            world.network.double_percent = world.below(20);
-            world.network.delay_ms_max = [2, 10, 60, 600][world.below(4) as usize];
+            world.environment.network.loss_percent = world.below(40);
+            world.environment.network.double_percent = world.below(20);
+            world.environment.network.delay_ms_max = [2, 10, 60, 600][world.below(4) as usize];
         }
         1 if faults.has_cuts => {
             let part = world.below(1 << count);
             let is_one_way = world.below(3) == 0;
-            world.network.cuts.clear();
+            world.environment.network.cuts.clear();
             for from in 0..count {
                 for to in 0..count {
                     let (one, other) = (part >> from & 1, part >> to & 1);
                     if one > other || one != other && !is_one_way {
-                        world.network.cuts.push((from as usize, to as usize));
+                        world.environment.network.cuts.push((from as usize, to as usize));
                     }
                 }
             }
         }
         2 if faults.has_cuts => {
             let to = world.below(count) as usize;
-            world.network.cuts.push((node, to));
+            world.environment.network.cuts.push((node, to));
         }
-        3 if faults.has_cuts => world.network.cuts.clear(),
+        3 if faults.has_cuts => world.environment.network.cuts.clear(),
         4 if faults.has_pauses => {
             let for_ms = world.below(3 * LEASE_MS);
             world.pause(node, for_ms);
@@ -90,7 +91,7 @@ fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
 }
 
 fn heal(world: &mut World) -> Result<(), String> {
-    world.network = Network { delay_ms_max: 10, ..Network::default() };
+    world.environment.network = Network { delay_ms_max: 10, ..Network::default() };
     for node in 0..world.nodes.len() {
         world.resume(node)?;
         if world.nodes[node].process.is_none() {
@@ -108,7 +109,7 @@ fn heal(world: &mut World) -> Result<(), String> {
 fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
     let faults = Faults::of(seed);
     let mut world = begin(count, seed >> 5 & 1 == 1, seed)?;
-    world.network.replay_percent = if faults.has_replays { 30 } else { 0 };
+    world.environment.network.replay_percent = if faults.has_replays { 30 } else { 0 };
     let end_ms = world.now_ms + leases * LEASE_MS;
     while world.now_ms < end_ms {
         some_fault(&mut world, faults)?;
@@ -206,7 +207,7 @@ fn is_violation(error: &str) -> bool {
 fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
-    world.network =
+    world.environment.network =
         Network { loss_percent: 10, double_percent: 10, delay_ms_max: 250, ..Network::default() };
     let faults = Faults { has_loss: false, has_leaves: false, ..Faults::of(u64::MAX) };
     for _ in 0..40 {
@@ -221,12 +222,12 @@ fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
 fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
-    world.network.delay_ms_max = 400;
+    world.environment.network.delay_ms_max = 400;
     world.run_until(world.now_ms + 2 * LEASE_MS)?;
     let cut = world.below(count as u64) as usize;
     for other in (0..count).filter(|other| *other != cut) {
         // From now on the others receive nothing from it; it receives their messages.
-        world.network.cuts.push((cut, other));
+        world.environment.network.cuts.push((cut, other));
     }
     world.run_until(world.now_ms + 4 * LEASE_MS)
 }
@@ -245,11 +246,11 @@ fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     };
     world.run_while(8, |world| !has_lease(world))?;
     world.infect(mutant);
-    world.network.delay_ms_max = 60;
+    world.environment.network.delay_ms_max = 60;
     world.start(count, false)?;
     let wait_ms = world.below(300);
     world.run_until(world.now_ms + wait_ms)?;
-    world.network.cuts = (1..=count).map(|other| (0, other)).collect();
+    world.environment.network.cuts = (1..=count).map(|other| (0, other)).collect();
     world.run_until(world.now_ms + 120)?;
     for node in 1..count {
         world.kill(node);
@@ -271,7 +272,7 @@ fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     }
     world.infect(mutant);
     let epoch = world.nodes[0].process.as_ref().and_then(|one| Some(one.view()?.epoch));
-    let mut votes = world.nodes[1].said.clone();
+    let mut votes = world.environment.sent[1].clone();
     votes.retain(|message| {
         let is_vote = matches!(message.body, Body::Promise { .. } | Body::Accepted { .. });
         is_vote && Some(message.epoch) < epoch && message.epoch > Epoch(0)
@@ -279,10 +280,11 @@ fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     if votes.is_empty() {
         return Err("no votes to send again".to_owned());
     }
-    world.network.cuts = (1..count).flat_map(|other| [(0, other), (other, 0)]).collect();
+    world.environment.network.cuts =
+        (1..count).flat_map(|other| [(0, other), (other, 0)]).collect();
     for _ in 0..60 {
         for vote in &votes {
-            world.deliver(0, vote.clone())?;
+            world.receive(0, vote.clone())?;
         }
         world.run_until(world.now_ms + LEASE_MS / 20)?;
     }

@@ -1,12 +1,12 @@
 //! Membership in etcd under faults of all kinds, in virtual time; and single cases with their
 //! stories.
 
-use super::simulator::{Faults, LEASE_MS, World, name, options};
+use super::simulator::{Faults, World};
 use super::state::{EtcdMembership, EtcdMutant};
 use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, NodeRecord, Revision};
 use crate::message::{ClashError, Output};
 use crate::options::Options;
-use crate::simulator::seeds_times;
+use crate::simulation::{LEASE_MS, name, options, seeds_times};
 use crate::types::{Epoch, Incarnation};
 use crate::view::{JoinCandidate, View};
 
@@ -16,7 +16,7 @@ const LOST_LEASES: u64 = 6;
 
 fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<World, String> {
     let mut world = World::new(count, seed);
-    world.mutant = mutant;
+    world.environment.mutant = mutant;
     for node in 0..count {
         world.start(node, false)?;
         let wait_ms = world.below(50);
@@ -30,16 +30,17 @@ fn some_fault(world: &mut World) -> Result<(), String> {
     let count = world.nodes.len() as u64;
     let node = world.below(count) as usize;
     match world.below(12) {
-        0 => world.faults.loss_percent = world.below(40),
-        1 => world.faults.delay_ms_max = [2, 10, 200, 600][world.below(4) as usize],
-        2 => world.faults.early_permille = [0, 10, 100][world.below(3) as usize],
-        3 => world.faults.stale_percent = world.below(100),
+        0 => world.environment.faults.loss_percent = world.below(40),
+        1 => world.environment.faults.delay_ms_max = [2, 10, 200, 600][world.below(4) as usize],
+        2 => world.environment.faults.early_permille = [0, 10, 100][world.below(3) as usize],
+        3 => world.environment.faults.stale_percent = world.below(100),
         4 => {
-            world.faults.poke_loss_percent = world.below(101);
-            world.faults.poke_delay_ms_max = [5, 50, 3 * LEASE_MS][world.below(3) as usize];
+            world.environment.faults.poke_loss_percent = world.below(101);
+            world.environment.faults.poke_delay_ms_max =
+                [5, 50, 3 * LEASE_MS][world.below(3) as usize];
         }
-        5 => world.faults.cut.push(node),
-        6 => world.faults.cut.clear(),
+        5 => world.environment.faults.cut.push(node),
+        6 => world.environment.faults.cut.clear(),
         7 => {
             // Longer than it takes to be lost: an earlier reply may be read afterwards.
             let for_ms = world.below(8 * LEASE_MS);
@@ -70,7 +71,8 @@ fn run(count: usize, seed: u64, leases: u64, mutant: Option<EtcdMutant>) -> Resu
         let wait_ms = world.below(LEASE_MS / 2);
         world.run_until(world.now_ms + wait_ms)?;
     }
-    world.faults = Faults { delay_ms_max: 5, poke_delay_ms_max: 5, ..Faults::default() };
+    world.environment.faults =
+        Faults { delay_ms_max: 5, poke_delay_ms_max: 5, ..Faults::default() };
     // Pauses of nodes and etcd have ended by then.
     world.run_until(world.now_ms + 8 * LEASE_MS)?;
     for node in 0..count {
@@ -98,18 +100,18 @@ fn nodes_agree_whatever_fails() {
 /// exclusion takes.
 fn run_closely(seed: u64, mutant: Option<EtcdMutant>) -> Result<(), String> {
     let mut world = begin(3, seed, mutant)?;
-    world.faults.delay_ms_max = 240;
-    world.faults.early_permille = 30;
-    world.faults.stale_percent = 50;
+    world.environment.faults.delay_ms_max = 240;
+    world.environment.faults.early_permille = 30;
+    world.environment.faults.stale_percent = 50;
     for _ in 0..20 {
         let node = world.below(3) as usize;
         let for_ms = world.below(3 * LEASE_MS);
         match world.below(2) {
             0 => world.pause(node, 2 * for_ms),
-            _ => world.faults.cut = vec![node],
+            _ => world.environment.faults.cut = vec![node],
         }
         world.run_until(world.now_ms + for_ms)?;
-        world.faults.cut.clear();
+        world.environment.faults.cut.clear();
         let wait_ms = world.below(LEASE_MS);
         world.run_until(world.now_ms + wait_ms)?;
     }
@@ -225,8 +227,12 @@ fn who_leaves_is_out_at_once_and_who_is_cut_off_is_not() {
     assert_eq!(view_of(&world, 0).members.len(), 2);
     let former = view_of(&world, 0).former;
     assert!(former.iter().all(|former| former.has_left) && former.len() == 1);
-    assert!(!world.etcd.keys().contains(&Key::Node(name(2))), "{:?}", world.etcd.keys());
-    world.faults.cut.push(1);
+    assert!(
+        !world.environment.etcd.keys().contains(&Key::Node(name(2))),
+        "{:?}",
+        world.environment.etcd.keys()
+    );
+    world.environment.faults.cut.push(1);
     world.run_until(world.now_ms + LEASE_MS).unwrap();
     assert_eq!(view_of(&world, 0).members.len(), 2);
     world.run_while(LOST_LEASES, |world| view_of(world, 0).members.len() > 1).unwrap();
@@ -253,7 +259,7 @@ fn new_lives_go_on_where_all_old_ones_ended() {
 #[test]
 fn when_etcd_forgets_all_begin_new_lives() {
     let mut world = begin(2, 7, None).unwrap();
-    let backup = world.etcd.backup();
+    let backup = world.environment.etcd.backup();
     world.start(1, true).unwrap();
     world.kill(1);
     world.run_while(LOST_LEASES, |world| !world.is_whole()).unwrap();
@@ -261,12 +267,12 @@ fn when_etcd_forgets_all_begin_new_lives() {
     // Etcd is down for longer than a lease when a backup is restored.
     world.pause_etcd(2 * LEASE_MS);
     world.run_until(world.now_ms + 2 * LEASE_MS - 1).unwrap();
-    world.etcd = backup;
+    world.environment.etcd = backup;
     world.run_until(world.now_ms + 1).unwrap();
     world.run_while(LOST_LEASES, |world| !world.is_whole()).unwrap();
     assert!(life_of(&world, 0) > lives && view_of(&world, 0).epoch >= epoch);
     let cluster = view_of(&world, 0).cluster;
-    world.etcd.wipe();
+    world.environment.etcd.wipe();
     world
         .run_while(LOST_LEASES, |world| !world.is_whole() || view_of(world, 0).cluster == cluster)
         .unwrap();
@@ -286,7 +292,7 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
         for output in out.iter() {
             match output {
                 EtcdOutput::Ask { id, request: EtcdRequest::Look { .. } } => {
-                    let reply = EtcdReply::Looked(world.etcd.look(Revision(0)));
+                    let reply = EtcdReply::Looked(world.environment.etcd.look(Revision(0)));
                     other.on_response(*id, reply, now_ms, &mut answers);
                 }
                 EtcdOutput::Ask { request, .. } => panic!("it writes: {request:?}"),
@@ -308,7 +314,7 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
 #[test]
 fn a_node_with_another_lease_is_not_let_in() {
     let mut world = World::new(3, 11);
-    world.other_lease = Some((2, 3 * LEASE_MS));
+    world.environment.other_lease = Some((2, 3 * LEASE_MS));
     for node in 0..3 {
         world.start(node, false).unwrap();
     }
@@ -324,7 +330,7 @@ fn a_node_with_another_lease_is_not_let_in() {
     assert!(world.clashes.iter().any(is_it), "{:?}", world.clashes);
     // Started again as the rest, it is one of them.
     world.kill(2);
-    world.other_lease = None;
+    world.environment.other_lease = None;
     world.start(2, false).unwrap();
     world.run_while(2 * LOST_LEASES, |world| !world.is_whole()).unwrap();
     assert_eq!(view_of(&world, 2).members.len(), 3);
@@ -348,11 +354,11 @@ fn a_registration_of_an_earlier_version_has_no_lease() {
 fn what_cannot_be_read_stops_nobody_else() {
     let mut world = begin(2, 10, None).unwrap();
     let view = view_of(&world, 0);
-    world.etcd.scribble(Key::Node("stranger".parse().unwrap()), b"\xff\xff");
+    world.environment.etcd.scribble(Key::Node("stranger".parse().unwrap()), b"\xff\xff");
     world.run_until(world.now_ms + 20 * LEASE_MS).unwrap();
     assert!(world.is_whole());
     assert_eq!(view_of(&world, 0), view);
-    world.etcd.scribble(Key::View, b"\xff");
+    world.environment.etcd.scribble(Key::View, b"\xff");
     world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
     assert!(!has_lease(&world, 0), "a view that nobody can read gives no lease");
     let text = world.clashes.last().unwrap().to_string();
@@ -395,14 +401,18 @@ fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
 #[test]
 fn looks_are_few_when_nothing_happens_and_limited_when_much_does() {
     let mut world = begin(3, 11, None).unwrap();
-    let looks = world.looks;
+    let looks = world.environment.looks;
     world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
-    let calm = world.looks - looks;
+    let calm = world.environment.looks - looks;
     assert!(calm <= 3 * 10 * 5, "{calm} looks");
-    let looks = world.looks;
+    let looks = world.environment.looks;
     for _ in 0..10_000 {
-        world.etcd.scribble(Key::Alive("noise".parse().unwrap()), b"");
+        world.environment.etcd.scribble(Key::Alive("noise".parse().unwrap()), b"");
         world.run_until(world.now_ms + 1).unwrap();
     }
-    assert!(world.looks - looks <= 3 * 10 * 66, "{} looks", world.looks - looks);
+    assert!(
+        world.environment.looks - looks <= 3 * 10 * 66,
+        "{} looks",
+        world.environment.looks - looks
+    );
 }

@@ -547,7 +547,7 @@ fn run(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
 #[test]
 fn a_name_has_one_holder_at_a_time() {
     let mut granted = 0;
-    let times = crate::simulator::seeds_times();
+    let times = crate::simulation::seeds_times();
     for (count, seeds) in [(1, 50), (2, 200), (3, 300), (5, 150)] {
         for seed in 0..seeds * times {
             match run(count, seed, None) {
