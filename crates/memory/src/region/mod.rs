@@ -3,20 +3,16 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 
-use rustix::io::Errno;
-use rustix::mm::Advice;
-
-use crate::cache::{self, Method};
+use crate::cache;
 use crate::copy;
 use crate::error::{AccessError, BoundsError, MapError};
-use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
-use crate::mapping::{self, Mapping, failure};
+use crate::fabric::{CoherenceClass, Fabric, Proximity};
+use crate::mapping::{Mapping, failure};
 use crate::process::process_number;
-use crate::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
-use crate::profile::{Profile, Upkeep};
-use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::profile::Profile;
+use crate::profile::all_caches::AllCaches;
+use crate::sync::AtomicBool;
 use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes};
 
 pub(crate) mod alias;
@@ -24,13 +20,17 @@ pub(crate) mod by_call;
 mod pages;
 mod ranges;
 pub(crate) mod sealed;
+mod upkeep;
 pub(crate) mod words;
 pub(crate) mod writable;
 
 #[cfg(test)]
 mod tests;
 
+pub use pages::Populate;
 use ranges::WritableRanges;
+use upkeep::CounterCells;
+pub use upkeep::Counters;
 use words::{WORD_BYTES, Words, WordsMut};
 
 /// Writes to data of at least this size use the plan of [`copy`]; smaller ones store single words.
@@ -43,51 +43,6 @@ pub enum Access {
     Home,
     /// Any other process: everything read-only.
     Client,
-}
-
-/// Bytes that are populated by one call, mostly of pages that exist.
-const POPULATE_STEP_BYTES: u64 = 4 << 20;
-
-/// What [`Region::populate`] prepares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Populate {
-    /// Page table entries for reading.
-    Read,
-    /// Pages and page table entries for writing; only if the span is mapped writable.
-    Write,
-}
-
-/// Statistics of a region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Cache lines written back by publish. 0 on a coherent fabric.
-    pub published_lines: u64,
-    /// Cache lines dropped by refresh. 0 on a coherent fabric.
-    pub refreshed_lines: u64,
-    /// Calls of publish.
-    pub publish_calls: u64,
-    /// Calls of refresh.
-    pub refresh_calls: u64,
-    /// Total time of publish, in nanoseconds. 0 on a coherent fabric.
-    pub publish_ns: u64,
-    /// Total time of refresh, in nanoseconds. 0 on a coherent fabric.
-    pub refresh_ns: u64,
-    /// How often all caches of the machine were written back instead of single lines.
-    pub all_caches_calls: u64,
-    /// Bytes that are mapped writable now, in the window and by aliases.
-    pub mapped_writable_bytes: u64,
-}
-
-#[derive(Debug, Default)]
-struct CounterCells {
-    published_lines: AtomicU64,
-    refreshed_lines: AtomicU64,
-    publish_calls: AtomicU64,
-    refresh_calls: AtomicU64,
-    publish_ns: AtomicU64,
-    refresh_ns: AtomicU64,
-    all_caches_calls: AtomicU64,
-    alias_bytes: AtomicU64,
 }
 
 /// A mapped region. It is unmapped when the last owner drops it. [`Words`] borrow the region;
@@ -381,293 +336,6 @@ impl Region {
         Ok(())
     }
 
-    /// Populates page table entries, so that the first accesses do not fault page by page. Does
-    /// nothing if the kernel does not support it (before Linux 5.14).
-    ///
-    /// # Errors
-    /// The span is outside the region, there is no memory, or a part is mapped read-only and `what`
-    /// is [`Populate::Write`].
-    pub fn populate(&self, span: Span, what: Populate) -> Result<(), MapError> {
-        self.check(span)?;
-        let Some(pages) = span.outward(page_bytes()).filter(|pages| !pages.is_empty()) else {
-            return Ok(());
-        };
-        if what == Populate::Write && !self.is_writable(span) {
-            let (offset, length) = (span.offset, span.length);
-            let source = std::io::Error::from(Errno::ACCESS);
-            return Err(MapError::System { call: "populate", offset, length, source });
-        }
-        self.populate_range(self.window.pointer(pages.offset.0), pages, what)
-    }
-
-    /// Publishes: makes this node's stores to the span visible in memory. Ends with a fence. On a
-    /// coherent fabric the fence is all that is needed.
-    ///
-    /// # Errors
-    /// [`BoundsError`] if the span is not inside the region.
-    pub fn publish(&self, span: Span) -> Result<(), BoundsError> {
-        self.check(span)?;
-        self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        if self.is_node_local {
-            self.keep_up(&[span], Upkeep::Publish);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// As [`Region::publish`] on a node-local region, with an instruction chosen by the caller.
-    pub(crate) fn publish_by(&self, method: Method, span: Span) -> Result<(), BoundsError> {
-        self.check(span)?;
-        self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        self.maintain(&[span], Upkeep::Publish, method);
-        Ok(())
-    }
-
-    /// As [`Region::publish`] for several small spans, with one pair of fences.
-    ///
-    /// # Errors
-    /// [`BoundsError`] if a span is not inside the region. Then nothing is published.
-    pub fn publish_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
-        spans.iter().try_for_each(|span| self.check(*span))?;
-        self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        if self.is_node_local {
-            self.keep_up(spans, Upkeep::Publish);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// Refreshes: drops the span from this node's caches, so that later loads see memory. On a
-    /// coherent fabric this is only a fence.
-    ///
-    /// # Errors
-    /// [`BoundsError`] if the span is not inside the region.
-    pub fn refresh(&self, span: Span) -> Result<(), BoundsError> {
-        self.check(span)?;
-        self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
-        if self.is_node_local {
-            self.keep_up(&[span], Upkeep::Refresh);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// As [`Region::refresh`] for several small spans, with one pair of fences. The loads that
-    /// follow wait for memory in parallel.
-    ///
-    /// # Errors
-    /// [`BoundsError`] if a span is not inside the region. Then nothing is refreshed.
-    pub fn refresh_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
-        spans.iter().try_for_each(|span| self.check(*span))?;
-        self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
-        if self.is_node_local {
-            self.keep_up(spans, Upkeep::Refresh);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// Publishes memory that the home reads, if the region is node-local and its home is on another
-    /// node. Otherwise does nothing, not even a fence.
-    ///
-    /// # Errors
-    /// As [`Region::publish`].
-    #[inline]
-    pub fn publish_if_remote(&self, span: Span) -> Result<(), BoundsError> {
-        if self.is_remote { self.publish(span) } else { Ok(()) }
-    }
-
-    /// Publishes memory that other nodes read, if the region is node-local. Otherwise does nothing,
-    /// not even a fence. Use it for stores that are followed by a release store or a message.
-    ///
-    /// # Errors
-    /// As [`Region::publish`].
-    #[inline]
-    pub fn publish_if_node_local(&self, span: Span) -> Result<(), BoundsError> {
-        if self.is_node_local { self.publish(span) } else { Ok(()) }
-    }
-
-    /// Refreshes memory that the home writes, if the region is node-local and its home is on
-    /// another node. Otherwise does nothing, not even a fence.
-    ///
-    /// # Errors
-    /// As [`Region::refresh`].
-    #[inline]
-    pub fn refresh_if_remote(&self, span: Span) -> Result<(), BoundsError> {
-        if self.is_remote { self.refresh(span) } else { Ok(()) }
-    }
-
-    /// Refreshes memory that clients on any node write, if the region is node-local. Otherwise does
-    /// nothing, not even a fence.
-    ///
-    /// # Errors
-    /// As [`Region::refresh`].
-    #[inline]
-    pub fn refresh_if_node_local(&self, span: Span) -> Result<(), BoundsError> {
-        if self.is_node_local { self.refresh(span) } else { Ok(()) }
-    }
-
-    /// Publishes or refreshes checked spans with the cheapest method.
-    #[cold]
-    fn keep_up(&self, spans: &[Span], what: Upkeep) {
-        let longest = longest(spans);
-        if longest >= ALL_CACHES_BYTES_MIN && self.write_back_all(spans, what, longest) {
-            return;
-        }
-        let step = self.profile.step(longest);
-        let method = match what {
-            Upkeep::Publish => step.publish.0,
-            Upkeep::Refresh => step.refresh.0,
-        };
-        self.maintain(spans, what, method);
-    }
-
-    /// Writes back and empties all caches of the machine, if that is possible and cheaper. Returns
-    /// whether it was done.
-    fn write_back_all(&self, spans: &[Span], what: Upkeep, longest: Length) -> bool {
-        if self.fabric.maintenance().is_some() {
-            return false;
-        }
-        let find = || match AllCaches::of_machine() {
-            Ok(caches) => Some(Arc::clone(caches)),
-            Err(error) => {
-                tracing::debug!(%error, "all caches are not written back at once");
-                None
-            }
-        };
-        let Some(caches) = self.all_caches.get_or_init(find) else {
-            return false;
-        };
-        let lines = self.profile.estimate(what, longest);
-        if !lines.is_some_and(|lines| caches.is_cheaper(lines)) {
-            return false;
-        }
-        let begin = Instant::now();
-        if let Err(error) = caches.write_back() {
-            tracing::debug!(%error, "all caches are not written back any more");
-            return false;
-        }
-        let lines_of = |span: &Span| {
-            cache::lines_around(self.window.pointer(span.offset.0), span.length.as_usize())
-        };
-        self.counters.all_caches_calls.fetch_add(1, Ordering::Relaxed);
-        self.count(what, spans.iter().map(lines_of).sum(), begin);
-        true
-    }
-
-    /// Publishes or refreshes checked spans line by line: by the fabric's own maintenance if it has
-    /// one, else by an instruction of this CPU.
-    fn maintain(&self, spans: &[Span], what: Upkeep, by: Method) {
-        let begin = Instant::now();
-        let ranges = spans
-            .iter()
-            .map(|span| (self.window.pointer(span.offset.0).cast_const(), span.length.as_usize()));
-        let lines = match (self.fabric.maintenance(), what) {
-            (Some(caches), Upkeep::Publish) => spans.iter().map(|span| caches.publish(*span)).sum(),
-            (Some(caches), Upkeep::Refresh) => spans.iter().map(|span| caches.refresh(*span)).sum(),
-            // SAFETY: the spans were checked, and the whole region is mapped.
-            (None, Upkeep::Publish) => unsafe { cache::publish_ranges_by(by, ranges) },
-            // SAFETY: as above.
-            (None, Upkeep::Refresh) => unsafe { cache::refresh_ranges_by(by, ranges) },
-        };
-        self.count(what, lines, begin);
-    }
-
-    fn count(&self, what: Upkeep, count: u64, begin: Instant) {
-        let (lines, ns) = match what {
-            Upkeep::Publish => (&self.counters.published_lines, &self.counters.publish_ns),
-            Upkeep::Refresh => (&self.counters.refreshed_lines, &self.counters.refresh_ns),
-        };
-        lines.fetch_add(count, Ordering::Relaxed);
-        ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// Statistics so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let window = self.writable().bytes().0;
-        let control = match self.access {
-            Access::Home => self.geometry.control.0,
-            Access::Client => 0,
-        };
-        Counters {
-            published_lines: load(&self.counters.published_lines),
-            refreshed_lines: load(&self.counters.refreshed_lines),
-            publish_calls: load(&self.counters.publish_calls),
-            refresh_calls: load(&self.counters.refresh_calls),
-            publish_ns: load(&self.counters.publish_ns),
-            refresh_ns: load(&self.counters.refresh_ns),
-            all_caches_calls: load(&self.counters.all_caches_calls),
-            mapped_writable_bytes: window + control + load(&self.counters.alias_bytes),
-        }
-    }
-
-    /// Requests huge pages for the data section. Has an effect only if the fabric provides them on
-    /// request (a tmpfs mounted with `huge=advise`).
-    pub fn advise_huge(&self) {
-        self.is_huge_advised.store(true, Ordering::Relaxed);
-        self.advise_huge_over(self.geometry.span_of(Section::Data));
-    }
-
-    /// Gives new maps in the window the same advice as the rest. Otherwise they would never merge
-    /// with it again, and the number of maps is limited.
-    fn advise_huge_over(&self, span: Span) {
-        if !self.is_huge_advised.load(Ordering::Relaxed) || span.is_empty() {
-            return;
-        }
-        let start = self.window.pointer(span.offset.0);
-        // SAFETY: the span is inside our mapping, and the advice does not change the contents.
-        let answer = unsafe { mapping::advise(start, span.length, Advice::LinuxHugepage) };
-        if let Err(errno) = answer {
-            tracing::debug!(%span, %errno, "no huge pages");
-        }
-    }
-
-    /// Populates a mapped, page-aligned range; `span` is its position in the region.
-    fn populate_range(&self, start: *mut u8, span: Span, what: Populate) -> Result<(), MapError> {
-        match self.try_populate(start, span, what, POPULATE_STEP_BYTES) {
-            Ok(()) => Ok(()),
-            // The kernel does not support the advice. Page faults do the same later.
-            Err(Errno::INVAL | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(failure("populate", span, errno)),
-        }
-    }
-
-    /// As [`Self::populate_range`], in steps. A call holds the kernel's lock on the address space:
-    /// meanwhile no other thread of the process can map, unmap or grow its heap.
-    fn try_populate(
-        &self,
-        start: *mut u8,
-        span: Span,
-        what: Populate,
-        step: u64,
-    ) -> Result<(), Errno> {
-        let advice = match (what, self.fabric.kind()) {
-            (Populate::Read, _) => Advice::LinuxPopulateRead,
-            // tmpfs does not track first stores, so in a writable map a read fault creates writable
-            // entries, sixteen pages at a time: 50 ms for 1.5 GiB instead of 120.
-            (Populate::Write, FabricKind::Shm) => Advice::LinuxPopulateRead,
-            (Populate::Write, FabricKind::Device) => Advice::LinuxPopulateWrite,
-        };
-        let mut done = 0;
-        while done < span.length.0 {
-            let length = step.min(span.length.0 - done);
-            let part = start.wrapping_add(done as usize);
-            // SAFETY: the caller maps the range; populating does not change the contents.
-            match unsafe { mapping::advise(part, Length(length), advice) } {
-                Ok(()) => done += length,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
-    }
-
     fn writable(&self) -> MutexGuard<'_, WritableRanges> {
         // A poisoned lock is no problem: each change is a single call, which no panic interrupts.
         self.writable.lock().unwrap_or_else(PoisonError::into_inner)
@@ -726,10 +394,6 @@ impl fmt::Debug for Region {
             .field("fabric", &self.fabric.describe())
             .finish_non_exhaustive()
     }
-}
-
-fn longest(spans: &[Span]) -> Length {
-    spans.iter().map(|span| span.length).max().unwrap_or_default()
 }
 
 /// Whether a region of this length can start at this address.

@@ -10,7 +10,10 @@ use crate::copy::{CopyPlan, StreamMethod};
 use crate::fabric::FabricKind;
 use crate::fabric::fd_passing::{PassedFabric, PassedParts};
 use crate::fabric::shm::ShmFabric;
-use crate::profile::{Origin, WriteWay};
+use crate::mapping;
+use crate::profile::all_caches::ALL_CACHES_BYTES_MIN;
+use crate::profile::{Origin, Upkeep, WriteWay};
+use crate::sync::Ordering;
 
 fn geometry() -> Geometry {
     let page = page_bytes();
