@@ -67,6 +67,17 @@ struct Header {
     serial: u64,
 }
 
+/// Where a message of this epoch is from, and which process it is for.
+#[derive(Debug, Clone, Copy)]
+struct Provenance {
+    from: NumberedLife,
+    header: Header,
+    /// It is for this process as an authority.
+    is_queried: bool,
+    /// It answers a message of this process.
+    is_own: bool,
+}
+
 /// One node's part in keeping names unique. See the module.
 #[derive(Debug)]
 pub struct Naming {
@@ -273,25 +284,48 @@ impl Naming {
         out: &mut Vec<NameOutput>,
     ) {
         let Some(members) = &self.members else { return };
-        let NumberedLife { number: from, incarnation: life } = from;
-        let is_member = members.all.iter().any(|one| (one.0, one.1) == (from, life));
+        let NumberedLife { number, incarnation } = from;
+        let is_member = members.all.iter().any(|one| (one.0, one.1) == (number, incarnation));
         let is_now = message.cluster == members.cluster && message.epoch == members.epoch;
         #[cfg(test)]
         let is_now = is_now || self.hears_old_epochs;
         // A member in another epoch repeats its message, until both are in the same.
-        if !is_member || !is_now || from == members.own || !message.body.is_sound() {
+        if !is_member || !is_now || number == members.own || !message.body.is_sound() {
             return;
         }
         let NameMessage { session, authority, serial, body, .. } = message;
-        let is_queried = authority == self.session;
-        let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == authority);
-        let is_own = session == self.session && is_known;
-        let answer = match body {
+        let is_known = self.debts.get(&number).is_some_and(|debt| debt.to == authority);
+        let provenance = Provenance {
+            from,
+            header: Header { session, authority, serial },
+            is_queried: authority == self.session,
+            is_own: session == self.session && is_known,
+        };
+        if let Some(body) = self.on_message(provenance, body, checks, out) {
+            self.send(number, Header { session, authority: self.session, serial }, body, out);
+        }
+        self.claim_own(checks.exists);
+        self.decide(checks.exists, out);
+        self.pay(now_ms, out);
+    }
+
+    /// Acts on a message, and returns the answer that goes to the same session.
+    fn on_message(
+        &mut self,
+        provenance: Provenance,
+        body: NameMessageBody,
+        checks: NameChecks<'_>,
+        out: &mut Vec<NameOutput>,
+    ) -> Option<NameMessageBody> {
+        let Provenance { from, header, is_queried, is_own } = provenance;
+        let NumberedLife { number: from, incarnation: life } = from;
+        let Header { session, serial, .. } = header;
+        match body {
             NameMessageBody::List { part, parts, names } => {
                 self.meet(from, life, session);
                 let list = ListPart { session, serial, part, parts, names };
                 let is_listed = is_queried && self.authority.list(from, list);
-                is_listed.then_some(NameMessageBody::Listed { part })
+                return is_listed.then_some(NameMessageBody::Listed { part });
             }
             NameMessageBody::Claim { claim, names } if is_queried => {
                 let may_grant = self.has_lease && self.authority.is_settled();
@@ -299,45 +333,30 @@ impl Naming {
                     let sender = ClaimSender { home: from, session, serial };
                     self.consider(sender, claim, names, checks);
                 }
-                None
             }
             NameMessageBody::Query { question, names } => {
                 let taken = names.iter().map(|name| (checks.exists)(name)).collect();
                 let lost = self.unread.lost;
                 let answer = NameMessageBody::Queried { question, taken, lost };
-                self.send(from, Header { session, authority, serial }, answer, out);
-                None
+                self.send(from, header, answer, out);
             }
             NameMessageBody::Queried { question, taken, lost } if is_queried => {
                 self.queried(from, question, (&taken, lost));
-                None
             }
             NameMessageBody::Settle { names } if is_queried => {
-                self.authority.is_newest(from, session, serial).then(|| {
+                return self.authority.is_newest(from, session, serial).then(|| {
                     self.authority.settle(from, &names);
                     NameMessageBody::Settled
-                })
+                });
             }
-            NameMessageBody::Listed { part } if is_own => {
-                self.listed(from, part);
-                None
-            }
+            NameMessageBody::Listed { part } if is_own => self.listed(from, part),
             NameMessageBody::Claimed { claim, verdicts } if is_own => {
                 self.claimed(from, claim, &verdicts, out);
-                None
             }
-            NameMessageBody::Settled if is_own => {
-                self.settled(from, serial);
-                None
-            }
-            _ => None,
-        };
-        if let Some(body) = answer {
-            self.send(from, Header { session, authority: self.session, serial }, body, out);
+            NameMessageBody::Settled if is_own => self.settled(from, serial),
+            _ => {}
         }
-        self.claim_own(checks.exists);
-        self.decide(checks.exists, out);
-        self.pay(now_ms, out);
+        None
     }
 
     /// Notes a new process of a member: as an authority it has no state.
