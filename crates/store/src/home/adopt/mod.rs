@@ -8,6 +8,7 @@ mod entries;
 mod inherit;
 mod local;
 mod names;
+mod phases;
 mod report;
 mod settle;
 
@@ -18,35 +19,27 @@ use farrow_memory::{Region, Span};
 
 use super::Home;
 use super::clients::Reserved;
-use super::objects::{BatchLooks, Retained, sealed_in_place};
-use super::state::{ClientAccounts, Locals};
+use super::objects::{BatchLooks, Retained};
+use super::state::Locals;
 use crate::alloc::blocks::Blocks;
-use crate::alloc::space::{Run, SpaceAllocator};
+use crate::alloc::space::Run;
 use crate::alloc::victim_order::VictimOrders;
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
 use crate::format::entry::EntryState;
 use crate::format::hash::NameHash;
-use crate::format::header::{INDEX_TURN, LIFE, RegionHeader, SLOTS_USED};
+use crate::format::header::{INDEX_TURN, LIFE, RegionHeader};
 use crate::format::ids::{Slot, Target};
-use crate::format::layout::Layout;
-use crate::format::options::BLOCK_BYTES;
-use crate::tables::clients::{ClientSlot, ClientTable};
+use crate::tables::clients::ClientSlot;
 use crate::tables::control::Control;
 use crate::tables::directory::Directory;
-use crate::tables::entry_area::EntryArea;
-use crate::tables::grants::Grants;
 use crate::tables::holds::HoldArea;
 use crate::tables::names::{Names, name_run};
-use crate::tables::namespaces::NamespaceTable;
 use crate::tables::pins::Pins;
-use entries::{EntrySurvey, stay_spilled, store_fates, survey_entries};
 pub use inherit::Unfinished;
-use names::NameCheck;
-use report::SurveyContext;
+use phases::{AdoptedRegion, RemainingSteps, Settled, Surveyed, SurveyedTables};
 pub use report::{AdoptReport, Dropped};
-use settle::settle_grants;
 pub(super) use settle::{Fate, KeepCandidate};
 
 impl Home {
@@ -81,49 +74,32 @@ impl Home {
         unfinished: Option<&Unfinished>,
     ) -> Result<(Self, AdoptReport), StoreError> {
         let header = RegionHeader::read(control.region())?;
-        let layout = header.layout;
         let life = control.load(LIFE)?.saturating_add(u64::from(!is_new));
         control.store(LIFE, life)?;
         failpoint!("adopt.life");
-        let used = control.load(SLOTS_USED)?.min(layout.objects_max.into()) as u32;
-        let mut directory = Directory::new(control.clone(), layout, header.uid, used);
-        let clients = ClientTable::open(control.clone(), layout)?;
-        let accounts = ClientAccounts::new(clients.records());
-        let (namespaces, damaged) = NamespaceTable::open(control.clone(), layout)?;
-        let context = SurveyContext { header: &header, directory: &directory, accounts: &accounts };
-        let mut survey = survey_entries(&control, context)?;
-        let damaged = damaged.into_iter().map(|reason| Dropped { id: None, reason });
-        survey.dropped.extend(damaged);
-        let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
-
-        let area = EntryArea::open(control.clone(), layout, &known)?;
-        let EntrySurvey { candidates, dropped, .. } = &mut survey;
-        let locals = local::survey(context, &area, candidates, dropped)?;
-
-        let found = settle_grants(&control, &layout, &known, dropped)?;
-        let mut grants = Grants::new(control.clone(), layout, &found);
-        let blocks = local::settle_all(candidates, &found, &mut grants, &known, dropped)?;
-        let sorted: Vec<Run> =
-            blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
-        failpoint!("adopt.grants");
-        let space = occupy(&layout, &sorted, grants.all())?;
-
-        let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
-        let (of_clients, mut candidates): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
-        let in_place = sealed_in_place(&candidates);
-        let mut names = NameCheck::new(&control, header.key, &layout);
-        names.check_all(&directory, &mut candidates, &mut survey.spilled)?;
-        let (unnamed, replaced) = (names.unnamed, names.replaced);
-        let replaced_slots: BTreeSet<u32> = replaced.iter().map(|id| id.slot().0).collect();
-        let mut staying = store_fates(&mut directory, candidates, void)?;
-        stay_spilled(&directory, &accounts, &survey.spilled, &mut staying)?;
-        // Reversed, so that low slots are reused first.
-        for (slot, sequence) in free.iter().rev() {
-            directory.found_free(*slot, *sequence);
+        let adopted = AdoptedRegion { control, header, life, is_new };
+        let settled = Surveyed::read(&adopted)?.settle(&adopted)?;
+        let (mut home, remaining) = Self::assemble(adopted, settled)?;
+        let report = home.finish_adoption(remaining, unfinished)?;
+        for unnamed in &report.unnamed {
+            tracing::warn!(id = ?unnamed.id, reason = unnamed.reason, "kept without its name");
         }
-        failpoint!("adopt.entries");
+        for dropped in &report.dropped {
+            tracing::warn!(id = ?dropped.id, reason = dropped.reason, "dropped on adoption");
+        }
+        Ok((home, report))
+    }
 
+    /// Open the remaining tables, and rebuild private state.
+    fn assemble(
+        adopted: AdoptedRegion,
+        settled: Settled,
+    ) -> Result<(Self, RemainingSteps), StoreError> {
+        let AdoptedRegion { control, header, life, is_new } = adopted;
+        let Settled { tables, grants, space, blocks, staying, remaining } = settled;
+        let SurveyedTables { directory, clients, accounts, namespaces, area } = tables;
+        let layout = header.layout;
+        let replaced: BTreeSet<u32> = remaining.replaced.iter().map(|id| id.slot().0).collect();
         let has_object = |slot| {
             Ok(matches!(
                 directory.sequence(slot)?.state(),
@@ -131,9 +107,9 @@ impl Home {
             ))
         };
         let pins = Pins::open(control.clone(), layout, has_object)?;
-        let mut home = Self {
+        let home = Self {
             pins,
-            names: open_names(&control, &header, staying.names, &replaced_slots, is_new)?,
+            names: open_names(&control, &header, staying.names, &replaced, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
             events: EventRing::open(control.clone(), layout)?,
             now_ns: 0,
@@ -156,7 +132,7 @@ impl Home {
             accounts,
             namespaces,
             freed_bytes: 0,
-            replaced: replaced_slots,
+            replaced,
             spilling: BTreeSet::new(),
             spilled: staying.spilled,
             loading: BTreeMap::new(),
@@ -164,43 +140,43 @@ impl Home {
             objects: staying.objects,
             clients,
         };
-        home.keep_locals(of_clients, locals)?;
-        home.finish_event()?;
+        Ok((home, remaining))
+    }
+
+    /// Finish what the former home had begun, and free what is not in use.
+    fn finish_adoption(
+        &mut self,
+        remaining: RemainingSteps,
+        unfinished: Option<&Unfinished>,
+    ) -> Result<AdoptReport, StoreError> {
+        let RemainingSteps { known, of_clients, locals, in_place, replaced, left, report } =
+            remaining;
+        self.keep_locals(of_clients, locals)?;
+        self.finish_event()?;
         // Before anything is freed: what was retained stays retained.
         if let Some(unfinished) = unfinished {
-            home.inherit(unfinished);
+            self.inherit(unfinished);
         }
         if unfinished.is_none_or(|unfinished| unfinished.is_cut) {
-            let doubtful = home.without_sure_holds(in_place)?;
-            home.keep_in_doubt(doubtful);
+            let doubtful = self.without_sure_holds(in_place)?;
+            self.keep_in_doubt(doubtful);
         }
-        for id in replaced.into_iter().chain(survey.left) {
-            match home.delete(Target::Id(id)) {
+        for id in replaced.into_iter().chain(left) {
+            match self.delete(Target::Id(id)) {
                 // A name or a block that was damaged.
                 Err(StoreError::NotFound { .. }) => {}
                 deleted => drop(deleted?),
             }
         }
-        home.finish_leaving(&known)?;
-        home.reclaim()?;
-        let report = AdoptReport {
-            life,
-            objects: home.objects,
-            spilled: home.spilled.len() as u32,
-            retiring: home.retiring.len() as u32,
-            unfinished: survey.unfinished,
-            dropped: survey.dropped,
-            unnamed,
-            staged: survey.staged,
-            clients: home.clients.records().copied().collect(),
-        };
-        for unnamed in &report.unnamed {
-            tracing::warn!(id = ?unnamed.id, reason = unnamed.reason, "kept without its name");
-        }
-        for dropped in &report.dropped {
-            tracing::warn!(id = ?dropped.id, reason = dropped.reason, "dropped on adoption");
-        }
-        Ok((home, report))
+        self.finish_leaving(&known)?;
+        self.reclaim()?;
+        Ok(AdoptReport {
+            objects: self.objects,
+            spilled: self.spilled.len() as u32,
+            retiring: self.retiring.len() as u32,
+            clients: self.clients.records().copied().collect(),
+            ..report
+        })
     }
 
     /// Finish the removal of clients that a kill interrupted, and free hold blocks without an
@@ -233,20 +209,6 @@ impl Home {
         }
         Ok(names)
     }
-}
-
-/// Free space: the heap without `blocks` and `grants`.
-fn occupy(
-    layout: &Layout,
-    blocks: &[Run],
-    grants: impl Iterator<Item = Run>,
-) -> Result<SpaceAllocator, StoreError> {
-    let mut occupied: Vec<Run> = blocks.iter().copied().chain(grants).collect();
-    occupied.sort_unstable();
-    let start = layout.heap.offset.0;
-    let heap = Run { start, end: start + layout.heap.length.0 };
-    SpaceAllocator::with_occupied(heap, BLOCK_BYTES, layout.page.0, occupied)
-        .map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
 }
 
 /// The name heap and the index. The index is always rebuilt: a kill may have separated an entry
