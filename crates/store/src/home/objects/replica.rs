@@ -200,7 +200,6 @@ impl Home {
         let missing = || StoreError::NotFound { what: Target::Id(origin).to_string() };
         let loading = self.loading(origin).ok_or_else(missing)?;
         let (head, runs) = (loading.head.clone(), loading.runs.clone());
-        let wrong = |reason| StoreError::BadRequest { reason };
         if head.descriptor_bytes != seal.descriptor.len() as u64
             || u64::from(head.metadata_bytes) != seal.metadata.len() as u64
         {
@@ -214,49 +213,9 @@ impl Home {
         let spans: Vec<Span> = runs.into_iter().map(span_of).collect();
         let (primary, extra) = spans.split_first().ok_or_else(missing)?;
         let id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
-        let mut entry = Entry {
-            kind: head.kind,
-            size: head.size,
-            extra_count: u32::try_from(extra.len()).map_err(|_| wrong("too many blocks"))?,
-            descriptor_crc: seal.descriptor_crc,
-            sealed_at_ns: seal.sealed_at_ns,
-            metadata_bytes: head.metadata_bytes,
-            metadata_crc: seal.metadata_crc,
-            is_replica: seal.importer.is_none(),
-            namespace: seal.namespace,
-            ..Entry::bytes(id, *primary)
-        };
-        if let Some(client) = seal.importer {
-            entry.creator = client.0;
-            entry.creator_pid = self.present(client)?.pid;
-        }
-        let mut list = Vec::new();
-        if head.kind != ObjectKind::Bytes {
-            let at_seal = head.origins.first().map_or(0, |origin| origin.length.0);
-            let start = Offset(primary.offset.0.saturating_add(at_seal));
-            entry.descriptor = Span::new(start, Length(head.descriptor_bytes));
-            entry.is_relocated = true;
-            list = encode_extra(extra);
-            let origins = head.origins.iter().map(|origin| origin.offset.0);
-            list.extend(origins.flat_map(u64::to_le_bytes));
-            entry.extra_crc = crc32c::crc32c(&list);
-        }
-        entry.validate(self.layout()).map_err(wrong)?;
-        let of_origin = encode_origin(origin);
-        let at_list = entry.extra_list().unwrap_or_default();
-        let at_origin = entry.origin().unwrap_or_default();
-        let at_end = entry.metadata().unwrap_or_default();
-        for (at, bytes) in [
-            (entry.descriptor.offset, seal.descriptor),
-            (at_list.offset, &*list),
-            (at_origin.offset, if entry.is_replica { &of_origin[..] } else { &[] }),
-            (at_end.offset, seal.metadata),
-        ] {
-            if !bytes.is_empty() {
-                self.region().write_by_call(at, bytes)?;
-                self.region().publish(Span::new(at, Length(bytes.len() as u64)))?;
-            }
-        }
+        let (mut entry, list) =
+            self.entry_of_copy(Entry::bytes(id, *primary), extra, &head, seal)?;
+        self.write_parts(origin, &entry, &list, seal)?;
         let hash = seal.name.map(|name| self.names.hash(name));
         if let (Some(name), Some(hash)) = (seal.name, hash) {
             entry.name = self.names.write(name)?;
@@ -277,6 +236,72 @@ impl Home {
         Ok(id)
     }
 
+    /// The entry of a replica without its name, from that of its primary block alone; and the list
+    /// of its other blocks.
+    fn entry_of_copy(
+        &self,
+        bytes: Entry,
+        extra: &[Span],
+        head: &SpillHead,
+        seal: &ReplicaSeal<'_>,
+    ) -> Result<(Entry, Vec<u8>), StoreError> {
+        let mut entry = Entry {
+            kind: head.kind,
+            size: head.size,
+            extra_count: u32::try_from(extra.len()).map_err(|_| wrong("too many blocks"))?,
+            descriptor_crc: seal.descriptor_crc,
+            sealed_at_ns: seal.sealed_at_ns,
+            metadata_bytes: head.metadata_bytes,
+            metadata_crc: seal.metadata_crc,
+            is_replica: seal.importer.is_none(),
+            namespace: seal.namespace,
+            ..bytes
+        };
+        if let Some(client) = seal.importer {
+            entry.creator = client.0;
+            entry.creator_pid = self.present(client)?.pid;
+        }
+        let mut list = Vec::new();
+        if head.kind != ObjectKind::Bytes {
+            let at_seal = head.origins.first().map_or(0, |origin| origin.length.0);
+            let start = Offset(entry.primary.offset.0.saturating_add(at_seal));
+            entry.descriptor = Span::new(start, Length(head.descriptor_bytes));
+            entry.is_relocated = true;
+            list = encode_extra(extra);
+            let origins = head.origins.iter().map(|origin| origin.offset.0);
+            list.extend(origins.flat_map(u64::to_le_bytes));
+            entry.extra_crc = crc32c::crc32c(&list);
+        }
+        entry.validate(self.layout()).map_err(wrong)?;
+        Ok((entry, list))
+    }
+
+    /// Write what a replica has in its primary block besides the bytes of the original.
+    fn write_parts(
+        &self,
+        origin: ObjectId,
+        entry: &Entry,
+        list: &[u8],
+        seal: &ReplicaSeal<'_>,
+    ) -> Result<(), StoreError> {
+        let of_origin = encode_origin(origin);
+        let at_list = entry.extra_list().unwrap_or_default();
+        let at_origin = entry.origin().unwrap_or_default();
+        let at_end = entry.metadata().unwrap_or_default();
+        for (at, bytes) in [
+            (entry.descriptor.offset, seal.descriptor),
+            (at_list.offset, list),
+            (at_origin.offset, if entry.is_replica { &of_origin[..] } else { &[] }),
+            (at_end.offset, seal.metadata),
+        ] {
+            if !bytes.is_empty() {
+                self.region().write_by_call(at, bytes)?;
+                self.region().publish(Span::new(at, Length(bytes.len() as u64)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// A replica gets a name that no other object has or is to have; an import one that its client has
     /// reserved.
     fn check_name_of_copy(&self, name: &str, seal: &ReplicaSeal<'_>) -> Result<(), StoreError> {
@@ -291,4 +316,8 @@ impl Home {
         }
         Ok(())
     }
+}
+
+fn wrong(reason: &'static str) -> StoreError {
+    StoreError::BadRequest { reason }
 }
