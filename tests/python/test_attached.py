@@ -10,8 +10,8 @@ import pytest
 
 import farrow
 import farrow.dataset
-from farrow import _statistics
-from farrow._attached import NewestRows
+from farrow._scan import _statistics
+from farrow._scan._attached import NewestRows
 
 ROWS = 100
 SCHEMA = pa.schema({"day": pa.int64(), "price": pa.float64(), "note": pa.string()})

@@ -14,12 +14,11 @@ import pyarrow.dataset as ds
 import pytest
 
 import farrow
-import farrow._ranges
+import farrow._scan._ranges
 import farrow.dataset
 from conftest import run_python
 from engine_cases import RandomTable
-from farrow import _chunks
-from farrow._scan import _views
+from farrow._scan import _chunks, _views
 
 if TYPE_CHECKING:
     from conftest import Cluster, Node
@@ -305,7 +304,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_pruned_equals_plain(client: farrow.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random filters over random tables of all types."""
     # Ranges of these short chunks are read too.
-    monkeypatch.setattr(farrow._ranges, "ROWS_MIN", 1)
+    monkeypatch.setattr(farrow._scan._ranges, "ROWS_MIN", 1)
     pruned = skipped = 0
     for number in range(FILTERS // FILTERS_PER_TABLE):
         seed = SEED * 1_000_000 + number

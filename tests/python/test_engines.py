@@ -184,7 +184,7 @@ def test_names_that_look_like_parts_of_a_huge_table_are_attached(
     """Regression test: a table under a folder of 32 hexadecimal digits, such as ``uuid4().hex``,
     was taken for a part of a huge table and not attached.  A table that was deleted while others
     were attached made all of them fail."""
-    from farrow import _attached
+    from farrow._scan import _attached
 
     run = "0123456789abcdef0123456789abcdef"
     mine = [f"runs/{run}/1764144000", f"runs/{run}/losses"]
@@ -282,7 +282,7 @@ def test_polars_keeps_the_filter_of_a_dataset(
 def test_duckdb_keeps_the_filter_of_a_dataset(trades: farrow.HugeTable) -> None:
     """Views of ``attach`` have no filter of their own; a dataset registered the same way can."""
     duckdb: Any = pytest.importorskip("duckdb", minversion="2")
-    from farrow._duckdb_source import register
+    from farrow._scan._duckdb_source import register
 
     connection = duckdb.connect()
     filtered = trades.dataset().filter(pc.field("n") < 10)
@@ -523,7 +523,7 @@ def test_a_snapshot_is_one_version_however_often_a_query_names_it(
     """Each scan opened the newest rows, so a query that named a table twice read two versions."""
     import importlib
 
-    from farrow._attached import NewestRows
+    from farrow._scan._attached import NewestRows
 
     pytest.importorskip(engine)
     attach = importlib.import_module(f"farrow.{engine}").attach

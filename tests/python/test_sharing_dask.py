@@ -311,7 +311,7 @@ def test_a_dataframe_reads_only_chunks_that_can_match(
         assert none.compute().empty
         assert read(version=2)["n"].max().compute() == 1999
         # A partition has at most this number of bytes of chunks.
-        monkeypatch.setattr(farrow._chunks, "_BYTES_PER_TASK_MAX", 32_000)
+        monkeypatch.setattr(farrow._scan._chunks, "_BYTES_PER_TASK_MAX", 32_000)
         assert read(npartitions=1).npartitions == 20
     finally:
         huge.drop()

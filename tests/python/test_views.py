@@ -10,7 +10,7 @@ import pytest
 
 import farrow
 import farrow.dataset
-from farrow import _chunks
+from farrow._scan import _chunks
 
 pytestmark = pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 18, reason="pyarrow 18 or later casts views"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from farrow._listing import list_nodes
+from farrow._nodes._listing import list_nodes
 from farrow.cli._client import connect
 from farrow.cli._output import human_bytes, plain, print_grid, print_json, visible
 

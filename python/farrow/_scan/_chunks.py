@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._native import Client
-from farrow._pruning import Index, check_columns, columns_of
+from farrow._scan._pruning import Index, check_columns, columns_of
+from farrow._scan._statistics import check_gaps, chunk_statistics
 from farrow._scan._views import check_selectable, schema_without_views, without_views
-from farrow._statistics import check_gaps, chunk_statistics
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from farrow._ranges import Bounds, ColumnRange, column_ranges, integer
-from farrow._statistics import ChunkStatistics, ColumnStatistics, guarantee, plain_schema
+from farrow._scan._ranges import Bounds, ColumnRange, column_ranges, integer
+from farrow._scan._statistics import ChunkStatistics, ColumnStatistics, guarantee, plain_schema
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

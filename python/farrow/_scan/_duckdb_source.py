@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from farrow._attached import NewestRows
+    from farrow._scan._attached import NewestRows
     from farrow.dataset import FarrowDataset
 
 __all__ = ["register"]
@@ -87,7 +87,7 @@ def _register(
 
 
 def _opened(rows: NewestRows | FarrowDataset) -> FarrowDataset:
-    from farrow._attached import NewestRows
+    from farrow._scan._attached import NewestRows
 
     return rows._open_for_scan() if isinstance(rows, NewestRows) else rows
 
