@@ -19,16 +19,17 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow.cli import _put, main
-from farrow.cli._doctor import findings
+from farrow.cli import main
+from farrow.cli._files._read import read_table
+from farrow.cli._node._doctor import findings
+from farrow.cli._objects import _put
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
-from farrow.cli._read import read_table
 from farrow.graph import generate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from farrow.cli._read import Progress
+    from farrow.cli._files._read import Progress
 
 ROWS = 2_000
 

@@ -12,9 +12,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from farrow.cli._estimate import estimate
-from farrow.cli._read import read_table
-from farrow.cli._sniff import FileKind, kind_of, text_shape
+from farrow.cli._files._estimate import estimate
+from farrow.cli._files._read import read_table
+from farrow.cli._files._sniff import FileKind, kind_of, text_shape
 from farrow.graph import generate
 
 ROWS = 2_000

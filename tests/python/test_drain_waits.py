@@ -137,7 +137,7 @@ def test_doctor_knows_how_far_a_drain_is(
 
 def test_doctor_sees_that_objects_move(make_cluster: Callable[..., Cluster]) -> None:
     """Of a drain that goes on, it says nothing of a command that does not run."""
-    from farrow.cli._doctor_drain import drain_status
+    from farrow.cli._node._doctor_drain import drain_status
 
     cluster = make_cluster(2)
     a = cluster.client("a")

@@ -23,8 +23,9 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS
-from farrow.cli import _put, main
-from farrow.cli._estimate import estimate
+from farrow.cli import main
+from farrow.cli._files._estimate import estimate
+from farrow.cli._objects import _put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -222,7 +223,7 @@ _ESTIMATE_WHILE_IT_SHRINKS = """
 import sys, threading
 from pathlib import Path
 import pyarrow as pa
-from farrow.cli._estimate import estimate
+from farrow.cli._files._estimate import estimate
 
 path = Path(sys.argv[1])
 whole = path.read_bytes()

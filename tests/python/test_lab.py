@@ -14,7 +14,7 @@ import pytest
 
 from farrow import _native
 from farrow.cli import main
-from farrow.cli._doctor import _all_caches
+from farrow.cli._node._doctor import _all_caches
 from farrow.lab import _analyse, _measure, _pairs, _plan, _report, analyse
 
 if TYPE_CHECKING:

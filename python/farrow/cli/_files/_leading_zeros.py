@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from farrow.cli._sniff import compression_of
+from farrow.cli._files._sniff import compression_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from farrow.cli._sniff import TextShape
+    from farrow.cli._files._sniff import TextShape
 
 __all__ = ["columns_with_zeros"]
 

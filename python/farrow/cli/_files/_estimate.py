@@ -18,8 +18,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 import farrow
-from farrow.cli._ipc import Damaged, buffer_sizes
-from farrow.cli._sniff import FileKind, compression_of, kind_of, text_shape
+from farrow.cli._files._ipc import Damaged, buffer_sizes
+from farrow.cli._files._sniff import FileKind, compression_of, kind_of, text_shape
 
 __all__ = ["Estimate", "check_room", "estimate", "pool_for"]
 

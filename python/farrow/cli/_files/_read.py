@@ -18,8 +18,8 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.json as pajson
 
-from farrow.cli._leading_zeros import columns_with_zeros
-from farrow.cli._sniff import FileKind, TextShape, compression_of, kind_of, text_shape
+from farrow.cli._files._leading_zeros import columns_with_zeros
+from farrow.cli._files._sniff import FileKind, TextShape, compression_of, kind_of, text_shape
 
 __all__ = ["Progress", "read_table"]
 

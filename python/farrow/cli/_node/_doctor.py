@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import farrow
 from farrow import _native
 from farrow.cli import _client
-from farrow.cli._doctor_drain import DrainStatus, drain_status
-from farrow.cli._finding import Finding
+from farrow.cli._node._doctor_drain import DrainStatus, drain_status
+from farrow.cli._node._finding import Finding
 from farrow.cli._output import CommandError, console, grid, human_bytes, human_ns, print_json
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from farrow.cli._client import connect, parse_target
+from farrow.cli._files._write import as_table, format_for, write_object
 from farrow.cli._output import (
     CommandError,
     console,
@@ -19,7 +20,6 @@ from farrow.cli._output import (
     print_json,
     visible,
 )
-from farrow.cli._write import as_table, format_for, write_object
 
 if TYPE_CHECKING:
     import argparse

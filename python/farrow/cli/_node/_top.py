@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from farrow.cli._nodes import COST_TITLES, costs
+from farrow.cli._node._nodes import COST_TITLES, costs
 from farrow.cli._output import console, grid, human_bytes, visible
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import farrow
 from farrow._nodes._drain import Progress
-from farrow.cli._finding import Finding
+from farrow.cli._node._finding import Finding
 from farrow.cli._output import human_bytes, visible
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import farrow
 from farrow._nodes._filesystems import is_url
 from farrow.cli._client import connect
-from farrow.cli._download import downloaded, file_name, shown
-from farrow.cli._estimate import check_room, estimate, pool_for
+from farrow.cli._files._download import downloaded, file_name, shown
+from farrow.cli._files._estimate import check_room, estimate, pool_for
+from farrow.cli._files._read import read_table
 from farrow.cli._output import (
     CommandError,
     console,
@@ -28,7 +29,6 @@ from farrow.cli._output import (
     progress_bar,
     visible,
 )
-from farrow.cli._read import read_table
 
 if TYPE_CHECKING:
     import argparse
