@@ -75,7 +75,7 @@ def test_all_queries_of_tpch_are_distributed_and_right(tpch: Any, workers: Worke
     client = workers.cluster.client("a")
     for number, text in queries.items():
         wanted = tpch.execute(text).fetchall()
-        found, prepared = farrow_sql._query.Query(text, client, timeout=120).run()
+        found, prepared = farrow_sql._run._query.Query(text, client, timeout=120).run()
         assert prepared.plan is not None, (number, prepared.reason)
         nodes = {worker.node for run in prepared.runs for worker in run.workers.values()}
         assert nodes == {"a", "b"}, number
@@ -185,9 +185,9 @@ def test_joins_with_a_small_table(
 ) -> None:
     """Each task reads the small side whole if no row of it is returned for want of a match."""
     query = f"select * from {source}"
-    found, prepared = farrow_sql._query.Query(query, few, timeout=60).run()
+    found, prepared = farrow_sql._run._query.Query(query, few, timeout=60).run()
     assert prepared.plan is not None, prepared.reason
-    local = farrow_sql._query.LocalQuery(few, query, farrow_sql._deadline.NEVER)
+    local = farrow_sql._run._query.LocalQuery(few, query, farrow_sql._deadline.NEVER)
 
     def ordered(rows: pa.Table) -> list[str]:
         return sorted(map(repr, rows_of(rows)))
@@ -215,7 +215,7 @@ LIMITS = [
 def test_a_limit_without_an_order(workers: Workers, query: str, count: int) -> None:
     """It ran in the client's process: columns were computed after it, by numbers of other rows."""
     client = workers.cluster.client("b")
-    found, prepared = farrow_sql._query.Query(query, client, timeout=60).run()
+    found, prepared = farrow_sql._run._query.Query(query, client, timeout=60).run()
     assert prepared.plan is not None, prepared.reason
     assert found.num_rows == count
     # Rows as they are in the table, and no row twice.

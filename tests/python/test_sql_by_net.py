@@ -54,9 +54,9 @@ def net(make_cluster: Callable[..., Cluster]) -> Iterator[Workers]:
     started.close()
 
 
-def ran(client: farrow.Client, query: str) -> tuple[pa.Table, farrow_sql._query.Moved]:
+def ran(client: farrow.Client, query: str) -> tuple[pa.Table, farrow_sql._run._query.Moved]:
     """The rows, and what moved between nodes."""
-    rows, prepared = farrow_sql._query.Query(query, client, timeout=60).run()
+    rows, prepared = farrow_sql._run._query.Query(query, client, timeout=60).run()
     assert prepared.plan is not None, prepared.reason
     return rows, prepared.moved
 

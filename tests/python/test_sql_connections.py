@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
-from farrow_sql import _accept, _channel  # noqa: E402
+from farrow_sql._worker import _accept, _channel  # noqa: E402
 
 QUERY = "select sum(k) from numbers"
 _COMMAND = "import sys; del sys.path[0]; from farrow.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -71,7 +71,7 @@ def announcing(client: farrow.Client, **other: Any) -> Iterator[None]:
 
 def answers(client: farrow.Client) -> bool:
     """Whether the worker serves a query."""
-    found, prepared = farrow_sql._query.Query(QUERY, client, timeout=60).run()
+    found, prepared = farrow_sql._run._query.Query(QUERY, client, timeout=60).run()
     assert rows_of(found) == [(4950,)]
     return prepared.plan is not None
 
@@ -126,7 +126,7 @@ def test_connections_are_encrypted(served: farrow.Client) -> None:
     try:
         with announcing(served, port=listener.getsockname()[1]):
             text = "select 'a secret word' as word, sum(k) as total from numbers"
-            rows, prepared = farrow_sql._query.Query(text, served, timeout=60).run()
+            rows, prepared = farrow_sql._run._query.Query(text, served, timeout=60).run()
             assert prepared.plan is not None
             assert rows.to_pydict() == {"word": ["a secret word"], "total": [4950]}
     finally:
@@ -198,7 +198,7 @@ def test_an_older_tls_is_refused(served: farrow.Client) -> None:
 def test_a_worker_that_does_not_answer_costs_seconds(
     served: farrow.Client, impostor: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(farrow_sql._workers, "_CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(farrow_sql._worker._workers, "_CONNECT_SECONDS", 0.3)
 
     def listen(connection: socket.socket) -> None:
         while connection.recv(65536):
@@ -338,7 +338,7 @@ def test_of_the_address_with_most_connections_the_oldest_is_cut() -> None:
 
 
 def test_a_message_has_limits() -> None:
-    from farrow_sql import _messages
+    from farrow_sql._worker import _messages
 
     class Scripted:
         def __init__(self, *data: bytes) -> None:
@@ -363,7 +363,8 @@ def closed_port() -> int:
 def ended_process() -> dict[str, Any]:
     """The identity of a process of this machine that has ended."""
     script = (
-        "import json; from farrow_sql._processes import identity; print(json.dumps(identity()))"
+        "import json; from farrow_sql._worker._processes import identity; "
+        "print(json.dumps(identity()))"
     )
     found: dict[str, Any] = json.loads(run_python(script))
     return found

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("datafusion")
 farrow_sql = pytest.importorskip("farrow_sql")
+from farrow_sql._worker import _workers  # noqa: E402
+
 pytest_plugins = ["sql_cases"]
 
 QUERIES = int(os.environ.get("FARROW_SQL_KILLS", "4"))
@@ -103,7 +105,7 @@ def sorted_rows(table: pa.Table) -> list[Any]:
 
 def uses_all(client: farrow.Client) -> bool:
     """Whether there is a worker on each node that answers."""
-    prepared = farrow_sql._query.Query("select count(*) from few", client).prepare()
+    prepared = farrow_sql._run._query.Query("select count(*) from few", client).prepare()
     try:
         return "".join(worker.node for worker in prepared.workers) == NODES
     finally:
@@ -114,7 +116,7 @@ def asked(client: farrow.Client, text: str, killer: Killer) -> list[Any] | farro
     """The rows of a query, or an error of one of the kinds that a kill can cause."""
     try:
         return sorted_rows(farrow.sql(text, client, timeout=LIMIT_SECONDS, progress=killer.tell))
-    except (farrow.NodeLost, farrow.NodeUnreachable, farrow_sql._workers.WorkerLost) as error:
+    except (farrow.NodeLost, farrow.NodeUnreachable, _workers.WorkerLost) as error:
         return error
 
 

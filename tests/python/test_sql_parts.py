@@ -18,7 +18,7 @@ farrow_sql = pytest.importorskip("farrow_sql")
 
 
 def test_children_are_exchanged_in_bytes() -> None:
-    from farrow_sql._wire import replace_children
+    from farrow_sql._plans._wire import replace_children
 
     def field(number: int, content: bytes) -> bytes:
         return bytes([number << 3 | 2, len(content)]) + content
@@ -52,7 +52,7 @@ def test_columns_are_read_in_place_and_never_beyond_their_rows() -> None:
 
 
 def test_rows_are_divided_by_node() -> None:
-    from farrow_sql._schedule import shares
+    from farrow_sql._run._schedule import shares
     from farrow_sql._tables import Part
 
     parts = [Part(bytes([n]), 10, "abc"[n % 3], 80, n * 10) for n in range(6)]
@@ -70,8 +70,8 @@ def test_a_plan_brings_no_code_and_no_files(tmp_path: Path) -> None:
     """A worker gets plans from whoever can read its announcement."""
     import datafusion
 
+    from farrow_sql._plans._stages import check_operators, operators
     from farrow_sql._sessions import bytes_of, session
-    from farrow_sql._stages import check_operators, operators
 
     def code(values: pa.Array) -> pa.Array:
         (tmp_path / "ran").touch()
@@ -160,7 +160,7 @@ def test_chunks_may_have_more_categories_together_than_their_index_counts() -> N
 
 def test_a_timeout_of_the_store_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was reported as a query that did not end within None s."""
-    from farrow_sql import _query
+    from farrow_sql._run import _query
 
     def run(query: Any, prepared: Any) -> Any:
         raise farrow.Timeout("object 5 was not sealed within 10000 ms")
@@ -189,7 +189,7 @@ class SlowClient:
 def test_the_time_of_a_query_ends_reads_in_the_client() -> None:
     from farrow_sql._deadline import Deadline
     from farrow_sql._errors import Late
-    from farrow_sql._local import LocalQuery
+    from farrow_sql._run._local import LocalQuery
     from farrow_sql._tables import Part, Source
 
     parts = [Part(bytes([n]), 3, "b", 24, n) for n in range(20)]
@@ -220,8 +220,8 @@ def test_the_time_of_a_query_ends_what_the_client_waits_for(shared: farrow.Clien
 
 def test_the_time_of_a_query_limits_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines that did not answer took three seconds each, whatever the limit."""
-    from farrow_sql import _workers
     from farrow_sql._deadline import NEVER, Deadline
+    from farrow_sql._worker import _workers
 
     announced = {
         "protocol": _workers.PROTOCOL, "datafusion": _workers.datafusion.__version__,
@@ -244,9 +244,9 @@ def test_the_time_of_a_query_limits_its_connections(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_late_query_ends_the_connections_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    from farrow_sql import _query
     from farrow_sql._deadline import Deadline
-    from farrow_sql._workers import Found
+    from farrow_sql._run import _query
+    from farrow_sql._worker._workers import Found
 
     class Connected:
         is_closed = False

@@ -92,8 +92,8 @@ def test_random_queries(client: farrow.Client) -> None:
     divided = broadcast = 0
     for number in range(QUERIES):
         text = query_of(random.Random(f"{SEED}.{number}"))
-        found, prepared = farrow_sql._query.Query(text, client, timeout=60).run()
-        local = farrow_sql._query.LocalQuery(client, text, farrow_sql._deadline.NEVER)
+        found, prepared = farrow_sql._run._query.Query(text, client, timeout=60).run()
+        local = farrow_sql._run._query.LocalQuery(client, text, farrow_sql._deadline.NEVER)
         wanted = local.run(prepared.sources)
         assert sorted(map(repr, rows_of(found))) == sorted(map(repr, rows_of(wanted))), (
             f"query {number} of seed {SEED}: {text}"

@@ -53,7 +53,7 @@ def spilling(node: Node, tmp_path: Path) -> Iterator[tuple[farrow.Client, Path]]
 
 def test_a_sort_of_one_large_chunk_spills(spilling: tuple[farrow.Client, Path]) -> None:
     client, _ = spilling
-    query = farrow_sql._query.Query("select a, b from numbers order by a", client, timeout=100)
+    query = farrow_sql._run._query.Query("select a, b from numbers order by a", client, timeout=100)
     found, prepared = query.run()
     assert prepared.plan is not None, prepared.reason
     assert np.array_equal(found["a"].to_numpy(), np.arange(ROWS))
@@ -83,13 +83,13 @@ def test_files_of_a_killed_query_are_removed(spilling: tuple[farrow.Client, Path
 def test_folders_of_killed_workers_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farrow_sql._spill import SpillFolder
+    from farrow_sql._worker._spill import SpillFolder
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     live = SpillFolder()
     (live.add() / "rows").touch()
     script = (
-        "import os; from farrow_sql._spill import SpillFolder; folder = SpillFolder();"
+        "import os; from farrow_sql._worker._spill import SpillFolder; folder = SpillFolder();"
         "(folder.add() / 'rows').touch(); os._exit(0)"
     )
     run_python(script, env={"TMPDIR": str(tmp_path)})
@@ -112,7 +112,7 @@ def test_folders_of_killed_workers_are_removed(
 def test_a_folder_may_be_removed_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farrow_sql._spill import SpillFolder
+    from farrow_sql._worker._spill import SpillFolder
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make, made = tempfile.mkdtemp, []
@@ -132,7 +132,7 @@ def test_a_folder_may_be_removed_before_it_is_locked(
 def test_where_the_system_hides_processes_no_end_is_proved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from farrow_sql._processes import has_ended, identity
+    from farrow_sql._worker._processes import has_ended, identity
 
     ended = {**identity(), "started": "0"}
     assert has_ended(ended)

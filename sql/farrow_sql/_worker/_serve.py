@@ -1,5 +1,5 @@
-"""Serve the queries of a worker, one at a time: ``python -m farrow_sql._serve``, which only a
-:class:`farrow_sql.worker.Supervisor` starts.
+"""Serve the queries of a worker, one at a time: ``python -m farrow_sql._worker._serve``, which only
+a :class:`farrow_sql.worker.Supervisor` starts.
 
 Its settings are the first line of standard input; the end of standard input ends it.
 """
@@ -17,12 +17,12 @@ from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 import farrow
-from farrow_sql import _task
-from farrow_sql._accept import Acceptor
-from farrow_sql._channel import Channel, Credentials, server_context
 from farrow_sql._errors import QueryFailed, spoken
 from farrow_sql._exchange import Retained
-from farrow_sql._messages import answer_of, receive, send, task_of
+from farrow_sql._worker import _task
+from farrow_sql._worker._accept import Acceptor
+from farrow_sql._worker._channel import Channel, Credentials, server_context
+from farrow_sql._worker._messages import answer_of, receive, send, task_of
 
 __all__ = ["main"]
 

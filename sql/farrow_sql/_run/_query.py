@@ -9,24 +9,24 @@ import pyarrow as pa
 
 import farrow
 from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
-from farrow_sql import _plan
 from farrow_sql._deadline import Deadline
 from farrow_sql._errors import CannotDistribute, Late
 from farrow_sql._exchange import open_output
-from farrow_sql._local import LocalQuery, Moved, check
-from farrow_sql._running import announced
-from farrow_sql._schedule import Schedule
+from farrow_sql._plans import _plan
+from farrow_sql._run._local import LocalQuery, Moved, check
+from farrow_sql._run._running import announced
+from farrow_sql._run._schedule import Schedule
 from farrow_sql._tables import missing, prune, sources
-from farrow_sql._workers import WorkerLost, workers
+from farrow_sql._worker._workers import WorkerLost, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from farrow_sql._exchange import Output
-    from farrow_sql._plan import Plan
-    from farrow_sql._schedule import StageRun
+    from farrow_sql._plans._plan import Plan
+    from farrow_sql._run._schedule import StageRun
     from farrow_sql._tables import Source
-    from farrow_sql._workers import Worker
+    from farrow_sql._worker._workers import Worker
 
 __all__ = ["Moved", "Prepared", "Query"]
 

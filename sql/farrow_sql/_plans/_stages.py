@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from farrow_sql._errors import CannotDistribute
+from farrow_sql._plans._wire import replace_children
 from farrow_sql._sessions import bytes_of
-from farrow_sql._wire import replace_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

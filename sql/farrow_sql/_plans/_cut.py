@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from farrow_sql._errors import CannotDistribute
-from farrow_sql._stages import Exchange, Node, Scan, Stage
+from farrow_sql._plans._stages import Exchange, Node, Scan, Stage
 
 __all__ = ["cut"]
 

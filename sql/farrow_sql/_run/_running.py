@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from farrow._reserved import SQL_QUERIES
 from farrow.exceptions import FarrowError
-from farrow_sql._processes import has_ended, identity
-from farrow_sql._workers import announcements
+from farrow_sql._worker._processes import has_ended, identity
+from farrow_sql._worker._workers import announcements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,13 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from farrow.cli._output import human_bytes
-from farrow_sql._schedule import shares
-from farrow_sql._stages import Exchange, Scan, Stage
+from farrow_sql._plans._stages import Exchange, Scan, Stage
+from farrow_sql._run._schedule import shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from farrow_sql._query import Prepared
+    from farrow_sql._run._query import Prepared
 
 __all__ = ["text_of"]
 

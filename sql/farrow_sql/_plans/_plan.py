@@ -9,13 +9,13 @@ import datafusion
 import pyarrow as pa
 
 from farrow.exceptions import InvalidArgument
-from farrow_sql._cut import cut
 from farrow_sql._errors import CannotDistribute
-from farrow_sql._limits import project_early
+from farrow_sql._plans._cut import cut
+from farrow_sql._plans._limits import project_early
+from farrow_sql._plans._stages import Exchange, Scan, Stage, check_operators, operators, tree
+from farrow_sql._plans._wire import replace_children, replace_texts
 from farrow_sql._sessions import bytes_of, empty_rows, frame_of, reader, session
-from farrow_sql._stages import Exchange, Scan, Stage, check_operators, operators, tree
 from farrow_sql._tables import add_views, declare, declare_tables
-from farrow_sql._wire import replace_children, replace_texts
 
 if TYPE_CHECKING:
     from farrow_sql._tables import Source

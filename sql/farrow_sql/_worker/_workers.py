@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import datafusion
 
 import farrow
-from farrow_sql._channel import Channel, NotTheWorker, client_channel
 from farrow_sql._deadline import NEVER
 from farrow_sql._errors import raised
 from farrow_sql._exchange import delete_leftovers
-from farrow_sql._messages import done_of, message_of, receive, send
-from farrow_sql._processes import has_ended
+from farrow_sql._worker._channel import Channel, NotTheWorker, client_channel
+from farrow_sql._worker._messages import done_of, message_of, receive, send
+from farrow_sql._worker._processes import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from farrow_sql._deadline import Deadline
-    from farrow_sql._task import Done, Task
+    from farrow_sql._worker._task import Done, Task
 
 __all__ = [
     "PREFIX",

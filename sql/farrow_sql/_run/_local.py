@@ -21,7 +21,7 @@ from farrow_sql._tables import (
     first_row,
     read_ranges,
 )
-from farrow_sql._task import Drain
+from farrow_sql._worker._task import Drain
 
 if TYPE_CHECKING:
     import datafusion

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from farrow_sql._errors import QueryFailed
 from farrow_sql._exchange import Output
-from farrow_sql._task import Done, Inputs, Task
+from farrow_sql._worker._task import Done, Inputs, Task
 
 if TYPE_CHECKING:
-    from farrow_sql._channel import Channel
+    from farrow_sql._worker._channel import Channel
 
 __all__ = ["answer_of", "done_of", "message_of", "receive", "send", "task_of"]
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from farrow_sql._plan import exchange_name
-from farrow_sql._stages import Scan
+from farrow_sql._plans._plan import exchange_name
+from farrow_sql._plans._stages import Scan
 from farrow_sql._tables import FIRST_ROW_BITS, Part, column_name
-from farrow_sql._task import Inputs, Task
-from farrow_sql._workers import WorkerLost
+from farrow_sql._worker._task import Inputs, Task
+from farrow_sql._worker._workers import WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from farrow_sql._deadline import Deadline
     from farrow_sql._exchange import Output
-    from farrow_sql._plan import Plan
-    from farrow_sql._stages import Exchange, Stage
-    from farrow_sql._task import Done
-    from farrow_sql._workers import Worker
+    from farrow_sql._plans._plan import Plan
+    from farrow_sql._plans._stages import Exchange, Stage
+    from farrow_sql._worker._task import Done
+    from farrow_sql._worker._workers import Worker
 
 __all__ = ["Range", "Schedule", "StageRun", "shares"]
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from farrow_sql._columns import Column, register
 from farrow_sql._errors import QueryFailed
 from farrow_sql._exchange import Output, open_output
+from farrow_sql._plans._stages import check_operators, operators
 from farrow_sql._sessions import session
-from farrow_sql._stages import check_operators, operators
 from farrow_sql._tables import read_ranges
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from farrow_sql._stages import Node
-from farrow_sql._wire import replace_children
+from farrow_sql._plans._stages import Node
+from farrow_sql._plans._wire import replace_children
 
 __all__ = ["project_early"]
 

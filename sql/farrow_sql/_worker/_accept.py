@@ -19,8 +19,8 @@ from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
-from farrow_sql._channel import KEY_BYTES, READY, Channel, keep_alive, shut_down
 from farrow_sql._errors import QueryFailed
+from farrow_sql._worker._channel import KEY_BYTES, READY, Channel, keep_alive, shut_down
 
 __all__ = ["Acceptor"]
 
