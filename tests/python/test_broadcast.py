@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Cluster, wait_until
-from test_watch import scrape
+from conftest import LIMIT_SECONDS, Cluster, scrape, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

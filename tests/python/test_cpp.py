@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,36 +13,15 @@ import pytest
 
 import farrow
 from arrow_cases import variants
-from conftest import build_capi, run_program
+from c_cases import compile_c, needs_compiler
+from conftest import Cluster, run_program
 from farrow import _native
-from test_cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 ARROW = Path(pa.get_library_dirs()[0])
 LIBARROW = f"libarrow.so.{pa.cpp_build_info.so_version}"
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-
-
-@pytest.fixture(scope="session")
-def capi(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the C library, built now."""
-    if shutil.which("cargo") is None or not (ROOT / "Cargo.toml").exists():
-        pytest.skip("no cargo: the C library is built from the sources")
-    library = (build_capi() / "libfarrow_capi.so").resolve()
-    folder = tmp_path_factory.mktemp("capi")
-    for name in ("libfarrow.so", "libfarrow.so.0.1"):
-        (folder / name).symlink_to(library)
-    return folder
-
-
-def compile_c(source: str, out: Path, capi: Path) -> Path:
-    run_program(
-        "gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", ROOT / "cpp" / source,
-        f"-I{ROOT / 'cpp' / 'include'}", f"-L{capi}", "-lfarrow", f"-Wl,-rpath,{capi}",
-        "-o", out,
-    )  # fmt: skip
-    return out
+pytest_plugins = ["c_cases"]
 
 
 def compile_cpp(source: str, out: Path, *more: str) -> Path:

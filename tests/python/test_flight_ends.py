@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -136,12 +137,11 @@ info = raw.info(in_any("CommandStatementQuery", (1, sys.argv[3])))
 print("ready", flush=True)
 raw.get(info.endpoints[0].ticket.ticket).read_all()
 """
-    folder = str(Path(__file__).parent)
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r})\n" + script,
-         server.uri, server.token, SLOW],
+        [sys.executable, "-c", script, server.uri, server.token, SLOW],
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     until_running(server, 1)

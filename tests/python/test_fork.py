@@ -27,12 +27,13 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from c_cases import compile_c, needs_compiler
 from conftest import LIMIT_SECONDS, run_program, wait_until
-from test_cpp import capi, compile_c, needs_compiler  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytest_plugins = ["c_cases"]
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
@@ -652,7 +653,7 @@ def test_many_forks_leave_nothing_behind(client: farrow.Client) -> None:
 
 
 @needs_compiler
-def test_a_program_in_c(client: farrow.Client, capi: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_program_in_c(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     program = compile_c("tests/fork.c", tmp_path / "fork", capi)
     assert run_program(program, client.address) == "the same bytes\n"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
+from conftest import Cluster
 from farrow.cli import main
-from test_cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,12 +23,10 @@ import pyarrow.compute as pc
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Cluster, Node, run_python, wait_until
+from conftest import LIMIT_SECONDS, Cluster, Node, as_nobody, run_python, scrape, wait_until
 from farrow import aio
 from farrow._native import node_main
 from farrow._nodes._ports import free_addresses
-from test_namespaces import as_nobody
-from test_watch import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

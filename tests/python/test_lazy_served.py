@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Cluster, Node, wait_until
+from conftest import LIMIT_SECONDS, Cluster, Node, as_nobody, wait_until
 from farrow._nodes._ports import free_addresses
 from test_lazy import ONLY, brought, needs_right, open_nodes
-from test_namespaces import as_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable

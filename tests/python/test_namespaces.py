@@ -6,22 +6,18 @@ import os
 import pickle
 import shutil
 import tempfile
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import farrow
-from conftest import Node
+from conftest import NOBODY, Node, as_nobody
 from farrow.cli import main
 from farrow.events import Deleted, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-# A user that owns nothing.
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -209,28 +205,6 @@ def make_open_node() -> Iterator[Callable[..., Node]]:
     for node in nodes:
         node.close()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def as_nobody(run: Callable[[], None]) -> None:
-    """Run it in a child that is another user; assertions that fail there fail here."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            run()
-        except BaseException:
-            os.write(writer, traceback.format_exc().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as words:
-        said = words.read()
-    os.waitpid(child, 0)
-    assert not said, said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

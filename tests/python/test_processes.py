@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import arrow_cases
 import farrow
 from arrow_cases import arrays
 from conftest import LIMIT_SECONDS, python_process, run_python, wait_until
@@ -32,7 +33,7 @@ for name, array in arrays().items():
     assert all(place["in_region"] or place["bytes"] <= 8 for place in client.locate(back)), name
     print(name)
 """
-    out = run_python(script, node.socket, os.path.dirname(__file__))
+    out = run_python(script, node.socket, os.path.dirname(arrow_cases.__file__))
     assert out.splitlines() == list(arrays())
 
 

@@ -18,9 +18,8 @@ import pytest
 import farrow
 import farrow.dataset
 import farrow.duckdb
-from conftest import Cluster, Node, wait_until
+from conftest import Cluster, Node, scrape, wait_until
 from sql_cases import FABRICS, Workers, nameless
-from test_watch import scrape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

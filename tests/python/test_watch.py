@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import pty
 import select
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,26 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, RUN_NODE, wait_until
+from conftest import LIMIT_SECONDS, RUN_NODE, scrape, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Node
-
-
-def scrape(node: Node) -> str:
-    """The numbers, asked as Prometheus asks."""
-    connection = http.client.HTTPConnection("localhost", timeout=LIMIT_SECONDS)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(LIMIT_SECONDS)
-    connection.sock.connect(node.socket + ".metrics")
-    connection.request("GET", "/metrics")
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    assert answer.status == 200, text
-    return text
 
 
 def test_numbers_are_what_a_parser_of_prometheus_reads(make_node: Callable[..., Node]) -> None:
