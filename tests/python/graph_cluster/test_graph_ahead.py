@@ -150,7 +150,7 @@ def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> N
     parts, wanted = list(batches(matrix)), plain(matrix)
     found = features.transform_each(parts)
     assert np.array_equal(next(found), wanted[0])
-    process = features._stream.engine._workers._processes[0]
+    process = features._stream.engine._writer.workers._processes[0]
     process.kill()
     process.wait(LIMIT_SECONDS)
     with pytest.raises(RuntimeError, match="worker 0"):
@@ -171,12 +171,12 @@ def test_a_long_log_is_joined_while_workers_read_it(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Entries that were still queued at workers were joined, too, and were an error there."""
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _call_log
 
-    limit, joined, joins = 24, _engine.joined, []
-    monkeypatch.setattr(_engine, "_ENTRIES_MAX", limit)
+    limit, joined, joins = 24, _call_log.joined, []
+    monkeypatch.setattr(_call_log, "_ENTRIES_MAX", limit)
     monkeypatch.setattr(
-        _engine, "joined", lambda *given: (joins.append(len(given[1])), joined(*given))[1]
+        _call_log, "joined", lambda *given: (joins.append(len(given[1])), joined(*given))[1]
     )
     matrix = stream(800, seed=7)
     workers = tuple(nodes.nodes[name].socket for name in where)
@@ -208,10 +208,10 @@ def test_a_worker_may_read_what_it_was_asked_for_late(
 ) -> None:
     """It stands still from its first entry on until the result is awaited.  Entries were joined or
     deleted meanwhile, or segments of its window were."""
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _call_log
 
     if what == "entries are joined":
-        monkeypatch.setattr(_engine, "_ENTRIES_MAX", 4)
+        monkeypatch.setattr(_call_log, "_ENTRIES_MAX", 4)
     rows = 5 if what == "entries are joined" else 300
     matrix = stream(11 * rows, seed=8)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
@@ -221,7 +221,7 @@ def test_a_worker_may_read_what_it_was_asked_for_late(
             features.partial_fit(part)
             whole.partial_fit(part)
         engine = features._stream.engine
-        workers = engine._workers
+        workers = engine._writer.workers
         process, ask, take = workers._processes[0].pid, workers.ask_one, workers.take
 
         def stopped(*arguments: Any) -> None:
@@ -234,8 +234,8 @@ def test_a_worker_may_read_what_it_was_asked_for_late(
 
         def slowly() -> Iterator[Any]:
             for part in parts[3:]:
-                if engine._pending is not None:
-                    engine._pending.result(LIMIT_SECONDS)
+                if engine._sealing._pending is not None:
+                    engine._sealing._pending.result(LIMIT_SECONDS)
                 yield part
 
         monkeypatch.setattr(workers, "ask_one", stopped)
@@ -284,9 +284,9 @@ def test_rows_and_batches_in_any_order_are_those_of_one_graph(nodes: Cluster, wh
 def test_a_log_without_room_ends_the_iteration(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _call_log
 
-    log, fails = _engine.log, []
+    log, fails = _call_log.log, []
 
     def full(*arguments: Any) -> Any:
         if arguments[2] == 600 and not fails:
@@ -294,7 +294,7 @@ def test_a_log_without_room_ends_the_iteration(
             raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
         return log(*arguments)
 
-    monkeypatch.setattr(_engine, "log", full)
+    monkeypatch.setattr(_call_log, "log", full)
     matrix = stream(1000)
     wanted = plain(matrix)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))

@@ -258,7 +258,7 @@ def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> N
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
     parts, wanted = list(batches(matrix)), plain(matrix)
     features.transform(parts[0])
-    process = features._stream.engine._workers._processes[0]
+    process = features._stream.engine._writer.workers._processes[0]
     process.kill()
     process.wait(LIMIT_SECONDS)
     with pytest.raises(RuntimeError, match="worker 0"):
@@ -322,10 +322,10 @@ def test_fit_begins_anew(nodes: Cluster) -> None:
 
 
 def test_large_calls_are_logged_in_pieces(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _call_log
 
-    monkeypatch.setattr(_engine, "_ROWS_MAX", 64)
-    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 4)
+    monkeypatch.setattr(_call_log, "_ROWS_MAX", 64)
+    monkeypatch.setattr(_call_log, "_ENTRIES_MAX", 4)
     matrix = stream(500)
     for mode in ("causal", "batch"):
         features = GraphFeatures(**SETTINGS, mode=mode, cluster=on(nodes, "a"))
@@ -500,10 +500,10 @@ def test_a_lost_writers_node_costs_nothing_that_is_kept_elsewhere(
 def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _sealing
 
     seen: list[str] = []
-    opened = _engine.opened
+    opened = _sealing.opened
 
     def lost(table: pa.Table) -> Any:
         seen.append("")
@@ -511,8 +511,8 @@ def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(
             raise farrow.NodeLost("node c is lost")
         return opened(table)
 
-    monkeypatch.setattr(_engine, "opened", lost)
-    monkeypatch.setattr(_engine, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(_sealing, "opened", lost)
+    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
     matrix = stream(600)
     features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
     for batch in batches(matrix):
@@ -528,7 +528,7 @@ def test_a_segment_that_may_be_there_although_it_failed_is_made_under_another_na
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was put and its pin failed, so its name was taken and no segment was made any more."""
-    from farrow.graph.cluster import _engine, _segments
+    from farrow.graph.cluster import _sealing, _segments
 
     keep, kept = _segments.keep, []
 
@@ -540,12 +540,12 @@ def test_a_segment_that_may_be_there_although_it_failed_is_made_under_another_na
         keep(client, table, name, node)
 
     monkeypatch.setattr(_segments, "keep", failing)
-    monkeypatch.setattr(_engine, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
     matrix = stream(1000)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     for batch, want in zip(batches(matrix), plain(matrix), strict=True):
         assert np.array_equal(features.transform(batch), want)
-        pending = features._stream.engine._pending
+        pending = features._stream.engine._sealing._pending
         if pending is not None:
             pending.exception(LIMIT_SECONDS)
     features._stream.engine.settle(LIMIT_SECONDS)
@@ -562,9 +562,9 @@ def test_a_segment_that_a_replaced_writer_still_makes_does_not_stop_its_successo
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both make the same span; the successor found the name taken, again and again."""
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _sealing
 
-    sealed, may_seal, is_sealed = _engine.sealed, threading.Event(), threading.Event()
+    sealed, may_seal, is_sealed = _sealing.sealed, threading.Event(), threading.Event()
     names: list[str] = []
 
     def slowly(client: farrow.Client, plan: Any, name: str, node: str | None) -> None:
@@ -573,7 +573,7 @@ def test_a_segment_that_a_replaced_writer_still_makes_does_not_stop_its_successo
         sealed(client, plan, name, node)
         is_sealed.set()
 
-    monkeypatch.setattr(_engine, "sealed", slowly)
+    monkeypatch.setattr(_sealing, "sealed", slowly)
     matrix, rows = stream(1000), 0
     first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     while not names:
@@ -619,10 +619,10 @@ def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
         def transform(self, *_: Any) -> Any:
             raise MemoryError("100 rows on top of 300 edges are more than a graph holds")
 
-    real, engine._engine = engine._engine, Full()
+    real, engine._writer.engine = engine._writer.engine, Full()
     with pytest.raises(MemoryError, match="more than a graph holds"):
         features.transform(matrix[300:])
-    engine._engine = real
+    engine._writer.engine = real
     assert np.array_equal(features.transform(matrix[300:]), whole.transform(matrix[300:]))
     features.close()
     assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == whole.stats()["edges"]
@@ -630,9 +630,9 @@ def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
 
 def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments that find no room stay in the process until there is some; calls go on."""
-    from farrow.graph.cluster import _engine
+    from farrow.graph.cluster import _sealing
 
-    matrix, sealed, tried = stream(2000), _engine.sealed, []
+    matrix, sealed, tried = stream(2000), _sealing.sealed, []
 
     def full(client: farrow.Client, plan: Any, name: str, node: str | None) -> None:
         tried.append(name)
@@ -640,13 +640,13 @@ def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.Mo
             raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
         sealed(client, plan, name, node)
 
-    monkeypatch.setattr(_engine, "sealed", full)
-    monkeypatch.setattr(_engine, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(_sealing, "sealed", full)
+    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     troubles = []
     for batch, want in zip(batches(matrix), plain(matrix), strict=True):
         assert np.array_equal(features.transform(batch), want)
-        pending = features._stream.engine._pending
+        pending = features._stream.engine._sealing._pending
         if pending is not None:
             pending.exception(LIMIT_SECONDS)
         troubles.append(features.stats()["trouble"])

@@ -15,7 +15,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS, Cluster
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import _engine, _objects, attach
+from farrow.graph.cluster import _call_log, _objects, attach
 from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Failing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
         self.is_there = False
-        monkeypatch.setattr(_engine, "log", self)
+        monkeypatch.setattr(_call_log, "log", self)
 
     def __call__(self, *arguments: Any) -> Any:
         if self.error is None:
@@ -120,10 +120,10 @@ def test_an_entry_that_cannot_be_pinned_may_have_been_read_and_ends_the_writer(
         def pin(self, _: Any) -> None:
             raise farrow.LimitReached("65536 objects are pinned")
 
-    real, engine._client = engine._client, Unpinning()
+    real, engine._writer.client = engine._writer.client, Unpinning()
     with pytest.raises(RuntimeError, match="is in the log and not pinned: 65536 objects"):
         features.transform(matrix[200:300])
-    engine._client = real
+    engine._writer.client = real
     with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
         features.transform(matrix[200:250])
     features.close()
@@ -158,7 +158,7 @@ def test_a_large_call_is_logged_first_and_leaves_the_log_again(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing, matrix = Failing(monkeypatch), stream(600)
-    monkeypatch.setattr(_engine, "_ROWS_MAX", 50)
+    monkeypatch.setattr(_call_log, "_ROWS_MAX", 50)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     for batch, want in zip(batches(matrix), plain(matrix), strict=True):
         failing.error = farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
@@ -173,10 +173,10 @@ _KILLED = """
 import os, signal, sys, time
 from test_graph_cluster import SETTINGS, batches, stream
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import ClusterGraph, _engine
+from farrow.graph.cluster import ClusterGraph, _call_log
 
 features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", sys.argv[1], segment=100))
-done, last, log = int(sys.argv[2]), int(sys.argv[3]), _engine.log
+done, last, log = int(sys.argv[2]), int(sys.argv[3]), _call_log.log
 
 def killed(client, graph, first, batch, home, epoch):
     if first >= last:
@@ -187,7 +187,7 @@ def killed(client, graph, first, batch, home, epoch):
         os.kill(os.getpid(), signal.SIGKILL)
     return log(client, graph, first, batch, home, epoch)
 
-_engine.log = killed
+_call_log.log = killed
 for batch in batches(stream(2000)[done:]):
     features.transform(batch)
 """
@@ -255,7 +255,7 @@ def test_offline_rows_without_room_in_the_log_leave_a_graph_that_goes_on(
 ) -> None:
     """Parts before the one that failed waited for their features: other calls were refused, and the
     next iteration returned the features of those rows."""
-    monkeypatch.setattr(_engine, "_ROWS_MAX", 100)
+    monkeypatch.setattr(_call_log, "_ROWS_MAX", 100)
     logged: list[int] = []
 
     def full(*arguments: Any) -> Any:
@@ -264,7 +264,7 @@ def test_offline_rows_without_room_in_the_log_leave_a_graph_that_goes_on(
             raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
         return _objects.log(*arguments)
 
-    monkeypatch.setattr(_engine, "log", full)
+    monkeypatch.setattr(_call_log, "log", full)
     matrix = stream(600)
     if is_table:
         # Without ids: these are the numbers of the rows.
@@ -303,7 +303,7 @@ def one_row(number: int) -> Any:
 @pytest.fixture
 def long_log(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A graph whose log has as many entries as are joined, and the numbers of rows that it logs."""
-    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 32)
+    monkeypatch.setattr(_call_log, "_ENTRIES_MAX", 32)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     for number in range(32):
         features.transform(one_row(number))
@@ -342,13 +342,13 @@ def test_a_call_does_not_need_room_to_join_the_log(
             raise farrow.OutOfMemory("the region is full: asked 8196096 B, 3229696 B free")
         return _objects.log(*arguments)
 
-    monkeypatch.setattr(_engine, "log", full)
+    monkeypatch.setattr(_call_log, "log", full)
     for number in range(32, 40):
         long_log.transform(one_row(number))
     stats = long_log.stats()
     assert (stats["rows"], stats["log"]) == (40, 40)
     # It is tried again after a few calls.
     assert logged == [16, 1, 1, 1, 1, 16, 1, 1, 1, 1]
-    monkeypatch.setattr(_engine, "log", _objects.log)
+    monkeypatch.setattr(_call_log, "log", _objects.log)
     long_log.transform(one_row(40))
     assert long_log.stats()["log"] == 40 - 15 + 1

@@ -163,8 +163,8 @@ def lagging(nodes: Cluster, mode: str) -> tuple[GraphFeatures, Lagging]:
     features = GraphFeatures(**SETTINGS, mode=mode, cluster=on(nodes, "a", workers=1))
     features.partial_fit(stream(0))
     engine = features._stream.engine
-    engine._workers.close()
-    engine._workers = worker = Lagging(nodes)
+    engine._writer.workers.close()
+    engine._writer.workers = worker = Lagging(nodes)
     return features, worker
 
 
@@ -196,21 +196,22 @@ def test_a_follower_that_missed_a_segment_hides_no_edges(nodes: Cluster) -> None
         """Rows before a time, in calls of five units of it."""
         for begin in range(10 * len(wanted), 2 * time, 10):
             wanted.append(writer.transform(matrix[begin : begin + 10]))
-            entries.append(engine._log[-1])
-            if engine._trouble is None:
+            entries.append(engine._writer.entries[-1])
+            if engine._sealing._trouble is None:
                 engine.settle(LIMIT_SECONDS)
             if time < 700:
                 reader.learn(entries.pop(0))
 
     to(690)
     # From here on no segment is made, until the second one has left the writer's window.
-    engine._trouble = (1e12, "a test")
+    engine._sealing._trouble = (1e12, "a test")
     to(760)
     while reader._engine.next_number() < 2 * 705:
         reader.learn(entries.pop(0))
-    engine._trouble = None
+    engine._sealing._trouble = None
     engine.settle(LIMIT_SECONDS)
-    assert [one["about"]["base"] for one in engine._manifest.segments] == [200, 300, 400, 500, 600]
+    segments = engine._writer.manifest.segments
+    assert [one["about"]["base"] for one in segments] == [200, 300, 400, 500, 600]
     found, attached = [], []
     for entry in entries:
         reader._look()

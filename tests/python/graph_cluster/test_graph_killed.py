@@ -159,12 +159,12 @@ import sys
 from test_graph_cluster import batches, stream
 from test_graph_killed import GRAPHS
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import ClusterGraph, _engine, _segments
+from farrow.graph.cluster import ClusterGraph, _objects, _sealing, _segments
 
 _, address, graph, moment, left, done = sys.argv
 left, done = int(left), int(done)
 part, name = moment.split(".")
-where = {"engine": _engine, "segments": _segments, "manifest": _engine.Manifest}[part]
+where = {"sealing": _sealing, "segments": _segments, "manifest": _objects.Manifest}[part]
 real = getattr(where, name)
 
 def dies(*arguments):
@@ -190,12 +190,12 @@ def test_a_writer_that_is_killed_while_it_seals_loses_nothing(nodes: Cluster, gr
     when the manifest is written, and when it counts and what it replaces is still there."""
     chance, matrix, done = random.Random(), stream(ROWS), 0
     settings = GRAPHS[graph]
-    moments = ["segments.keep", "engine.opened", "manifest.put", "engine.drop"]
+    moments = ["segments.keep", "sealing.opened", "manifest.put", "sealing.drop"]
     if graph == "all accounts":
-        moments.insert(0, "engine.keep")
+        moments.insert(0, "sealing.keep")
     for moment in moments:
         # All accounts are there soon, and are kept once.
-        left = "0" if moment == "engine.keep" else str(chance.randrange(1, 4))
+        left = "0" if moment == "sealing.keep" else str(chance.randrange(1, 4))
         process = Process(_SEAL, nodes.nodes["a"].socket, graph, moment, left, str(done))
         out, errors = process.process.communicate(timeout=2 * LIMIT_SECONDS)
         assert process.process.returncode == -9, (moment, errors.decode()[-2000:])
@@ -226,7 +226,7 @@ def test_workers_that_are_killed_in_a_batch_are_an_error_and_nothing_hangs(nodes
         config = on(nodes, "a", placement="round-robin", workers=workers, timeout=LIMIT_SECONDS)
         features = GraphFeatures(**SETTINGS, cluster=config)
         features.partial_fit(matrix[:0])
-        victim = features._stream.engine._workers._processes[chance.randrange(2)]
+        victim = features._stream.engine._writer.workers._processes[chance.randrange(2)]
         first, seconds = done // 100, 0.0
         for number in range(first, first + 2):
             began = time.monotonic()

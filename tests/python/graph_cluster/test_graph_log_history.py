@@ -27,7 +27,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import _engine, _objects, _reader, attach
+from farrow.graph.cluster import _call_log, _objects, _reader, _writer, attach
 from test_graph_cluster import SETTINGS, on, stream
 
 if TYPE_CHECKING:
@@ -274,13 +274,13 @@ def test_an_entry_of_a_writer_that_was_replaced_counts_if_its_successor_read_it(
     successors: list[GraphFeatures] = []
 
     def replaced(*arguments: Any) -> Any:
-        monkeypatch.setattr(_engine, "log", _objects.log)
+        monkeypatch.setattr(_call_log, "log", _objects.log)
         entry = _objects.log(*arguments) if was_read else None
         successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
         successors.append(successor.partial_fit(matrix[:0]))
         return entry or _objects.log(*arguments)
 
-    monkeypatch.setattr(_engine, "log", replaced)
+    monkeypatch.setattr(_call_log, "log", replaced)
     with pytest.raises(farrow.AlreadyExists, match="another process writes"):
         features.partial_fit(matrix[300:400])
     engine = successors[0]._stream.engine
@@ -315,13 +315,13 @@ def test_a_writer_that_was_replaced_adds_nothing_however_often_it_is_called(
     successors: list[GraphFeatures] = []
 
     def replaced(*arguments: Any) -> Any:
-        monkeypatch.setattr(_engine, "log", _objects.log)
+        monkeypatch.setattr(_call_log, "log", _objects.log)
         entry = _objects.log(*arguments) if was_read else None
         successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
         successors.append(successor.partial_fit(matrix[:0]))
         return entry or _objects.log(*arguments)
 
-    monkeypatch.setattr(_engine, "log", replaced)
+    monkeypatch.setattr(_call_log, "log", replaced)
     with pytest.raises(farrow.AlreadyExists, match="another process writes"):
         features.partial_fit(matrix[300:400])
     before = names_of(nodes, "log")
@@ -349,19 +349,21 @@ def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name of its next manifest is free again once its successor has put two."""
-    joined, joins = _engine.joined, []
-    monkeypatch.setattr(_engine, "joined", lambda *given: (joins.append(given), joined(*given))[1])
+    joined, joins = _call_log.joined, []
+    monkeypatch.setattr(
+        _call_log, "joined", lambda *given: (joins.append(given), joined(*given))[1]
+    )
     matrix = stream(1000)
-    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 6)
+    monkeypatch.setattr(_call_log, "_ENTRIES_MAX", 6)
     for step in ("commits", "joins"):
         features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
         features.partial_fit(matrix[:10])
         engine, rows = features._stream.engine, 10
         if step == "commits":
-            while engine._pending is None:
+            while engine._sealing._pending is None:
                 features.partial_fit(matrix[rows : rows + 100])
                 rows += 100
-            engine._pending.result(LIMIT_SECONDS)
+            engine._sealing._pending.result(LIMIT_SECONDS)
         while step == "joins" and rows < 60:
             features.partial_fit(matrix[rows : rows + 10])
             rows += 10
@@ -376,7 +378,7 @@ def test_a_writer_that_was_replaced_commits_no_segment_and_joins_no_entries(
             with pytest.raises(farrow.AlreadyExists, match="another process writes"):
                 features.partial_fit(matrix[rows : rows + 50])
         assert [names_of(nodes, kind) for kind in ("manifest", "log")] == before, step
-        assert len(engine._log) >= (6 if step == "joins" else 1)
+        assert len(engine._writer.entries) >= (6 if step == "joins" else 1)
         assert joins == []
         features.close()
         successor.close()
@@ -391,11 +393,11 @@ def test_a_replaced_writer_that_begins_an_epoch_takes_nothing_from_its_successor
     """It put the fence after its successor's, so that both were replaced."""
     matrix = stream(600)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")).partial_fit(matrix[:100])
-    engine, real = features._stream.engine, features._stream.engine._engine
-    begin_epoch, successors = _engine.begin_epoch, []
+    engine, real = features._stream.engine, features._stream.engine._writer.engine
+    begin_epoch, successors = _writer.begin_epoch, []
 
     def late(*arguments: Any) -> int:
-        monkeypatch.setattr(_engine, "begin_epoch", begin_epoch)
+        monkeypatch.setattr(_writer, "begin_epoch", begin_epoch)
         successor = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
         successors.append(successor.partial_fit(matrix[:0]))
         return begin_epoch(*arguments)
@@ -407,16 +409,16 @@ def test_a_replaced_writer_that_begins_an_epoch_takes_nothing_from_its_successor
         def learn_columns(self, *_: object) -> None:
             raise ValueError("refused")
 
-    monkeypatch.setattr(_engine, "begin_epoch", late)
+    monkeypatch.setattr(_writer, "begin_epoch", late)
     if call == "refused":
-        engine._engine = Refusing()
+        engine._writer.engine = Refusing()
     for _ in range(2):
         with pytest.raises(farrow.AlreadyExists):
             if call == "refused":
                 features.partial_fit(matrix[100:200])
             else:
                 engine.clear()
-    engine._engine = real
+    engine._writer.engine = real
     features.close()
     # The rows that were refused were in the log when the successor read it.
     have = successors[0]._stream.engine.rows
@@ -479,8 +481,8 @@ def test_a_reader_follows_rows_into_a_joined_entry(
         found = counted(*arguments)
         lists.append(len(found))
         if len(lists) == 1:
-            monkeypatch.setattr(_engine, "_ENTRIES_MAX", 8)
-            engine._join_log()
+            monkeypatch.setattr(_call_log, "_ENTRIES_MAX", 8)
+            engine._calls._join()
             monkeypatch.undo()
         return found
 
@@ -523,11 +525,11 @@ def test_a_reader_that_saw_rows_which_were_taken_back_has_them_no_more(
                 reader.refresh()
             raise ValueError("refused")
 
-    engine._engine_before = engine._engine
-    engine._engine = Refusing()
+    engine._engine_before = engine._writer.engine
+    engine._writer.engine = Refusing()
     with pytest.raises(ValueError, match="refused"):
         features.partial_fit(matrix[300:400])
-    engine._engine = engine._engine_before
+    engine._writer.engine = engine._engine_before
     assert reader._engine.next_number() == 400
     other = matrix[500:600].copy()
     other[:, 0] = np.arange(300, 400)

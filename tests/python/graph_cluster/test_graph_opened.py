@@ -83,7 +83,7 @@ def test_a_first_call_that_fails_leaves_no_worker(
     def full(*_: Any) -> None:
         raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
 
-    monkeypatch.setattr("farrow.graph.cluster._engine.log", full)
+    monkeypatch.setattr("farrow.graph.cluster._call_log.log", full)
     with pytest.raises(farrow.OutOfMemory) as kept:
         other.transform(stream(20)[10:])
     assert not workers()
