@@ -23,8 +23,8 @@ from farrow._nodes._ports import free_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Its fixtures are of the tests that name it in pytest_plugins.
-pytest.register_assert_rewrite("flight_cases", "sql_cases")
+# Fixtures of each are of the tests that name it in pytest_plugins.
+pytest.register_assert_rewrite("backup_cases", "c_cases", "flight_cases", "sql_cases")
 
 ROOT = Path(__file__).resolve().parents[2]
 # Longest wait for anything that should be quick; a test never asserts that it was.
