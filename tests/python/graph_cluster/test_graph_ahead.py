@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from cluster_graph_cases import SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph, _objects, attach
-from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,52 +15,15 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from cluster_graph_cases import DAY, SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph, DaysLost, _objects, attach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy.typing as npt
-
-    from conftest import Node
-
-DAY = 100
-SETTINGS: dict[str, Any] = {
-    "patterns": ("fan", "scatter-gather", "temp-cycle", "vertex-stats"),
-    "window": 5 * DAY,
-    "bins": [2, 3, 4, 6],
-    "statistics": ("fan", "degree", "mean", "variance"),
-}
-
-
-def stream(rows: int, *, seed: int = 0, late: float = 0.0) -> npt.NDArray[np.float64]:
-    """Two rows a time among 500 accounts, some of them late."""
-    random = np.random.default_rng(seed)
-    matrix = np.zeros((rows, 5))
-    matrix[:, 0] = np.arange(rows)
-    matrix[:, 1:3] = random.integers(0, 500, (rows, 2))
-    times = np.arange(rows) // 2
-    shift = np.where(random.random(rows) < late, random.integers(0, 3 * DAY, rows), 0)
-    matrix[:, 3] = np.maximum(times - shift, 0)
-    matrix[:, 4] = random.normal(size=rows)
-    return matrix
-
-
-def batches(matrix: npt.NDArray[np.float64], size: int = 100) -> Iterator[Any]:
-    for start in range(0, len(matrix), size):
-        yield matrix[start : start + size]
-
-
-def plain(matrix: npt.NDArray[np.float64], **settings: Any) -> list[npt.NDArray[np.float64]]:
-    """Features batch by batch of a graph that is all in this process."""
-    features = GraphFeatures(**{**SETTINGS, **settings})
-    return [features.transform(batch) for batch in batches(matrix)]
-
-
-def on(nodes: Cluster, name: str, **more: Any) -> ClusterGraph:
-    return ClusterGraph("payments", nodes.nodes[name].socket, segment=DAY, **more)
 
 
 @pytest.mark.parametrize("mode", ["causal", "batch"])
@@ -367,7 +329,7 @@ def test_other_settings_are_refused(nodes: Cluster) -> None:
 _INGEST = """
 import sys
 import numpy as np
-from test_graph_cluster import SETTINGS, batches, stream
+from cluster_graph_cases import SETTINGS, batches, stream
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph
 features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", sys.argv[1], segment=100))
@@ -497,105 +459,6 @@ def test_a_lost_writers_node_costs_nothing_that_is_kept_elsewhere(
     again.close()
 
 
-def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(
-    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from farrow.graph.cluster import _sealing
-
-    seen: list[str] = []
-    opened = _sealing.opened
-
-    def lost(table: pa.Table) -> Any:
-        seen.append("")
-        if len(seen) == 1:
-            raise farrow.NodeLost("node c is lost")
-        return opened(table)
-
-    monkeypatch.setattr(_sealing, "opened", lost)
-    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
-    matrix = stream(600)
-    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
-    for batch in batches(matrix):
-        assert np.array_equal(features.transform(batch), whole.transform(batch))
-        features._stream.engine.settle(LIMIT_SECONDS)
-    assert len(seen) > 2
-    assert features.stats()["segments"] > 0
-    assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == whole.stats()["edges"]
-    features.close()
-
-
-def test_a_segment_that_may_be_there_although_it_failed_is_made_under_another_name(
-    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was put and its pin failed, so its name was taken and no segment was made any more."""
-    from farrow.graph.cluster import _sealing, _segments
-
-    keep, kept = _segments.keep, []
-
-    def failing(client: farrow.Client, table: pa.Table, name: str, node: str | None) -> None:
-        kept.append(name)
-        if len(kept) <= 2:
-            client.put(table, name, node=node)
-            raise farrow.NodeLost("the node was lost before the pin")
-        keep(client, table, name, node)
-
-    monkeypatch.setattr(_segments, "keep", failing)
-    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
-    matrix = stream(1000)
-    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
-    for batch, want in zip(batches(matrix), plain(matrix), strict=True):
-        assert np.array_equal(features.transform(batch), want)
-        pending = features._stream.engine._sealing._pending
-        if pending is not None:
-            pending.exception(LIMIT_SECONDS)
-    features._stream.engine.settle(LIMIT_SECONDS)
-    assert features.stats()["trouble"] is None
-    assert features.stats()["segments"] == 4
-    # What failed attempts left is gone.
-    names = nodes.client("a").list("graph/payments/segment/", all_nodes=True)["name"].to_pylist()
-    reader = attach("payments", nodes.nodes["b"].socket)
-    assert sorted(names) == sorted(reader.segments()["name"].to_pylist())
-    features.close()
-
-
-def test_a_segment_that_a_replaced_writer_still_makes_does_not_stop_its_successor(
-    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both make the same span; the successor found the name taken, again and again."""
-    from farrow.graph.cluster import _sealing
-
-    sealed, may_seal, is_sealed = _sealing.sealed, threading.Event(), threading.Event()
-    names: list[str] = []
-
-    def slowly(client: farrow.Client, plan: Any, name: str, node: str | None) -> None:
-        names.append(name)
-        (may_seal if len(names) == 1 else is_sealed).wait(LIMIT_SECONDS)
-        sealed(client, plan, name, node)
-        is_sealed.set()
-
-    monkeypatch.setattr(_sealing, "sealed", slowly)
-    matrix, rows = stream(1000), 0
-    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
-    while not names:
-        first.partial_fit(matrix[rows : rows + 50])
-        rows += 50
-        assert rows < 500
-    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b")).partial_fit(matrix[:0])
-    second.partial_fit(matrix[rows : rows + 50])
-    may_seal.set()
-    second._stream.engine.settle(LIMIT_SECONDS)
-    assert second.stats()["trouble"] is None
-    assert second.stats()["segments"] == 1
-    with pytest.raises(farrow.AlreadyExists, match="another process writes"):
-        first.partial_fit(matrix[rows : rows + 50])
-    first.close()
-    # The replaced writer deletes its own.
-    left = nodes.client("a").list("graph/payments/segment/", all_nodes=True)["name"].to_pylist()
-    reader = attach("payments", nodes.nodes["c"].socket)
-    assert left == reader.segments()["name"].to_pylist()
-    second.close()
-
-
 def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
     """Not the graph, not its log, and not the graph that ``fit`` would have replaced."""
     matrix = stream(400)
@@ -628,64 +491,12 @@ def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
     assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == whole.stats()["edges"]
 
 
-def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments that find no room stay in the process until there is some; calls go on."""
-    from farrow.graph.cluster import _sealing
-
-    matrix, sealed, tried = stream(2000), _sealing.sealed, []
-
-    def full(client: farrow.Client, plan: Any, name: str, node: str | None) -> None:
-        tried.append(name)
-        if len(tried) <= 3:
-            raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
-        sealed(client, plan, name, node)
-
-    monkeypatch.setattr(_sealing, "sealed", full)
-    monkeypatch.setattr(_sealing, "_RETRY_SECONDS", 0.0)
-    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
-    troubles = []
-    for batch, want in zip(batches(matrix), plain(matrix), strict=True):
-        assert np.array_equal(features.transform(batch), want)
-        pending = features._stream.engine._sealing._pending
-        if pending is not None:
-            pending.exception(LIMIT_SECONDS)
-        troubles.append(features.stats()["trouble"])
-    assert "OutOfMemory: the region is full: asked 4096 B, 0 B free" in troubles
-    # The first span was tried until it found room, then the others followed.
-    spans = [name.partition("-")[0] for name in tried]
-    assert spans[0] == spans[3] != spans[4]
-    assert len(set(tried)) == len(tried)
-    assert troubles[-1] is None
-    assert features.stats()["segments"] >= 1
-    features.close()
-
-
-def test_a_full_node_evicts_no_graph(make_node: Callable[..., Node]) -> None:
-    node = make_node("--memory", "16MiB", "--evict", "lru")
-    matrix, client = stream(1200), farrow.connect(node.socket)
-    config = ClusterGraph("payments", node.socket, segment=DAY)
-    features = GraphFeatures(**SETTINGS, cluster=config)
-    for batch in batches(matrix[:1000]):
-        features.transform(batch)
-        features._stream.engine.settle(LIMIT_SECONDS)
-    stats = features.stats()
-    # Nothing holds the objects any more, and others need the room.
-    features.close()
-    del features
-    for _ in range(100):
-        client.put(bytes(1 << 20))
-    again = GraphFeatures(**SETTINGS, cluster=config)
-    assert np.array_equal(again.transform(matrix[1000:1100]), plain(matrix)[10])
-    assert again.stats()["segments"] == stats["segments"] >= 2
-    again.close()
-
-
 _RAY = """
 import sys
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from test_graph_cluster import SETTINGS, batches, plain, stream
+from cluster_graph_cases import SETTINGS, batches, plain, stream
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph
 

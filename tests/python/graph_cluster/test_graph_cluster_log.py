@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from cluster_graph_cases import SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS, Cluster
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _call_log, _objects, attach
-from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,7 +171,7 @@ def test_a_large_call_is_logged_first_and_leaves_the_log_again(
 # The scribe sees the graph's lock free, and the number moved, once the graph has the rows.
 _KILLED = """
 import os, signal, sys, time
-from test_graph_cluster import SETTINGS, batches, stream
+from cluster_graph_cases import SETTINGS, batches, stream
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph, _call_log
 

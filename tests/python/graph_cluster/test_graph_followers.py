@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import farrow
+from cluster_graph_cases import SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS, Cluster
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _reader, attach
-from test_graph_cluster import SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     from typing import Any

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from cluster_graph_cases import DAY, SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import attach
-from test_graph_cluster import DAY, SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class Process:
 _READ = """
 import sys
 import numpy as np
-from test_graph_cluster import SETTINGS, stream
+from cluster_graph_cases import SETTINGS, stream
 from farrow.graph.cluster import attach
 reader = attach("payments", sys.argv[1])
 print(reader.stats()["segments"], flush=True)
@@ -156,7 +156,7 @@ _SEAL = """
 import os
 import signal
 import sys
-from test_graph_cluster import batches, stream
+from cluster_graph_cases import batches, stream
 from test_graph_killed import GRAPHS
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph, _objects, _sealing, _segments

@@ -25,10 +25,10 @@ import numpy as np
 import pytest
 
 import farrow
+from cluster_graph_cases import SETTINGS, on, stream
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _call_log, _objects, _reader, _writer, attach
-from test_graph_cluster import SETTINGS, on, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ _WRITE = """
 import random, sys, time
 import numpy as np
 import farrow
-from test_graph_cluster import SETTINGS, stream
+from cluster_graph_cases import SETTINGS, stream
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import ClusterGraph
 

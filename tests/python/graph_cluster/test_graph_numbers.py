@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from cluster_graph_cases import DAY, SETTINGS, batches, on, plain, stream
 from conftest import LIMIT_SECONDS
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _objects, _segments, attach
-from test_graph_cluster import DAY, SETTINGS, batches, on, plain, stream
 
 if TYPE_CHECKING:
     import farrow

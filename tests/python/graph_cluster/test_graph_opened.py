@@ -12,10 +12,10 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import farrow
+from cluster_graph_cases import SETTINGS, on, stream
 from conftest import Cluster
 from farrow.graph import GraphFeatures
 from farrow.graph.cluster import _objects, attach
-from test_graph_cluster import SETTINGS, on, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
