@@ -88,7 +88,7 @@ deb:
 HELM_VERSION ?= v3.16.4
 chart: $(VENV)/farrow
 	command -v helm >/dev/null || GOBIN=$(BIN) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
-	FARROW_HELM=require python -m pytest tests/python/test_chart.py
+	FARROW_HELM=require python -m pytest tests/python/package/test_chart.py
 
 # The steps of packaging/Containerfile in a chroot, and its node used from outside. As root.
 container: $(VENV)/farrow
@@ -146,7 +146,7 @@ test-plasma: $(VENV)/farrow
 # A graph's workers on two nodes of Ray, which is too large to be installed for every test.
 test-ray: $(VENV)/farrow
 	pip install --quiet --group ray
-	python -m pytest tests/python/test_graph_cluster.py tests/python/test_sharing_ray.py tests/python/test_blocks.py tests/python/test_docs.py -k ray
+	python -m pytest tests/python/graph_cluster/test_graph_cluster.py tests/python/sharing/test_sharing_ray.py tests/python/engines/test_blocks.py tests/python/site/test_docs.py -k ray
 
 # Spark's data source, and the JDBC driver of Flight SQL. Spark is 400 MB and needs Java 17, which root
 # installs here if there is none.
@@ -154,7 +154,7 @@ test-spark: $(VENV)/farrow
 	pip install --quiet --group spark
 	command -v java >/dev/null || \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; }
-	FARROW_SPARK=require python -m pytest tests/python/test_spark.py tests/python/test_flight_jdbc.py tests/python/test_docs.py -k 'spark or jdbc'
+	FARROW_SPARK=require python -m pytest tests/python/engines/test_spark.py tests/python/flight/test_flight_jdbc.py tests/python/site/test_docs.py -k 'spark or jdbc'
 
 # Two virtual machines that share memory, then a bad network alone; as root it installs what it needs.
 # Debian on x86-64. VM="--only network" runs one of the two.

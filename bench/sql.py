@@ -41,7 +41,7 @@ from tpch import TABLES, generate, plain, queries  # noqa: E402
 import farrow  # noqa: E402
 import farrow.datafusion  # noqa: E402
 from farrow._nodes._ports import free_addresses  # noqa: E402
-from farrow_sql import _query  # noqa: E402
+from farrow_sql._run import _query  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

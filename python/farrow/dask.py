@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 import farrow
-from farrow import _chunks
+from farrow._scan import _chunks
 from farrow._scan._views import without_views
 from farrow.exceptions import InvalidArgument, RowsTaken
 from farrow.sharing import _references

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from farrow._attached import NewestRows, newest_rows, register_each
+from farrow._scan._attached import NewestRows, newest_rows, register_each
 from farrow._scan._null_sets import with_null_sets
 
 if TYPE_CHECKING:

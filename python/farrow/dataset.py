@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from farrow._pruning import Index, check_columns, columns_of
-from farrow._ranges import cut
 from farrow._reserved import HUGE_TABLE
 from farrow._scan import _views
 from farrow._scan._far_object import FarObject, far_object
-from farrow._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
+from farrow._scan._pruning import Index, check_columns, columns_of
+from farrow._scan._ranges import cut
+from farrow._scan._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farrow._attached import folded, newest_rows, register_each
-from farrow._duckdb_source import register
+from farrow._scan._attached import folded, newest_rows, register_each
+from farrow._scan._duckdb_source import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,8 +29,7 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 
 import farrow
-from farrow import _chunks
-from farrow._scan import _blocks
+from farrow._scan import _blocks, _chunks
 from farrow.exceptions import InvalidArgument
 from farrow.sharing import _references
 from farrow.sharing._ray import setup_worker

@@ -34,8 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 import farrow
-from farrow import _chunks
-from farrow._scan import _blocks
+from farrow._scan import _blocks, _chunks
 from farrow.exceptions import InvalidArgument
 from farrow.sharing import _references
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import farrow
 from farrow_sql._errors import CannotDistribute, QueryFailed
-from farrow_sql._explain import text_of
-from farrow_sql._query import Query
+from farrow_sql._run._explain import text_of
+from farrow_sql._run._query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable

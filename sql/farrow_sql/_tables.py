@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import farrow
-from farrow._attached import table_names
 from farrow._reserved import HUGE_TABLE
+from farrow._scan._attached import table_names
 from farrow.dataset import dataset
 from farrow_sql._columns import Column, register
 from farrow_sql._sessions import frame_of, quoted, session

@@ -28,12 +28,12 @@ import datafusion
 
 import farrow
 from farrow._nodes._modules import module_command
-from farrow_sql import _running
-from farrow_sql._channel import KEY_BYTES, Credentials
 from farrow_sql._exchange import LEASE_SECONDS, delete_leftovers
-from farrow_sql._processes import identity
-from farrow_sql._spill import SpillFolder
-from farrow_sql._workers import PREFIX, PROTOCOL, delete_ended
+from farrow_sql._run import _running
+from farrow_sql._worker._channel import KEY_BYTES, Credentials
+from farrow_sql._worker._processes import identity
+from farrow_sql._worker._spill import SpillFolder
+from farrow_sql._worker._workers import PREFIX, PROTOCOL, delete_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,7 +286,7 @@ class Supervisor:
         # DataFusion spills there.
         environment = {"TMPDIR": str(spill)} if spill else {}
         popen = subprocess.Popen(
-            module_command("farrow_sql._serve"),
+            module_command("farrow_sql._worker._serve"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[self._listener.fileno()],

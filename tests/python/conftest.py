@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +23,16 @@ from farrow._nodes._ports import free_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Its fixtures are of the tests that name it in pytest_plugins.
-pytest.register_assert_rewrite("flight_cases", "sql_cases")
+# Fixtures of each are of the tests that name it in pytest_plugins.
+pytest.register_assert_rewrite("backup_cases", "c_cases", "flight_cases", "sql_cases")
 
 ROOT = Path(__file__).resolve().parents[2]
 # Longest wait for anything that should be quick; a test never asserts that it was.
 LIMIT_SECONDS = 30.0
 LEASE_MS = "2000"
 MEMORY = "256MiB"
+# A user that owns nothing.
+NOBODY = 65534
 
 # Without an import of the package, which takes longer than all else that a node does here.
 RUN_NODE = (
@@ -335,3 +340,39 @@ def python_process(
         check=False,
         env=None if env is None else {**os.environ, **env},
     )
+
+
+def scrape(node: Node) -> str:
+    """The numbers, asked as Prometheus asks."""
+    connection = http.client.HTTPConnection("localhost", timeout=LIMIT_SECONDS)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(LIMIT_SECONDS)
+    connection.sock.connect(node.socket + ".metrics")
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    assert answer.status == 200, text
+    return text
+
+
+def as_nobody(run: Callable[[], None]) -> None:
+    """Run it in a child that is another user; assertions that fail there fail here."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            run()
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as words:
+        said = words.read()
+    os.waitpid(child, 0)
+    assert not said, said

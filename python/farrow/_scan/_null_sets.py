@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from farrow._pruning import text_of
+from farrow._scan._pruning import text_of
 
 __all__ = ["with_null_sets"]
 

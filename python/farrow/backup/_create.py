@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from farrow._listing import list_nodes
 from farrow._native import __version__
+from farrow._nodes._listing import list_nodes
 from farrow._reserved import HUGE_TABLE
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import farrow
 from farrow.cli import _graph, _lab, _sql
-from farrow.cli import _nodes as _about_nodes
 from farrow.cli._client import connect, parse_target
 from farrow.cli._flight import flight
-from farrow.cli._get import get
-from farrow.cli._list import ls
-from farrow.cli._namespaces import namespaces
+from farrow.cli._node import _nodes as _about_nodes
+from farrow.cli._objects._get import get
+from farrow.cli._objects._list import ls
+from farrow.cli._objects._namespaces import namespaces
+from farrow.cli._objects._put import put
 from farrow.cli._output import CommandError, parse_bytes
-from farrow.cli._put import put
 
 if TYPE_CHECKING:
     import argparse
@@ -42,19 +42,19 @@ def _rm(options: argparse.Namespace) -> int:
 
 
 def _stat(options: argparse.Namespace) -> int:
-    from farrow.cli._stat import run
+    from farrow.cli._node._stat import run
 
     return run(connect(options), with_all=options.all, as_json=options.json)
 
 
 def _node_set(options: argparse.Namespace) -> int:
-    from farrow.cli._node_set import run
+    from farrow.cli._node._set import run
 
     return run(options)
 
 
 def _node_drain(options: argparse.Namespace) -> int:
-    from farrow.cli._node_drain import run
+    from farrow.cli._node._drain import run
 
     return run(options)
 
@@ -87,7 +87,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _top(options: argparse.Namespace) -> int:
-    from farrow.cli._top import run
+    from farrow.cli._node._top import run
 
     if not 0.05 <= options.interval <= 3600:
         raise CommandError(f"--interval {options.interval}: 0.05 to 3600 seconds")
@@ -95,13 +95,13 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    from farrow.cli import _backup
+    from farrow.cli._objects import _backup
 
     return _backup.create(connect(options), options)
 
 
 def _restore(options: argparse.Namespace) -> int:
-    from farrow.cli import _backup
+    from farrow.cli._objects import _backup
 
     return _backup.check(options) if options.check else _backup.restore(connect(options), options)
 
@@ -115,13 +115,13 @@ def _dashboard(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from farrow.cli._clean import run
+    from farrow.cli._node._clean import run
 
     return run(options.memory_dir + options.spill, dry_run=options.dry_run, as_json=options.json)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from farrow.cli._doctor import run
+    from farrow.cli._node._doctor import run
 
     return run(options)
 

@@ -17,7 +17,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from farrow.cli._read import Progress
+    from farrow.cli._files._read import Progress
 
 __all__ = [
     "CommandError",

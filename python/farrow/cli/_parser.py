@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from farrow.cli import _flight, _graph, _lab, _node_parser, _sql
+from farrow.cli import _flight, _graph, _lab, _sql
+from farrow.cli._node import _parser as _node_parser
 from farrow.cli._options import add_command, of_node, of_objects
 
 if TYPE_CHECKING:

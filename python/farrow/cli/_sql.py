@@ -67,9 +67,9 @@ def add_parsers(commands: Any, objects: argparse.ArgumentParser) -> None:
 def sql(options: argparse.Namespace) -> int:
     """Run one query and print its rows, or how it runs."""
     from farrow.cli._client import connect
-    from farrow.cli._get import preview, write_file
+    from farrow.cli._files._write import format_for
+    from farrow.cli._objects._get import preview, write_file
     from farrow.cli._output import CommandError, progress_bar
-    from farrow.cli._write import format_for
 
     farrow_sql = _package()
     text = sys.stdin.read() if options.query == "-" else options.query

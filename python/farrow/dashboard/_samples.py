@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import farrow
-from farrow._listing import list_nodes
 from farrow._native import stats_units
+from farrow._nodes._listing import list_nodes
 from farrow._reserved import SQL_QUERIES
 from farrow.dashboard import _metrics
 

@@ -15,10 +15,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow.cli._estimate import estimate, pool_for
+from farrow.cli._files._estimate import estimate, pool_for
+from farrow.cli._files._read import read_table
+from farrow.cli._files._sniff import FileKind, compression_of, kind_of
 from farrow.cli._output import console, human_bytes
-from farrow.cli._read import read_table
-from farrow.cli._sniff import FileKind, compression_of, kind_of
 from farrow.demo import _report, _transport
 from farrow.demo._measure import (
     Memory,

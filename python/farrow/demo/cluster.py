@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import farrow
 from farrow import _native
 from farrow._nodes._ports import free_addresses
+from farrow.cli._files._read import read_table
 from farrow.cli._output import console, grid, human_bytes, human_seconds
-from farrow.cli._read import read_table
 from farrow.demo import _cost, _report
 from farrow.demo._measure import machine_line, table_bytes
 from farrow.demo._options import Options

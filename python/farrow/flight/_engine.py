@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from farrow._attached import NewestRows, folded, table_names
-from farrow._duckdb_source import register
+from farrow._scan._attached import NewestRows, folded, table_names
+from farrow._scan._duckdb_source import register
 from farrow.dataset import dataset
 from farrow.exceptions import Disconnected, FarrowError, InvalidArgument
 from farrow.flight._bound import (

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from farrow.cli._sniff import compression_of
+from farrow.cli._files._sniff import compression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from farrow.cli._sniff import TextShape
+    from farrow.cli._files._sniff import TextShape
     from farrow.graph._columns import Layout
 
 __all__ = ["LABELS", "Fault", "first_fault", "parsed_times", "read_columns"]

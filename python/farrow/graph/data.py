@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from farrow.cli._read import read_table
-from farrow.cli._sniff import FileKind, kind_of, text_shape
+from farrow.cli._files._read import read_table
+from farrow.cli._files._sniff import FileKind, kind_of, text_shape
 from farrow.exceptions import FarrowError
 from farrow.graph._accounts import encoded, with_banks
 from farrow.graph._columns import Layout, layout_of

@@ -17,7 +17,7 @@ from farrow._nodes import _connect
 from farrow.exceptions import Disconnected, FarrowError, InvalidDescriptor, NotFound
 
 if TYPE_CHECKING:
-    from farrow import _chunks
+    from farrow._scan import _chunks
 
 __all__ = [
     "LEASE_SECONDS",

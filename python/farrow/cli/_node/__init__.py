@@ -1,0 +1,1 @@
+"""The commands about nodes and machines, and their command line."""

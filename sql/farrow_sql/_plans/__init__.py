@@ -1,0 +1,1 @@
+"""Plans: what a query becomes, cut into stages whose tasks run anywhere."""

@@ -1,0 +1,1 @@
+"""The run of a query: on the workers of the cluster, or in this process."""

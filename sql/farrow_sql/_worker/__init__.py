@@ -1,0 +1,1 @@
+"""A worker: its connections, its processes, and the tasks that it runs."""
