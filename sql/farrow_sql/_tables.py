@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import farrow
 from farrow._attached import table_names
 from farrow._reserved import HUGE_TABLE
+from farrow._scan._null_sets import sql_filter
 from farrow.dataset import dataset
 from farrow_sql._columns import Column, register
 from farrow_sql._sessions import frame_of, quoted, session
@@ -170,8 +171,12 @@ class _Recorder(ds.InMemoryDataset):  # type: ignore[misc]
         super().__init__(pa.Table.from_batches([], schema))
         self.filters: list[pc.Expression | None] = []
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
-        self.filters.append(filter)
+    def get_fragments(self, filter: pc.Expression | pa.Scalar | None = None) -> Iterator[Any]:
+        try:
+            self.filters.append(sql_filter(filter))
+        except ValueError:
+            # This version of Arrow stores it in another form: all parts are read.
+            self.filters.append(None)
         # A plan over no fragments is not made; this one is never read.
         return iter([None])
 
