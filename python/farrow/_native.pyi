@@ -971,7 +971,8 @@ class Client:
             (bool), last_use (timestamp[ns, UTC]: the last get or the seal, by a clock with a
             resolution of some milliseconds) and spilled (bool: in a file until the next get; its
             metadata is not listed then).  With ``all_nodes`` also node (string; null without a
-            cluster).
+            cluster).  ``to_pylist`` of the times needs pandas: Python's datetime has no
+            nanoseconds.  Select the other columns before, or cast the times to int64.
 
         Raises:
             NodeLost: the node given cannot be reached; with ``strict``, any node.
