@@ -1798,6 +1798,14 @@ class SharedReference:
     @property
     def address(self) -> str:
         """Path of the socket of the node through which the reference was made."""
+    def check(self) -> None:
+        """Check that each node still serves the memory of the value, without a message while the
+        connections are up.
+
+        Raises:
+            Disconnected: the node was replaced by one with other memory, or has ended.
+            NodeLost: another node with memory of the value has ended.
+        """
 
 def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
     """Make a reference to a value whose buffers are in the memory of nodes.

@@ -181,6 +181,8 @@ def _share(value: Any, arrow: Any, wanted: tuple[int, float]) -> _native.SharedR
         key, sent = (id(value), lease), state.sent
         known = sent.get(key)
         if known is not None and known[0]() is value:
+            # Receivers would not find it in the memory of a node that took the place of its node.
+            known[1].check()
             return known[1]
         reference = _native.share(arrow, min_bytes, lease)
         if reference is not None:
