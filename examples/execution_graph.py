@@ -186,7 +186,9 @@ class Written:
 def written(client: farrow.Client) -> list[Written]:
     """The results of all steps, in the order of their seals."""
     found = []
-    for one in client.list(PREFIX, all_nodes=True).sort_by("sealed_at").to_pylist():
+    listed = client.list(PREFIX, all_nodes=True).sort_by("sealed_at")
+    # As Python's datetime, which has no nanoseconds, times would need pandas.
+    for one in listed.drop_columns(["sealed_at", "last_use"]).to_pylist():
         took = dict(one["metadata"])
         found.append(
             Written(

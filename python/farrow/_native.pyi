@@ -971,7 +971,8 @@ class Client:
             (bool), last_use (timestamp[ns, UTC]: the last get or the seal, by a clock with a
             resolution of some milliseconds) and spilled (bool: in a file until the next get; its
             metadata is not listed then).  With ``all_nodes`` also node (string; null without a
-            cluster).
+            cluster).  ``to_pylist`` of the times needs pandas: Python's datetime has no
+            nanoseconds.  Select the other columns before, or cast the times to int64.
 
         Raises:
             NodeLost: the node given cannot be reached; with ``strict``, any node.
@@ -1797,6 +1798,14 @@ class SharedReference:
     @property
     def address(self) -> str:
         """Path of the socket of the node through which the reference was made."""
+    def check(self) -> None:
+        """Check that each node still serves the memory of the value, without a message while the
+        connections are up.
+
+        Raises:
+            Disconnected: the node was replaced by one with other memory, or has ended.
+            NodeLost: another node with memory of the value has ended.
+        """
 
 def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
     """Make a reference to a value whose buffers are in the memory of nodes.

@@ -25,10 +25,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from farrow._scan._attached import NewestRows, newest_rows, register_each
-from farrow._scan._null_sets import with_null_sets
+from farrow._scan._null_sets import sql_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -129,10 +128,10 @@ class _Rows(NewestRows):
     set."""
 
     def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
-        return super().scanner(*arguments, filter=_expression(filter), **options)
+        return super().scanner(*arguments, filter=sql_filter(filter), **options)
 
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
-        rewritten = _expression(filter)
+        rewritten = sql_filter(filter)
         fragments = super().get_fragments(rewritten)
         # DataFusion passes the filter to the scanner of each fragment once more.
         return fragments if rewritten is filter else map(_Fragment, fragments)
@@ -146,15 +145,9 @@ class _Fragment:
 
     def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
         scanner: ds.Scanner = self._fragment.scanner(
-            *arguments, filter=_expression(filter), **options
+            *arguments, filter=sql_filter(filter), **options
         )
         return scanner
-
-
-def _expression(filter: pc.Expression | pa.Scalar | None) -> pc.Expression | None:
-    if filter is None:
-        return None
-    return pc.scalar(filter) if isinstance(filter, pa.Scalar) else with_null_sets(filter)
 
 
 def _compares_nan(schema: pa.Schema) -> bool:

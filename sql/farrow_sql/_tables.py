@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import farrow
 from farrow._reserved import HUGE_TABLE
 from farrow._scan._attached import table_names
+from farrow._scan._null_sets import sql_filter
 from farrow.dataset import dataset
 from farrow_sql._columns import Column, register
 from farrow_sql._sessions import frame_of, quoted, session
@@ -144,12 +145,14 @@ def _source(client: farrow.Client, name: str) -> Source:
             for one in table.partitions(version)
         ]
         return Source(name, table.schema, parts, True, dataset(table, version=version))
-    for one in client.list(name, all_nodes=True).to_pylist():
+    # Times of a list do not fit Python's datetime, which would need pandas.
+    listed = client.list(name, all_nodes=True).select(["name", "id", "node", "bytes"])
+    for one in listed.to_pylist():
         if one["name"] == name:
             # Neither brings rows of another node.
             schema = client.get(one["id"], rows=slice(0, 0)).schema
             rows = client.get(one["id"], columns=[]).num_rows
-            part = Part(one["id"], rows, one.get("node") or "", one["bytes"], 0)
+            part = Part(one["id"], rows, one["node"] or "", one["bytes"], 0)
             kept = client.get(one["id"]) if _is_mapped(client, part.node) else None
             return Source(name, schema, [part], False, None, kept)
     raise farrow.NotFound(f"no object named {name!r}")
@@ -170,8 +173,12 @@ class _Recorder(ds.InMemoryDataset):  # type: ignore[misc]
         super().__init__(pa.Table.from_batches([], schema))
         self.filters: list[pc.Expression | None] = []
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
-        self.filters.append(filter)
+    def get_fragments(self, filter: pc.Expression | pa.Scalar | None = None) -> Iterator[Any]:
+        try:
+            self.filters.append(sql_filter(filter))
+        except ValueError:
+            # This version of Arrow stores it in another form: all parts are read.
+            self.filters.append(None)
         # A plan over no fragments is not made; this one is never read.
         return iter([None])
 

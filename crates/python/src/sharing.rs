@@ -26,6 +26,11 @@ impl SharedReference {
     fn address(&self) -> OsString {
         self.0.socket().as_os_str().to_owned()
     }
+
+    #[doc = doc!("SharedReference.check")]
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        without_gil(py, || self.0.check())
+    }
 }
 
 #[doc = doc!("share")]

@@ -228,7 +228,9 @@ class Drain:
         found = _Found()
         for namespace in self._client.namespaces():
             client = self._at(namespace["name"])
-            for row in client.list("").to_pylist():
+            # Times of a list do not fit Python's datetime, which would need pandas.
+            listed = client.list("").select(["name", "id", "bytes", "spilled", "metadata"])
+            for row in listed.to_pylist():
                 name, size, id = row["name"], row["bytes"], row["id"]
                 if not name:
                     found.unnamed += 1

@@ -92,8 +92,10 @@ def _listed(listed: pa.Table, name: str) -> dict[str, Any] | None:
     """The row of the object of this name."""
     for number, found in enumerate(listed["name"].to_pylist()):
         if found == name:
-            row: dict[str, Any] = listed.slice(number, 1).to_pylist()[0]
-            return row
+            # Times of a list do not fit Python's datetime, which would need pandas.
+            without_times = listed.drop_columns(["sealed_at", "last_use"])
+            row: dict[str, Any] = without_times.slice(number, 1).to_pylist()[0]
+            return {**row, "sealed_at": listed["sealed_at"][number].value}
     return None
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from farrow._scan._pruning import text_of
 
-__all__ = ["with_null_sets"]
+__all__ = ["sql_filter", "with_null_sets"]
 
 _Pair = tuple[bytes, bytes]
 
@@ -24,6 +24,18 @@ _CALL, _END, _OPTIONS, _LITERAL = b"call", b"end", b"options", b"literal"
 _SET = b"is_in"
 # What shows that an ``is_in`` of null is not false: its result is negated or looked at.
 _LOOKS = ("invert(", "is_null(", "is_valid(", "if_else(")
+
+
+def sql_filter(filter: pc.Expression | pa.Scalar | None) -> pc.Expression | None:
+    """A filter that DataFusion gives to a dataset, with the logic of SQL.  It can be a constant, to
+    which DataFusion simplifies contradictions.
+
+    Raises:
+        ValueError: as ``with_null_sets``.
+    """
+    if filter is None:
+        return None
+    return pc.scalar(filter) if isinstance(filter, pa.Scalar) else with_null_sets(filter)
 
 
 def with_null_sets(filter: pc.Expression) -> pc.Expression:

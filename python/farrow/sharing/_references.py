@@ -181,6 +181,8 @@ def _share(value: Any, arrow: Any, wanted: tuple[int, float]) -> _native.SharedR
         key, sent = (id(value), lease), state.sent
         known = sent.get(key)
         if known is not None and known[0]() is value:
+            # Receivers would not find it in the memory of a node that took the place of its node.
+            known[1].check()
             return known[1]
         reference = _native.share(arrow, min_bytes, lease)
         if reference is not None:
@@ -248,13 +250,28 @@ def with_client(address: str, use: Callable[[_native.Client], Any]) -> Any:
     client = _client(address)
     try:
         return use(client)
-    except Disconnected:
+    except (Disconnected, NotFound) as error:
+        if isinstance(error, NotFound) and _is_served(client):
+            raise
         with _state.lock:
             # Another thread may have replaced it.
             if _state.clients.get(address, client) is client:
                 _state.clients[address] = _connected(address)
             client = _state.clients[address]
     return use(client)
+
+
+def _is_served(client: _native.Client) -> bool:
+    """Whether a client's node serves the memory that the client has mapped: a search that finds
+    nothing there sends no message, also when the node was replaced."""
+    try:
+        client.stats()
+    except Disconnected:
+        return False
+    except FarrowError:
+        # What was not found is the better error.
+        return True
+    return True
 
 
 def read_chunk(address: str, selection: _chunks.Selection, id: bytes) -> pa.Table:

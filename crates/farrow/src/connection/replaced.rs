@@ -47,6 +47,18 @@ impl Session {
         self.check_replaced()
     }
 
+    /// Checks that this process opened the session, and that its node serves the same memory: waits
+    /// for the successor of a daemon that has ended. Sends no message while the connection is up.
+    pub(crate) fn check_served(&self) -> Result<(), Error> {
+        self.check_process()?;
+        self.check_replaced()?;
+        let connection = self.connection();
+        if connection.link.has_ended() {
+            self.reconnect(&connection, deadline_after(self.timeout))?;
+        }
+        Ok(())
+    }
+
     /// If the connection has ended, has a thread connect to the successor of the daemon: the caller
     /// reads memory, and a daemon that is starting or hangs must not delay it. While there is no
     /// successor, what is in memory can be read.

@@ -56,6 +56,17 @@ impl SharedValue {
         &self.message
     }
 
+    /// Checks that receivers can open the reference: each node serves the memory that it refers to.
+    /// Sends no message while the connections are up, and waits for the successor of a daemon.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeReplaced`] when other memory took the place of that of the value;
+    /// [`Error::Disconnected`] and [`Error::NodeLost`] when a node has ended.
+    pub fn check(&self) -> Result<(), Error> {
+        self.leases.iter().try_for_each(|lease| lease.session.check_served())
+    }
+
     /// The socket of the node through which the reference was made.
     pub fn socket(&self) -> &std::path::Path {
         self.leases.last().map_or(std::path::Path::new(""), |lease| &lease.session.socket)

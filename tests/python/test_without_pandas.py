@@ -1,0 +1,78 @@
+"""A clean ``pip install farrow farrow-sql`` has no pandas.  ``to_pylist`` of times with nanoseconds
+needs it: queries of put tables, datasets of far ones and drains failed there with a ValueError."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from conftest import Cluster, run_python, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Nodes that map nothing of each other.
+ONLY = ("--plaintext", "--net=only", "--no-prepare")
+
+HIDDEN = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ImportError("pandas is hidden")
+
+sys.meta_path.insert(0, Hidden())
+socket = sys.argv[1]
+"""
+
+DATASET = """
+import farrow, farrow.dataset
+client = farrow.connect(socket)
+# Most times have nanoseconds that are not whole microseconds; the last is a table of this node.
+for name in ["far 0", "far 1", "far 2", "near"]:
+    found = farrow.dataset.dataset(name, client=client)
+    print(found.to_table(columns=["a"])["a"].to_pylist())
+"""
+
+QUERY = """
+client = farrow.connect(socket)
+for name in ["far 0", "far 1", "far 2", "near"]:
+    print(farrow.sql(f'select sum(a) as s from "{name}"', client, timeout=60).to_pylist())
+"""
+
+DRAIN = """
+from farrow.cli import main
+sys.exit(main(["node", "drain", "--socket", socket]))
+"""
+
+
+@pytest.fixture
+def two(make_cluster: Callable[..., Cluster]) -> Cluster:
+    cluster = make_cluster(2, *ONLY)
+    a, b = cluster.clients()
+    for name in ["far 0", "far 1", "far 2"]:
+        b.put(pa.table({"a": [1, 2, 3], "b": [4, 5, 6]}), name)
+    a.put(pa.table({"a": [1, 2, 3]}), "near")
+    wait_until(lambda: a.contains("far 2"), "the names are known")
+    return cluster
+
+
+def test_datasets_of_put_tables(two: Cluster) -> None:
+    found = run_python(HIDDEN + DATASET, two.nodes["a"].socket)
+    assert found.split("\n")[:-1] == ["[1, 2, 3]"] * 4
+
+
+def test_queries_of_put_tables(two: Cluster) -> None:
+    pytest.importorskip("farrow_sql")
+    found = run_python(HIDDEN + QUERY, two.nodes["a"].socket)
+    assert found.split("\n")[:-1] == ["[{'s': 6}]"] * 4
+
+
+def test_a_drain(two: Cluster) -> None:
+    assert "3 objects" in run_python(HIDDEN + DRAIN, two.nodes["b"].socket)
+    a, b = two.clients()
+    assert b.list().num_rows == 0
+    assert a.get("far 0")["b"].to_pylist() == [4, 5, 6]
