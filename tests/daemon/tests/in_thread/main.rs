@@ -6,5 +6,6 @@ mod cancel;
 mod capi_coherence;
 mod capi_listing;
 mod creators;
+mod gone;
 mod node;
 mod tables;
