@@ -8,4 +8,5 @@ mod capi_listing;
 mod creators;
 mod gone;
 mod node;
+mod shares;
 mod tables;
