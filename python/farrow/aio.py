@@ -4,10 +4,10 @@
     table = await client.get("trades", timeout=60)
 
 Each call runs on a thread of the client.  Calls that wait for other programs have threads of their
-own, and so have puts that wait for room, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth
-of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something,
-such as the seal of a ``put``, completes nevertheless; the object is deleted again if it has no
-name.
+own, and so have puts that wait for room, so that no other call is behind them.  Cancelling the task
+ends a waiting call within a tenth of a second, as Ctrl-C does, and leaves nothing behind.  A call
+that is about to change something, such as the seal of a ``put``, completes nevertheless; the object
+is deleted again if it has no name.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ use crate::lazy::{self, FoundLazy};
 use crate::objects::held_bytes::{self, BatchBytes, BatchItem};
 use crate::objects::object::Object;
 
-/// Pauses between searches for an id, which the node does not report: it is found at once unless it is
-/// on its way between nodes, or from a file. The last one costs a waiting client ten messages a second.
+/// Pauses between searches for an id, which the node does not report: it is found at once unless it
+/// is on its way between nodes, or from a file. The last one costs a waiting client ten messages a
+/// second.
 const ID_PAUSE_FIRST: Duration = Duration::from_millis(1);
 const ID_PAUSE_MAX: Duration = Duration::from_millis(100);
 

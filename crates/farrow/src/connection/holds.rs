@@ -225,7 +225,8 @@ impl Session {
             ReplyBody::HoldBlock(block) => span(block),
             other => return Err(confused(&other).into()),
         };
-        // The page of a late reply may be one that the next daemon has named: the caller asks again.
+        // The page of a late reply may be one that the next daemon has named: the caller asks
+        // again.
         if self.holds.add_block(block)? {
             lock(&self.hold_request).slots = slots + 1;
         }
