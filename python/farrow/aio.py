@@ -4,10 +4,10 @@
     table = await client.get("trades", timeout=60)
 
 Each call runs on a thread of the client.  Calls that wait for other programs have threads of their
-own, so that no other call is behind them.  Cancelling the task ends a waiting call within a tenth
-of a second, as Ctrl-C does, and leaves nothing behind.  A call that is about to change something,
-such as the seal of a ``put``, completes nevertheless; the object is deleted again if it has no
-name.
+own, and so have puts that wait for room, so that no other call is behind them.  Cancelling the task
+ends a waiting call within a tenth of a second, as Ctrl-C does, and leaves nothing behind.  A call
+that is about to change something, such as the seal of a ``put``, completes nevertheless; the object
+is deleted again if it has no name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import functools
 import os
+import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,9 +37,15 @@ __all__ = ["AsyncClient", "connect"]
 
 # Calls of one client that wait for other programs at the same time; further ones wait for a thread.
 THREADS = 32
+# Puts that wait for room at the same time. They wait for deletes, never for the calls above.
+ROOM_THREADS = 32
 # All other calls, which can be what the waiting ones wait for. Only transfers of objects from other
 # nodes take long.
 SHORT_THREADS = 32
+# What is left of the time of a call that got its thread late; without any, it would not wait.
+LEAST_SECONDS = 0.001
+# Event loops take no infinite delay. Longer waits for a thread end with the thread.
+THREAD_SECONDS_MAX = 86_400.0
 
 
 async def connect(
@@ -66,7 +74,7 @@ async def connect(
         >>> asyncio.run(main())
         b'hello'
     """
-    threads = _Threads()
+    threads = _ClientThreads()
     try:
         call = functools.partial(farrow.connect, address, timeout=timeout, namespace=namespace)
         return AsyncClient(await _run(threads.waiting, call), threads)
@@ -95,9 +103,9 @@ class AsyncClient:
         1
     """
 
-    def __init__(self, client: farrow.Client, threads: _Threads | None = None) -> None:
+    def __init__(self, client: farrow.Client, threads: _ClientThreads | None = None) -> None:
         self.sync = client
-        self._threads = threads or _Threads()
+        self._threads = threads or _ClientThreads()
 
     def __repr__(self) -> str:
         return f"<farrow.aio.AsyncClient of {self.sync!r}>"
@@ -124,8 +132,13 @@ class AsyncClient:
             ...     await mine.close()
             >>> asyncio.run(main())
         """
-        self.sync.close()
-        self._threads.shutdown()
+        # It waits for a node that does not answer, and for no other call.
+        closing = _Threads(1, "farrow-aio-close")
+        try:
+            await _run(closing, self.sync.close)
+        finally:
+            closing.shutdown()
+            self._threads.shutdown()
 
     async def put(self, obj: Any, name: str | None = None, **options: Any) -> farrow.ObjectRef:
         """``Client.put``: seal a value, under a name if there is one.
@@ -360,6 +373,7 @@ class AsyncClient:
             timeout: seconds to wait for the others.
 
         Raises:
+            LimitReached: 32 other calls of this client wait, so that this one has no thread.
             FarrowError: as ``Client.barrier``.
 
         Examples:
@@ -370,6 +384,14 @@ class AsyncClient:
             ...         await mine.barrier("aio/barrier", 1)
             >>> asyncio.run(main())
         """
+        # The parties that wait would hold the threads until their timeouts.
+        if self._threads.waiting.is_full():
+            error = farrow.LimitReached(
+                f"no thread for a barrier: {THREADS} other calls of this client wait, and it has"
+                f" {THREADS} threads for them"
+            )
+            error.limit = THREADS
+            raise error
         await self._call(self.sync.barrier, name, parties, timeout=timeout)
 
     async def subscribe(self, prefix: str = "", **options: Any) -> Subscription:
@@ -410,13 +432,43 @@ class AsyncClient:
         def undo(made: T) -> Future[None]:
             return self._threads.short.submit(_delete, self.sync, unnamed(made))
 
-        # It waits for room.
-        threads = self._threads.waiting if call.keywords.get("wait") else self._threads.short
-        return await _run(threads, call, undo)
+        return await self._timed(self._threads.room, call, "wait", undo)
 
     async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        threads = self._threads.waiting if options.get("timeout") else self._threads.short
-        return await _run(threads, functools.partial(function, *args, **options))
+        call = functools.partial(function, *args, **options)
+        return await self._timed(self._threads.waiting, call, "timeout")
+
+    async def _timed(
+        self,
+        threads: _Threads,
+        call: functools.partial[T],
+        option: str,
+        undo: Callable[[T], Future[None]] | None = None,
+    ) -> T:
+        """The result of a call that waits for the seconds of an option, those included in which no
+        thread of these is free.  Without the option, or with no time, it has other threads."""
+        seconds = call.keywords.get(option)
+        if seconds is None or not seconds > 0:
+            return await _run(self._threads.short, call, undo)
+        end = time.monotonic() + seconds
+
+        def rest() -> T:
+            return call(**{option: max(end - time.monotonic(), LEAST_SECONDS)})
+
+        try:
+            return await _run(threads, rest, undo, seconds)
+        except _NoThread:
+            pass
+        try:
+            # What it waits for may be there.
+            return await _run(self._threads.short, functools.partial(call, **{option: 0.0}), undo)
+        except farrow.NotFound:
+            error = farrow.Timeout(
+                f"timed out after {seconds} s waiting for one of the client's {THREADS} threads,"
+                " which wait in other calls"
+            )
+            error.waited_seconds = seconds
+            raise error from None
 
 
 def _delete(client: farrow.Client, objects: Sequence[farrow.ObjectRef]) -> None:
@@ -425,31 +477,84 @@ def _delete(client: farrow.Client, objects: Sequence[farrow.ObjectRef]) -> None:
 
 
 class _Threads:
-    """The threads of a client."""
+    """Threads for calls of one kind."""
 
-    def __init__(self) -> None:
-        self.waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="farrow-aio")
-        self.short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="farrow-aio-short")
+    def __init__(self, count: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._count = count
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        # Calls that have not ended, those included that wait for a thread.
+        self._open = 0
+        self._is_closed = False
+
+    def are_there(self) -> bool:
+        """False after ``close``, and in a forked child, which has none of the threads."""
+        return not self._is_closed and self._pid == os.getpid()
+
+    def is_full(self) -> bool:
+        """Whether the next call would wait for a thread."""
+        with self._lock:
+            return self.are_there() and self._open >= self._count
+
+    def submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
+        """Call the function on a thread."""
+        job = self._executor.submit(function, *args)
+        with self._lock:
+            self._open += 1
+        job.add_done_callback(self._ended)
+        return job
+
+    def _ended(self, _: object) -> None:
+        with self._lock:
+            self._open -= 1
 
     def shutdown(self) -> None:
         """End the threads once their calls have ended."""
-        self.waiting.shutdown(wait=False)
-        self.short.shutdown(wait=False)
+        if self.are_there():
+            self._is_closed = True
+            self._executor.shutdown(wait=False)
+
+
+class _ClientThreads:
+    """The threads of a client."""
+
+    def __init__(self) -> None:
+        self.waiting = _Threads(THREADS, "farrow-aio")
+        self.room = _Threads(ROOM_THREADS, "farrow-aio-room")
+        self.short = _Threads(SHORT_THREADS, "farrow-aio-short")
+
+    def shutdown(self) -> None:
+        """End the threads once their calls have ended."""
+        for threads in (self.waiting, self.room, self.short):
+            threads.shutdown()
+
+
+class _NoThread(Exception):
+    """No thread was free in time: the call has not begun."""
 
 
 async def _run(
-    threads: ThreadPoolExecutor,
+    threads: _Threads,
     call: Callable[[], T],
     undo: Callable[[T], Future[None]] | None = None,
+    begin_within: float | None = None,
 ) -> T:
     """The result of a call on a thread; a cancelled task cancels it, and waits for its end.
 
     ``undo`` begins to remove the result of a call that completed nevertheless.
     """
+    if not threads.are_there():
+        # The client raises an error that says so.
+        return call()
     token = CancelToken()
     job = threads.submit(token.run, call)
     running: asyncio.Future[T] = asyncio.wrap_future(job)
     try:
+        if begin_within is not None and begin_within < THREAD_SECONDS_MAX:
+            await asyncio.wait([running], timeout=begin_within)
+            if job.cancel():
+                raise _NoThread
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         # A call that waits for a thread has not begun.

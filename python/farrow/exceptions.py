@@ -119,10 +119,11 @@ class TooLarge(OutOfMemory):
 
 
 class LimitReached(FarrowError):
-    """A table of the node is full: clients, grants or holds.
+    """A table of the node is full: clients, grants or holds.  Or all threads of an asyncio client
+    wait.
 
     Attributes:
-        limit: the number for which the node was started.
+        limit: the number for which the node was started, or the number of threads.
     """
 
     limit: int = 0

@@ -139,7 +139,8 @@ typedef int (*FarrowInterruptCheck)(void *data);
  *
  * `check`, if not NULL, is called with `data` about twenty times a second by the waiting thread,
  * with no lock held. To miss no signal, let a handler set a `volatile sig_atomic_t`, and return
- * its value. `check` may call Farrow; it must not throw or jump out.
+ * its value. `check` may call Farrow, and no check ends these calls; it must not throw or jump
+ * out.
  *
  * `on_signal`, if not 0, ends a wait when a handler runs on the waiting thread, as EINTR does,
  * whether or not the handler was set with SA_RESTART. As with EINTR, a signal just before the wait

@@ -2,7 +2,7 @@
 
 use crate::error::guard;
 use crate::status::FarrowStatus;
-use farrow::interrupt::{Interrupt, scope};
+use farrow::interrupt::{Interrupt, scope, suspend};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
@@ -20,6 +20,8 @@ struct ThreadInterrupt {
 
 thread_local! {
     static SETTING: Cell<Option<ThreadInterrupt>> = const { Cell::new(None) };
+    /// Whether the check runs.
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// See `farrow.h`.
@@ -41,15 +43,23 @@ pub unsafe extern "C" fn farrow_set_interrupt(
     })
 }
 
-/// Runs a call with the interrupt of its thread.
+/// Runs a call with the interrupt of its thread. A call of the check itself has none: the check
+/// would run inside itself, again and again.
 pub(crate) fn interruptible<T>(body: impl FnOnce() -> T) -> T {
     let Some(ThreadInterrupt { check, data, ends_on_signal }) = SETTING.get() else {
         return body();
     };
-    let ask = move || match check {
+    if IS_ASKING.get() {
+        return body();
+    }
+    let ask = move || {
+        let Some(check) = check else { return false };
+        let _quiet = suspend();
+        IS_ASKING.set(true);
         // SAFETY: the thread guaranteed this when it set both, and the same thread calls.
-        Some(check) => unsafe { check(data) != 0 },
-        None => false,
+        let has_ended = unsafe { check(data) != 0 };
+        IS_ASKING.set(false);
+        has_ended
     };
     let interrupt = Interrupt::new(Rc::new(ask));
     scope(if ends_on_signal { interrupt.on_signal() } else { interrupt }, body)

@@ -57,6 +57,28 @@ unsafe extern "C" fn is_set(flag: *mut c_void) -> c_int {
     c_int::from(unsafe { &*flag.cast::<AtomicBool>() }.load(Ordering::SeqCst))
 }
 
+/// How often the check below runs inside itself at the moment, at most, and how many of its own
+/// waits had all their time.
+static DEPTH: AtomicU32 = AtomicU32::new(0);
+static DEEPEST: AtomicU32 = AtomicU32::new(0);
+static WAITED: AtomicU32 = AtomicU32::new(0);
+
+/// A check that waits for an object itself, twice.
+unsafe extern "C" fn waits(client: *mut c_void) -> c_int {
+    let depth = DEPTH.fetch_add(1, Ordering::SeqCst) + 1;
+    DEEPEST.fetch_max(depth, Ordering::SeqCst);
+    // A deeper one would end with the stack.
+    if depth < 3 {
+        let mut object = null_mut();
+        let name = c"a stop flag".as_ptr();
+        // SAFETY: the test passes an open client; the output lives in this frame.
+        let got = unsafe { farrow_get(client.cast(), null(), name, 0.2, &raw mut object) };
+        WAITED.fetch_add(u32::from(got == FarrowStatus::Timeout), Ordering::SeqCst);
+    }
+    DEPTH.fetch_sub(1, Ordering::SeqCst);
+    c_int::from(depth == 1 && WAITED.load(Ordering::SeqCst) >= 2)
+}
+
 extern "C" fn handler(_: c_int) {
     HANDLED.fetch_add(1, Ordering::SeqCst);
 }
@@ -187,4 +209,18 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     let caller = Caller::new(&node);
     caller.put(c"later");
     assert_eq!(three.ended.recv_timeout(LIMIT).unwrap().0, FarrowStatus::Ok);
+}
+
+/// The check interrupted the calls of the check: it ran inside itself, until the stack was full.
+#[test]
+fn a_check_that_waits_itself_is_not_run_meanwhile() {
+    let node = TestNode::start(64 << 20);
+    let caller = Caller::new(&node);
+    // SAFETY: the client is open until the setting is removed.
+    unsafe {
+        assert_eq!(farrow_set_interrupt(Some(waits), caller.0.cast(), 0), FarrowStatus::Ok);
+        assert_eq!(caller.get(c"never"), FarrowStatus::Interrupted);
+        assert_eq!(farrow_set_interrupt(None, null_mut(), 0), FarrowStatus::Ok);
+    }
+    assert_eq!(DEEPEST.load(Ordering::SeqCst), 1);
 }

@@ -237,6 +237,77 @@ fn gets_that_time_out_request_one_page_of_holds_together() {
     assert!(after - before <= 4, "{} requests", after - before);
 }
 
+/// The pages of its late answer belonged to the client, which did not know them: a node that hung
+/// now and then lost them each time, until the client's next connection.
+#[test]
+fn entry_pages_of_a_late_reply_are_used() {
+    /// Objects that the node seals before the client looks for pages again.
+    const PAUSE: u64 = 256;
+    let daemon = Daemon::start("64MiB", &["--no-prepare"]);
+    let (other, client) = (daemon.client(), impatient(&daemon));
+    let put = || client.put(&Value::Bytes(b"some"), None);
+    put().unwrap();
+    // The client seals them itself, until it needs more pages.
+    late(&daemon, || -> Result<(), Error> {
+        loop {
+            put()?;
+        }
+    });
+    let requests = || other.stats().unwrap().node.requests;
+    let mut last = requests();
+    // Those of the late seal, and of the delete of its object, which nobody knows.
+    let is_quiet = || {
+        std::thread::sleep(Duration::from_millis(50));
+        let (before, now) = (last, requests());
+        last = now;
+        (now == before + 1).then_some(())
+    };
+    wait_for("the late answers", is_quiet).unwrap();
+    let before = requests();
+    for _ in 0..PAUSE + 40 {
+        put().unwrap();
+    }
+    // No request for pages is among them.
+    assert_eq!(requests() - before - 1, PAUSE);
+    drop(client);
+}
+
+/// The next daemon had named the page of the late reply too. The client counted it twice: each
+/// further get took the page for one that another thread had added, requested none, and never
+/// returned.
+#[test]
+fn a_late_page_of_holds_that_the_next_daemon_also_names_is_followed_by_another() {
+    let mut daemon = Daemon::start("64MiB", &["--no-prepare"]);
+    let other = daemon.client();
+    let put = |number: u64| other.put(&Value::Bytes(&number.to_le_bytes()), None).unwrap();
+    let ids: Vec<ObjectKey> = (0..2000).map(|number| put(number).into()).collect();
+    let client = impatient(&daemon);
+    let mut held = Vec::new();
+    let get = |id: &ObjectKey| client.get(id, Duration::ZERO);
+    late(&daemon, || {
+        ids.iter().try_for_each(|id| {
+            held.push(get(id)?);
+            Ok(())
+        })
+    });
+    // Its answer follows the late one.
+    client.stats().unwrap();
+    daemon.kill9();
+    daemon.restart();
+    wait_for("the next daemon", || client.stats().ok()).unwrap();
+    let gets = {
+        let client = client.clone();
+        std::thread::spawn(move || {
+            let get = |id: &ObjectKey| client.get(id, Duration::ZERO);
+            ids.iter().map(get).collect::<Result<Vec<_>, _>>()
+        })
+    };
+    // A get that never returns would block a join.
+    wait_for("the gets", || gets.is_finished().then_some(())).unwrap();
+    assert_eq!(gets.join().unwrap().unwrap().len(), 2000);
+    drop(held);
+}
+
 /// Nothing of it was lost before 8 MiB: it came with the next call.
 #[test]
 fn what_goes_back_while_the_daemon_reads_nothing_arrives() {

@@ -129,3 +129,24 @@ fn the_memory_of_a_node_that_left_is_let_go() {
     put(&b, b"second");
     assert_one(&[&b], b"second");
 }
+
+/// A client that had read one object there retained all of that memory until its end.
+#[test]
+fn a_client_retains_the_memory_of_a_node_that_left_only_for_its_values() {
+    let mut nodes = Nodes::start(2, "16MiB", &["--no-prepare"]);
+    put(&nodes.client(0), b"first");
+    let folder = nodes.daemons[0].socket.parent().unwrap().display().to_string();
+    let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&folder);
+    let b = nodes.client(1);
+    let value = b.get(&"x".into(), NOW).unwrap();
+    assert!(is_mapped());
+    nodes.client(0).shut_down_node().unwrap();
+    assert!(nodes.daemons[0].wait_end().success());
+    wait_for_members(&b, |members| members.find("a").unwrap().reach == Reach::Left);
+    wait_for("the list", || bytes_of(&b).is_none().then_some(())).unwrap();
+    assert_eq!(&value.view().unwrap()[..], b"first");
+    drop(value);
+    // Each search reads the list of the nodes, if it has changed.
+    let is_free = || (bytes_of(&b).is_none() && !is_mapped()).then_some(());
+    wait_for("the end of the map", is_free).expect("it is mapped");
+}

@@ -296,6 +296,25 @@ except farrow.NotFound as error:
     check_gone(alone)
 
 
+def test_a_failed_lookup_is_explained_without_the_node(alone: dict[str, str]) -> None:
+    """For the explanation ``get`` sent a message with the interpreter locked: where the node hung,
+    no thread ran and Ctrl-C did nothing until the timeout of the client."""
+    script = """
+import os, signal, farrow
+client = farrow.connect(timeout=10)
+pid = client.stats()["pid"]
+os.kill(pid, signal.SIGSTOP)
+try:
+    client.get("trades")
+except farrow.NotFound as error:
+    print(error)
+finally:
+    os.kill(pid, signal.SIGCONT)
+"""
+    assert "so this program started an empty one" in run_python(script, env=alone)
+    check_gone(alone)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_the_socket_of_another_user(tmp_path: Path) -> None:
     folder = tmp_path / "private"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pytest
 
 import farrow
 import farrow.aio
-from conftest import LIMIT_SECONDS
+from conftest import LIMIT_SECONDS, run_python
 
 if TYPE_CHECKING:
     from conftest import Node
@@ -90,6 +89,116 @@ def test_waiting_calls_do_not_delay_the_put_that_they_wait_for(node: Node) -> No
     began = time.monotonic()
     asyncio.run(main())
     assert time.monotonic() - began < LIMIT_SECONDS
+
+
+def test_gets_do_not_delay_the_put_that_waits_for_room(node: Node) -> None:
+    """It had the same threads: all gets timed out, though the room was there."""
+
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            gets = (client.get("x", timeout=LIMIT_SECONDS) for _ in range(farrow.aio.THREADS))
+            waiting = [asyncio.create_task(get) for get in gets]
+            await asyncio.sleep(0.1)
+            await client.put(b"hello", "x", wait=LIMIT_SECONDS)
+            values = await asyncio.gather(*waiting)
+            assert all(value.to_pybytes() == b"hello" for value in values)
+
+    asyncio.run(main())
+
+
+def test_a_timeout_includes_the_wait_for_a_thread(node: Node) -> None:
+    """A call began its time with its thread, and so waited for the timeouts of other calls.  The
+    parties of a barrier waited for each other's threads."""
+
+    async def main() -> None:
+        async with await farrow.aio.connect(node.socket) as client:
+            await client.put(b"hello", "there")
+            gets = (client.get(f"never/{n}", timeout=20.0) for n in range(farrow.aio.THREADS))
+            waiting = [asyncio.create_task(get) for get in gets]
+            await asyncio.sleep(0.1)
+            with pytest.raises(farrow.Timeout, match="32 threads"):
+                await client.get("late", timeout=0.1)
+            assert (await client.get("there", timeout=0.1)).to_pybytes() == b"hello"
+            assert await client.wait(["there", "late"], timeout=0.1) == [True, False]
+            with pytest.raises(farrow.LimitReached, match="no thread for a barrier") as full:
+                await client.barrier("b", 2, timeout=20.0)
+            assert full.value.limit == farrow.aio.THREADS
+            # A negative time is the same error as without a thread.
+            with pytest.raises(farrow.InvalidArgument, match="-1"):
+                await client.get("late", timeout=-1)
+            assert not any(task.done() for task in waiting)
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+            await client.barrier("b", 1, timeout=LIMIT_SECONDS)
+
+    asyncio.run(main())
+
+
+def test_a_forked_child_is_told_that_the_client_is_not_its_own(node: Node) -> None:
+    """It has none of the threads: its calls never ended."""
+    script = f"""
+import asyncio, os, sys, farrow, farrow.aio
+
+async def connected():
+    client = await farrow.aio.connect({node.socket!r})
+    await client.put(b"x", "x")
+    await client.get("x")
+    return client
+
+async def use(client):
+    for call in (client.get("x"), client.get("y", timeout=5), client.put(b"y", wait=5)):
+        try:
+            await asyncio.wait_for(call, {LIMIT_SECONDS})
+        except farrow.Disconnected as error:
+            print(error, flush=True)
+    await client.close()
+
+client = asyncio.run(connected())
+child = os.fork()
+if child == 0:
+    try:
+        asyncio.run(use(client))
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+print(asyncio.run(client.get("x")).to_pybytes())
+"""
+    *told, last = run_python(script).splitlines()
+    assert len(told) == 3 and all("belongs to process" in words for words in told), told
+    assert last == "b'x'"
+
+
+def test_a_closed_client_says_so(node: Node) -> None:
+    """Its calls raised ``RuntimeError: cannot schedule new futures after shutdown``."""
+
+    async def main() -> None:
+        client = await farrow.aio.connect(node.socket)
+        await client.close()
+        for call in (client.get("x"), client.get("x", timeout=5.0), client.put(b"x", wait=5.0)):
+            with pytest.raises(farrow.Disconnected, match="the client is closed"):
+                await call
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_close_does_not_block_the_loop() -> None:
+    """It waits for the answer of the node to a goodbye, on the thread of the loop."""
+    goes_on = threading.Event()
+
+    class Slow:
+        def close(self) -> None:
+            assert goes_on.wait(LIMIT_SECONDS / 3), "the loop is blocked"
+
+    async def main() -> None:
+        client: Any = Slow()
+        closing = asyncio.create_task(farrow.aio.AsyncClient(client).close())
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        await closing
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_task_ends_its_call(node: Node) -> None:
@@ -193,22 +302,25 @@ def test_a_put_whose_task_is_cancelled_twice_leaves_no_unnamed_object() -> None:
         goes_on.wait(LIMIT_SECONDS)
         return "object"
 
-    with ThreadPoolExecutor(2) as threads:
+    threads = farrow.aio._Threads(2, "test")
 
-        def undo(made: str) -> Any:
-            assert made == "object"
-            return threads.submit(removed.set)
+    def undo(made: str) -> Any:
+        assert made == "object"
+        return threads.submit(removed.set)
 
-        async def main() -> None:
-            task = asyncio.ensure_future(farrow.aio._run(threads, call, undo))
-            await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
-            for _ in range(2):
-                task.cancel()
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            goes_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await asyncio.to_thread(removed.wait, LIMIT_SECONDS)
+    async def main() -> None:
+        task = asyncio.ensure_future(farrow.aio._run(threads, call, undo))
+        await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(removed.wait, LIMIT_SECONDS)
 
+    try:
         asyncio.run(main())
+    finally:
+        threads.shutdown()

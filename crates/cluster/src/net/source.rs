@@ -147,7 +147,7 @@ impl RegionSource {
     pub(super) fn add_hold_block(&self, block: Span) -> Result<(), String> {
         let mut holds = lock(&self.holds);
         let added = match holds.as_ref() {
-            Some(table) => table.add_block(block),
+            Some(table) => table.add_block(block).map(|_| ()),
             None => HoldTable::new(Arc::clone(&self.region), &[block])
                 .map(|table| *holds = Some(Arc::new(table))),
         };

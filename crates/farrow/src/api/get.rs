@@ -18,6 +18,15 @@ use crate::lazy::{self, FoundLazy};
 use crate::objects::held_bytes::{self, BatchBytes, BatchItem};
 use crate::objects::object::Object;
 
+/// Pauses between searches for an id, which the node does not report: it is found at once unless it
+/// is on its way between nodes, or from a file. The last one costs a waiting client ten messages a
+/// second.
+const ID_PAUSE_FIRST: Duration = Duration::from_millis(1);
+const ID_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Pause after a name that was sealed and deleted before it was found.
+const NAME_PAUSE: Duration = Duration::from_millis(1);
+
 /// The result of [`Client::get_lazy`].
 #[derive(Debug)]
 pub enum LazyValue {
@@ -119,17 +128,23 @@ impl Client {
         }
         let started = Instant::now();
         let deadline = deadline_after(timeout);
+        let mut id_pause = ID_PAUSE_FIRST;
         loop {
             self.wait_until(std::slice::from_ref(target), 1, deadline)?;
             if let Some(found) = look()? {
                 return Ok(found);
             }
-            if Instant::now() >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 let waited_ms = millis(started.elapsed());
                 return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
             }
-            // Deleted between its seal and the search, or an id, which cannot be waited for.
-            interrupt::pause(Duration::from_millis(1).min(timeout))?;
+            let pause = match target {
+                ObjectKey::Name(_) => NAME_PAUSE,
+                ObjectKey::Id(_) => id_pause,
+            };
+            interrupt::pause(pause.min(left))?;
+            id_pause = (id_pause * 2).min(ID_PAUSE_MAX);
         }
     }
 

@@ -115,6 +115,21 @@ impl Client {
         self.list_where(prefix, &Metadata::default())
     }
 
+    /// Whether this node has no object of the namespace, in memory or out of it. Sends no message.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        self.session().check()?;
+        let mut is_empty = true;
+        self.session().reader.list_from(0, u64::MAX, "", &mut |_| {
+            is_empty = false;
+            false
+        })?;
+        Ok(is_empty)
+    }
+
     /// As [`Self::list`], of the objects whose metadata contains all pairs of `filter`. The
     /// metadata of a spilled object is unknown until it is restored: it is listed as if it had
     /// none.

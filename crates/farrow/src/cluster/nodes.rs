@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use farrow_store::Held;
 use farrow_wire::{MemberInfo, Members, Reach};
 
 use crate::cluster::request_link::RequestLink;
+use crate::connection::late_queue::LateWork;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::key::ObjectKey;
@@ -43,6 +45,41 @@ impl SeenNodes {
             .iter()
             .filter(|(name, _)| self.members.find(name).is_some_and(MemberInfo::is_usable));
         self.usable = usable.map(|(_, session)| Arc::clone(session)).collect();
+    }
+
+    /// Takes a new list, and returns the sessions at nodes that have no more use for this client: a
+    /// node that lost its memory has a new region. Each session maps its region.
+    fn follow(&mut self, number: u64, members: Members) -> Vec<Arc<Session>> {
+        let mut left = Vec::new();
+        self.sessions.retain(|name, session| {
+            let node = may_have_memory(&members, name);
+            let is_there = node.is_some_and(|node| node.region_uid == session.region_uid());
+            if !is_there {
+                left.push(Arc::clone(session));
+            }
+            is_there
+        });
+        (self.number, self.members) = (number, Arc::new(members));
+        self.count_usable();
+        left
+    }
+}
+
+/// A node of this name, unless its memory has ended with it. One that is lost may return with its
+/// memory, until it is forgotten.
+fn may_have_memory<'a>(members: &'a Members, name: &str) -> Option<&'a MemberInfo> {
+    members.find(name).filter(|node| !matches!(node.reach, Reach::Left | Reach::NotJoined))
+}
+
+/// Sessions that a client has no more use for. Their last user says goodbye, which may wait for the
+/// daemon, and the caller may hold a lock of its program.
+#[derive(Debug)]
+struct LeftSessions(Vec<Arc<Session>>);
+
+impl LateWork for LeftSessions {
+    fn turn(self: Box<Self>, _deadline: Instant) -> Option<Box<dyn LateWork>> {
+        drop(self.0);
+        None
     }
 }
 
@@ -78,12 +115,10 @@ impl Nodes {
             && let Some((number, bytes)) = self.own.reader.published_members()?
             && let Some(members) = Members::decode(&bytes)
         {
-            // A node that lost its memory has a new region.
-            seen.sessions.retain(|name, session| {
-                members.find(name).is_none_or(|node| node.region_uid == session.region_uid())
-            });
-            (seen.number, seen.members) = (number, Arc::new(members));
-            seen.count_usable();
+            let left = seen.follow(number, members);
+            if !left.is_empty() {
+                self.own.late.add(Box::new(LeftSessions(left)));
+            }
         }
         Ok(look(&seen))
     }
@@ -181,9 +216,17 @@ impl Nodes {
         // meanwhile.
         let session = Session::open(&self.options, &node.name)?;
         self.own.note_other(&session);
+        let members = self.members()?;
         let mut seen = lock(&self.seen);
-        let session = Arc::clone(seen.sessions.entry(node.name.clone()).or_insert(session));
-        seen.count_usable();
+        if let Some(first) = seen.sessions.get(&node.name) {
+            // Another thread was faster. The lock ends before this session.
+            return Ok(Arc::clone(first));
+        }
+        // The session at a node that left meanwhile would stay until the next change of the list.
+        if may_have_memory(&members, &node.name).is_some() {
+            seen.sessions.insert(node.name.clone(), Arc::clone(&session));
+            seen.count_usable();
+        }
         Ok(session)
     }
 
@@ -198,7 +241,10 @@ impl Nodes {
         // Not under the lock: the node may be slow.
         let namespace = &self.options.namespace;
         let link = Arc::new(RequestLink::open(&self.own, node, namespace, known.as_deref())?);
-        lock(&self.links).insert(node.name.clone(), Arc::clone(&link));
+        let members = self.members()?;
+        let mut links = lock(&self.links);
+        links.retain(|name, _| may_have_memory(&members, name).is_some());
+        links.insert(node.name.clone(), Arc::clone(&link));
         Ok(link)
     }
 

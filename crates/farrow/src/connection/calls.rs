@@ -58,7 +58,10 @@ impl Session {
                 connection = self.reconnect(&connection, until).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            let is_kept = matches!(body, RequestBody::Seal { .. } | RequestBody::HoldBlock);
+            let is_kept = matches!(
+                body,
+                RequestBody::Seal { .. } | RequestBody::HoldBlock | RequestBody::EntryPages { .. }
+            );
             let answer = match is_kept {
                 true => connection.link.call_to_keep(body, deadline),
                 false => {

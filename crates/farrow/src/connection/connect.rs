@@ -20,7 +20,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 /// The longest pause.
 const RETRY_MAX: Duration = Duration::from_millis(25);
 
-/// Bytes of an ended daemon's log that an error repeats, from the start of the log.
+/// Bytes of an ended daemon's log that an error repeats, from the end of the log.
 const LAST_WORDS_MAX: usize = 2048;
 
 /// A connection to a node.

@@ -209,7 +209,8 @@ impl Session {
         !matches!(target, ObjectKey::Id(id) if id.region().0 != self.region_uid())
     }
 
-    /// Adds a page for holds, unless another thread got one since `slots` were counted.
+    /// Adds a page for holds, unless another thread got one since `slots` were counted. The caller
+    /// tries again in any case.
     pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
         let deadline = deadline_after(self.timeout);
         let _one = self.hold_blocks.enter(WAIT_FOR_BLOCK, deadline)?;
@@ -224,8 +225,11 @@ impl Session {
             ReplyBody::HoldBlock(block) => span(block),
             other => return Err(confused(&other).into()),
         };
-        self.holds.add_block(block)?;
-        lock(&self.hold_request).slots = slots + 1;
+        // The page of a late reply may be one that the next daemon has named: the caller asks
+        // again.
+        if self.holds.add_block(block)? {
+            lock(&self.hold_request).slots = slots + 1;
+        }
         Ok(())
     }
 

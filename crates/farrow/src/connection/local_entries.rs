@@ -4,11 +4,13 @@ use std::sync::Mutex;
 
 use farrow_memory::Span;
 use farrow_store::{EntryTable, StoreError};
+use farrow_wire::link::PendingReply;
 
 /// The client's entry pages, and the state of its requests for more.
 #[derive(Debug)]
 pub(crate) struct LocalEntries {
     pub(crate) entries: EntryTable,
+    /// Locked by the thread that requests pages. No other thread waits for it: the node seals.
     pub(crate) state: Mutex<EntryPageState>,
 }
 
@@ -18,6 +20,8 @@ pub(crate) struct EntryPageState {
     pub(crate) pages: u32,
     /// Objects to be sealed by the node before the next request.
     pub(crate) pause: u32,
+    /// The reply to the last request, if its caller has given up.
+    pub(crate) late: Option<PendingReply>,
 }
 
 impl LocalEntries {

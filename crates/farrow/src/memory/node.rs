@@ -26,7 +26,7 @@ pub(crate) struct Unanswered {
 pub(crate) struct LostReply {
     /// The connection that it was sent on.
     pub(crate) sent_on: u64,
-    /// The reply to a seal, or to a request for a page of holds, that may still arrive.
+    /// The reply to a seal, or to a request for pages of holds or entries, that may still arrive.
     pub(crate) pending: Option<PendingReply>,
 }
 

@@ -98,14 +98,16 @@ impl Draft {
         let is_in_pool = !written.pool.is_empty();
         let id = written::settle(&self.session, written, result, Some(sealing))?;
         let held = self.hold(id);
-        if held.is_err() && is_nameless {
-            // No caller learns its id, and it is pinned if it has a lease.
+        if held.is_err() {
             let ids = vec![(id.hi, id.lo)];
             if !is_in_pool {
-                // Of the pool, buffers may be in use without a hold.
+                // The node retains it no longer. Of the pool, buffers may be in use without a hold.
                 self.session.notify(Notification::Confirm(ids.clone()));
             }
-            self.session.notify(Notification::Delete(ids));
+            if is_nameless {
+                // No caller learns its id, and it is pinned if it has a lease.
+                self.session.notify(Notification::Delete(ids));
+            }
         }
         held
     }

@@ -5,16 +5,17 @@
 //! reconnect the node reports which ranges still are.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use farrow_memory::{Length, Span};
 use farrow_store::{Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
-use farrow_wire::link::confused;
+use farrow_wire::link::{LinkError, PendingReply, confused};
 use farrow_wire::{ReplyBody, RequestBody, SealItem, span};
 
-use crate::clock::wall_clock_ns;
+use crate::clock::{deadline_after, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::lock::lock;
+use crate::memory::node::Unanswered;
 
 /// Most pages of one request, which starts with one page and doubles: 42 x 64 entries.
 const PAGES_MAX: u32 = 64;
@@ -106,14 +107,15 @@ fn request(item: &SealItem) -> Option<SealRequest<'static>> {
 }
 
 fn add_pages(session: &Session) -> Result<(), Error> {
-    let mut state = lock(&session.local.state);
+    let none = || Error::TooMany { what: "entry pages".into(), max: 0 };
+    let mut state = session.local.state.try_lock().map_err(|_| none())?;
     if state.pause > 0 {
         state.pause -= 1;
-        return Err(Error::TooMany { what: "entry pages".into(), max: 0 });
+        return Err(none());
     }
     let part = session.reader.layout().entry_pages_max / PART_OF_PAGES;
     let count = (state.pages * 2).clamp(1, part.clamp(PAGES_MAX, 2 * PAGES_MAX));
-    let added = match session.call(RequestBody::EntryPages { count }) {
+    let added = match entry_pages(session, &mut state.late, count) {
         Ok(ReplyBody::EntryPages(pages)) => Ok(session.local.add(&[span(pages)])?),
         Ok(other) => Err(confused(&other).into()),
         Err(error) => Err(error),
@@ -123,4 +125,32 @@ fn add_pages(session: &Session) -> Result<(), Error> {
         Err(_) => state.pause = PAUSE,
     }
     added
+}
+
+/// The reply to the last request for pages if it is `late`, since the node serves that request too,
+/// or else to a new one.
+fn entry_pages(
+    session: &Session,
+    late: &mut Option<PendingReply>,
+    count: u32,
+) -> Result<ReplyBody, Error> {
+    if let Some(last) = late.take() {
+        // Calls since then have read it, if the node has answered.
+        match last.receive(Instant::now()) {
+            // The next daemon names the pages if the last one assigned them.
+            Err(LinkError::Closed { .. }) => {}
+            Err(error @ LinkError::Timeout { .. }) => {
+                *late = Some(last);
+                return Err(error.into());
+            }
+            reply => return Ok(reply?),
+        }
+    }
+    let deadline = deadline_after(session.timeout);
+    let answer = session.call_numbered(RequestBody::EntryPages { count }, deadline);
+    let (reply, _) = answer.map_err(|Unanswered { error, lost }| {
+        *late = lost.and_then(|lost| lost.pending);
+        error
+    })?;
+    Ok(reply)
 }

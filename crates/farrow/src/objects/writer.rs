@@ -103,6 +103,9 @@ enum WriterState {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
+    /// The name, if it is reserved for this writer. Of one that replaces, another writer of this
+    /// client may have reserved it.
+    reserved: Option<String>,
     is_replacing: bool,
     reservation: ObjectReservation,
     metadata_bytes: u32,
@@ -268,6 +271,7 @@ impl Writer {
         Ok(Self {
             memory: Arc::new(memory),
             name: options.name.map(str::to_owned),
+            reserved: options.name_to_reserve(),
             is_replacing: options.replace && options.name.is_some(),
             reservation,
             metadata_bytes: metadata.len() as u32,
@@ -322,7 +326,7 @@ impl Writer {
             false => session.hold_sealed(id),
         };
         if let Err(error) = session.protect(memory.pages, &unpublished, &mut retired) {
-            session.reservations.give(&session, self.name.take().into_iter().collect());
+            session.reservations.give(&session, self.reserved.take().into_iter().collect());
             // A part may be read-only by now.
             let ticket = session.pool.extents().seal_requested(memory.pages);
             memory.unprotect(&mut state, ticket);
@@ -332,7 +336,7 @@ impl Writer {
             name: self.name.clone(),
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
-            is_reserved: self.name.is_some() && !self.is_replacing,
+            is_reserved: self.reserved.is_some(),
             is_replacing: self.is_replacing,
             is_reserved_object: self.reservation.is_there(),
             is_held_by_creator: true,
@@ -355,7 +359,7 @@ impl Writer {
         match sealed {
             Ok(id) => {
                 self.reservation.used(1);
-                if let Some(name) = &self.name {
+                if let Some(name) = &self.reserved {
                     session.reservations.sealed(name);
                 }
                 // The memory holds the object, so that views stay valid even if the object is
@@ -376,7 +380,7 @@ impl Writer {
             }
             Err(Unsealed { error, is_unknown, lost }) => {
                 // A seal that succeeded, or still will, has ended the reservation by then.
-                session.reservations.give(&session, self.name.take().into_iter().collect());
+                session.reservations.give(&session, self.reserved.take().into_iter().collect());
                 if is_unknown {
                     self.reservation.used(1);
                     *state = WriterState::Unknown(ticket);
@@ -409,7 +413,7 @@ impl Drop for Writer {
         }
         *lock(&self.memory.state) = WriterState::Aborted;
         let session = &self.memory.session;
-        session.reservations.give(session, self.name.take().into_iter().collect());
+        session.reservations.give(session, self.reserved.take().into_iter().collect());
     }
 }
 

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use farrow_arrow::{COPY_ALIGNMENT, Decoded, DescriptorStamp, Limits, Plan, Rebuilt, SchemaNode};
 use farrow_memory::{Address, Span};
 use farrow_store::{Metadata, ObjectId};
+use farrow_wire::link::Notification;
 use farrow_wire::{EXTRA_BLOCKS_MAX, LEASE_LABEL, LEASE_MS_MAX};
 
 use crate::api::Client;
@@ -84,6 +85,19 @@ struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.session.end_lease(self.id, Duration::from_millis(self.ms));
+    }
+}
+
+/// The parts of a value while it is being shared. If that fails, nobody has a reference to them: a
+/// drop deletes them, long before their leases end.
+#[derive(Debug, Default)]
+struct PendingParts(Vec<Lease>);
+
+impl Drop for PendingParts {
+    fn drop(&mut self) {
+        for Lease { session, id, .. } in &self.0 {
+            session.notify(Notification::Delete(vec![(id.hi, id.lo)]));
+        }
     }
 }
 
@@ -181,16 +195,21 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
         let leases = vec![seal(session, value, ms)?.0];
         return Ok(Some(SharedValue { message: message(Form::Value, &leases), leases }));
     }
-    let mut leases = Vec::with_capacity(used.len() + 1);
+    let mut parts = PendingParts::default();
     for (session, spans) in &used {
-        let Some(lease) = seal_part(session, spans, ms)? else { return Ok(None) };
-        leases.push(lease);
+        let (lease, extra_count) = seal_part(session, spans, ms)?;
+        parts.0.push(lease);
+        if extra_count != spans.len() {
+            // Memory maps are scarce, and a block was copied to another place.
+            return Ok(None);
+        }
     }
     // The list is best in the memory of the client's own node.
     let own = used.iter().find(|(session, _)| !session.is_elsewhere()).or(used.first());
     let Some((session, _)) = own else { return Ok(None) };
-    let list = list_of(&plan, &leases, session.region_uid())?;
-    leases.push(seal(session, &Value::Bytes(&list), ms)?.0);
+    let list = list_of(&plan, &parts.0, session.region_uid())?;
+    parts.0.push(seal(session, &Value::Bytes(&list), ms)?.0);
+    let leases = std::mem::take(&mut parts.0);
     Ok(Some(SharedValue { message: message(Form::Parts, &leases), leases }))
 }
 
@@ -210,9 +229,9 @@ fn seal(session: &Arc<Session>, value: &Value<'_>, ms: u64) -> Result<(Lease, us
     Ok((lease, held.extra_count()))
 }
 
-/// An object that retains blocks of one node: an array of bytes over each. `None`: memory maps are
-/// scarce, and a block would have been copied to another place.
-fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<Option<Lease>, Error> {
+/// Seals an object that retains blocks of one node: an array of bytes over each. Also returns how
+/// many of them are blocks of the object.
+fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<(Lease, usize), Error> {
     let chunk = |span: &Span| -> Result<ArrayData, Error> {
         let buffer = Buffer::from(Bytes::from_owner(session.region.sealed(*span)?));
         let built = ArrayData::builder(DataType::UInt8).len(buffer.len()).add_buffer(buffer);
@@ -222,8 +241,7 @@ fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<Option<L
     let field = SchemaNode::try_from(&Field::new("", DataType::UInt8, false));
     let field = field.map_err(|error| Error::InvalidArgument(error.to_string()))?;
     let value = Value::ChunkedArray { field: &field, chunks: &chunks };
-    let (lease, extra_count) = seal(session, &value, ms)?;
-    Ok((extra_count == spans.len()).then_some(lease))
+    seal(session, &value, ms)
 }
 
 /// The content of the object that lists the parts.

@@ -32,8 +32,9 @@ fn names_for(count: usize, names: Option<Vec<Option<String>>>) -> PyResult<Vec<O
 /// objects may be at another node, or have ended with one.
 fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
     let not_found = || py.import("farrow.exceptions")?.getattr("NotFound");
-    // With objects it is most likely the right node, and the name a wrong one.
-    let is_empty = || open.client.stats().is_ok_and(|stats| stats.node.objects == 0);
+    // With objects it is most likely the right node, and the name a wrong one. No message: the node
+    // may hang.
+    let is_empty = || py.detach(|| open.client.is_empty().unwrap_or(false));
     if !open.client.has_started_node()
         || !not_found().is_ok_and(|class| error.is_instance(py, &class))
         || !is_empty()

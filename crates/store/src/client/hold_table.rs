@@ -169,11 +169,12 @@ impl HoldTable {
         Ok(table)
     }
 
-    /// Add a block that the home has assigned, unless it is in the table already.
+    /// Add a block that the home has assigned. False: it is in the table already, and there are no
+    /// more slots than before.
     ///
     /// # Errors
     /// As [`HoldTable::new`].
-    pub fn add_block(&self, span: Span) -> Result<(), StoreError> {
+    pub fn add_block(&self, span: Span) -> Result<bool, StoreError> {
         let page = self.layout.page;
         let is_block = self.layout.hold_blocks.contains(span)
             && span.length == page
@@ -182,7 +183,7 @@ impl HoldTable {
             return Err(StoreError::BadSpan { span, reason: "it is not a hold block" });
         }
         if lock(&self.pool).has(span) {
-            return Ok(());
+            return Ok(false);
         }
         let block = Arc::new(self.region.alias(span)?);
         // The first claim should not wait for the page.
@@ -193,7 +194,7 @@ impl HoldTable {
         let mut pool = lock(&self.pool);
         // Another thread may have added it meanwhile.
         if pool.has(span) {
-            return Ok(());
+            return Ok(false);
         }
         let number = pool.blocks.len();
         pool.blocks.push(BlockCounts { offset: span.offset, ..BlockCounts::default() });
@@ -205,7 +206,7 @@ impl HoldTable {
             number,
             index,
         }));
-        Ok(())
+        Ok(true)
     }
 
     /// How many objects are held.

@@ -89,7 +89,9 @@ fn holds_end_at_their_slots_and_go_on_with_one_more_block() {
                 other => panic!("{other:?}"),
             }
             assert!(client.holds.add_block(part(extent, 0, 4096)).is_err());
-            client.holds.add_block(home.hold_block(client.slot).unwrap()).unwrap();
+            let block = home.hold_block(client.slot).unwrap();
+            assert!(client.holds.add_block(block).unwrap());
+            assert!(!client.holds.add_block(block).unwrap(), "it is there");
         }
         held.push(hold(&client).unwrap().unwrap());
     }

@@ -84,7 +84,7 @@ impl Model {
         };
         let home = self.home.as_mut().unwrap();
         match home.hold_block(self.members[i].client.slot) {
-            Ok(block) => self.members[i].client.holds.add_block(block).unwrap(),
+            Ok(block) => assert!(self.members[i].client.holds.add_block(block).unwrap()),
             Err(StoreError::HoldBlocksExhausted { .. }) => {}
             Err(error) => panic!("{error}"),
         }

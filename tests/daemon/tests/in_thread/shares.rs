@@ -1,0 +1,43 @@
+//! References to values whose buffers are in the memory of two nodes.
+
+use std::time::Duration;
+
+use crate::node::{TestNode, wait_for};
+use arrow_array::{Array, Int64Array};
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Field};
+use farrow::{Client, Rebuilt, SchemaNode, ShareOptions, Value};
+
+/// A mebibyte.
+const ROWS: i64 = 1 << 17;
+
+/// An array in the memory of the client's node.
+fn put_numbers(client: &Client, field: &SchemaNode) -> ArrayData {
+    let data = Int64Array::from_iter_values(0..ROWS).to_data();
+    let id = client.put(&Value::Array { field, data: &data }, None).unwrap();
+    match client.get(&id.into(), Duration::ZERO).unwrap().rebuild().unwrap() {
+        Rebuilt::Arrow(object) => object.batches[0].columns[0].clone(),
+        Rebuilt::NdArray(..) => panic!("not an ndarray"),
+    }
+}
+
+/// The part at the first node stayed for the time of its lease, up to an hour, and nobody knew it.
+#[test]
+fn a_share_that_fails_at_one_node_leaves_nothing_at_the_other() {
+    let nodes = [TestNode::start(16 << 20), TestNode::start(16 << 20)];
+    let [a, b] = nodes.each_ref().map(TestNode::client);
+    let field = SchemaNode::try_from(&Field::new("", DataType::Int64, false)).unwrap();
+    let chunks = [put_numbers(&a, &field), put_numbers(&b, &field)];
+    let value = Value::ChunkedArray { field: &field, chunks: &chunks };
+    let options = ShareOptions { bytes_min: 1, lease: Duration::from_secs(3600) };
+    let shared = farrow::share(&value, &options).unwrap();
+    assert!(shared.is_some(), "it is in both memories");
+    drop(shared);
+    let before = a.stats().unwrap().node.objects;
+    // The second node has no room for its part.
+    for size in [1 << 20, 64 << 10, 4 << 10, 1] {
+        while b.put(&Value::Bytes(&vec![1; size]), None).is_ok() {}
+    }
+    farrow::share(&value, &options).unwrap_err();
+    wait_for("the delete of the part", || a.stats().unwrap().node.objects == before);
+}
