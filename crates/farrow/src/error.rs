@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use farrow_arrow::{DescribeError, InvalidDescriptor, SelectError};
+use farrow_arrow::{DescribeError, ImportError, InvalidDescriptor, SelectError};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError, Target};
 use farrow_wire::link::LinkError;
@@ -408,6 +408,12 @@ impl From<InvalidDescriptor> for Error {
 
 impl From<DescribeError> for Error {
     fn from(error: DescribeError) -> Self {
+        Self::InvalidArgument(error.to_string())
+    }
+}
+
+impl From<ImportError> for Error {
+    fn from(error: ImportError) -> Self {
         Self::InvalidArgument(error.to_string())
     }
 }

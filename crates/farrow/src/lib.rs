@@ -38,11 +38,13 @@
 //! | measure | [`Client::stats`], [`Stats`], [`NodeStats`], [`FabricStats`] |
 //! | handle a failure | [`Error`], by what the caller can do |
 //!
-//! The module [`arrow`] describes Arrow values and rebuilds them over mapped memory.
+//! The module [`arrow`] describes Arrow values and rebuilds them over mapped memory. Bindings
+//! exchange them with other libraries by [`arrow_ffi`].
 
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod arrow_ffi;
 mod clock;
 mod cluster;
 mod connection;

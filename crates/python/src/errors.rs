@@ -102,7 +102,8 @@ pub fn farrow_error(text: impl Into<String>) -> PyErr {
 }
 
 /// The exception that mirrors `error`, with its numbers as attributes.
-pub fn raise(error: Error) -> PyErr {
+pub fn raise(error: impl Into<Error>) -> PyErr {
+    let error = error.into();
     let text = error.to_string();
     let made = new(|classes| class_of(classes, &error), text);
     Python::attach(|py| {
