@@ -10,8 +10,8 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch,
-    WireError, WireTarget,
+    Hello, NamespaceSpec, NoNamespace, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    Watch, WireError, WireTarget,
 };
 
 const OWNER: u32 = 1000;
@@ -207,7 +207,7 @@ fn errors_tell_the_names_that_the_client_knows() {
         other => panic!("{other:?}"),
     }
     let known = vec!["team".to_owned()];
-    let unknown = WireError::NoNamespace { name: "tea".to_owned(), known };
+    let unknown = WireError::NoNamespace(NoNamespace { name: "tea".to_owned(), known });
     assert_eq!(node.connect(OWNER, "tea").unwrap_err(), unknown);
 }
 

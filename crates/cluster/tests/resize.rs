@@ -13,7 +13,7 @@ use farrow_memory::{Access, Fabric, Length, Region, RegionSize, Section};
 use farrow_store::{Home, Layout, Lru, RegionOptions};
 use farrow_wire::{
     Hello, NodeSettings, NodeStats, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    Rights, Rule, SealItem, Setting, WireError, WireTarget,
+    Rights, Rule, SealItem, Setting, TooLarge, WireError, WireTarget,
 };
 
 const MIB: u64 = 1 << 20;
@@ -173,7 +173,7 @@ fn memory_grows_and_shrinks_and_the_kernel_has_it_back() {
     let mut world = World::new(8 * MIB);
     let before = world.allocated();
     assert_eq!(world.stats().capacity, 8 * MIB);
-    assert!(matches!(world.put(9 * MIB), Err(WireError::TooLarge { capacity, .. })
+    assert!(matches!(world.put(9 * MIB), Err(WireError::TooLarge(TooLarge { capacity, .. }))
         if capacity == 8 * MIB));
     assert_eq!(world.resize(48 * MIB), Ok(ReplyBody::Done));
     let stats = world.stats();

@@ -11,8 +11,8 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
-    Hello, NamespaceSpec, NodeSettings, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    SETTINGS_MAX, SealItem, Setting, WireError, WireSpan,
+    Hello, NamespaceSpec, NodeSettings, PROTOCOL_VERSION, QuotaExceeded, Reply, ReplyBody, Request,
+    RequestBody, SETTINGS_MAX, SealItem, Setting, WireError, WireSpan,
 };
 
 const CAPACITY: u64 = 1 << 20;
@@ -121,7 +121,7 @@ impl Node {
 /// What a refused request says about limits: used, and the most.
 fn used_and_max<T: std::fmt::Debug>(answer: Result<T, WireError>) -> (u64, u64) {
     match answer {
-        Err(WireError::QuotaExceeded { used, limit, .. }) => (used, limit),
+        Err(WireError::QuotaExceeded(QuotaExceeded { used, limit, .. })) => (used, limit),
         other => panic!("{other:?}"),
     }
 }

@@ -48,7 +48,7 @@ pub mod arrow_ffi;
 mod clock;
 mod cluster;
 mod connection;
-mod error;
+pub mod error;
 mod gate;
 mod huge;
 pub mod interrupt;

@@ -12,7 +12,8 @@ use common::nodes::Nodes;
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
-    Extent, NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
+    Extent, NamespaceSpec, NotGranted, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError,
+    WireTarget,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -53,7 +54,7 @@ fn rule(text: &str) -> Rule {
 /// What is missing, if that is why not.
 fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
     match answer {
-        Err(WireError::NotGranted { right, .. }) => Some(right),
+        Err(WireError::NotGranted(NotGranted { right, .. })) => Some(right),
         _ => None,
     }
 }
@@ -160,7 +161,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     for name in ["", "shut"] {
         let session = asked.open(60, OWNER, Some(B));
         let answer = asked.ask(session, hello(name, None, ""));
-        let Err(WireError::NotGranted { namespace, right, .. }) = answer else {
+        let Err(WireError::NotGranted(NotGranted { namespace, right, .. })) = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((&*namespace, &*right), (name, "read"));
@@ -174,7 +175,9 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     let span = asked.grant(theirs, 4096);
     let id = asked.seal(theirs, SealItem::bytes(span, 9)).unwrap();
     let answer = asked.ask(session, RequestBody::Restore { id });
-    let Err(WireError::NotGranted { namespace, .. }) = answer else { panic!("{answer:?}") };
+    let Err(WireError::NotGranted(NotGranted { namespace, .. })) = answer else {
+        panic!("{answer:?}")
+    };
     assert_eq!(namespace, "shut");
     // Its connection ends, and while it is away the rules change.
     assert!(asked.state.closed(session, true, asked.now_ms).is_some());
@@ -194,7 +197,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
 
 fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {
     match result {
-        Err(Error::NotGranted { node, namespace, right }) => {
+        Err(Error::NotGranted(NotGranted { node, namespace, right })) => {
             assert_eq!((&*node, &*namespace, &*right), ("b", "", wanted), "{what}");
         }
         other => panic!("{what}: {other:?}"),
@@ -210,7 +213,7 @@ fn names(of: &str) -> Vec<String> {
 fn count_denied(results: impl Iterator<Item = Result<(), Error>>, wanted: &str) -> usize {
     let is_denied = |result| match result {
         Ok(()) => false,
-        Err(Error::NotGranted { right, .. }) if right == wanted => true,
+        Err(Error::NotGranted(NotGranted { right, .. })) if right == wanted => true,
         Err(error) => panic!("{error}"),
     };
     results.map(is_denied).filter(|is_denied| *is_denied).count()
@@ -301,5 +304,5 @@ fn rules_of_the_command_line_hold_from_the_start() {
 }
 
 fn denied_at(client: &Client, node: &str) {
-    assert!(matches!(client.at(node), Err(Error::NotGranted { .. })), "{node}");
+    assert!(matches!(client.at(node), Err(Error::NotGranted(_))), "{node}");
 }

@@ -320,7 +320,7 @@ fn write_until(
         let name = format!("d{seed}");
         match client.put(&Value::Bytes(&bytes_of(seed, length)), Some(&name)) {
             Ok(_) => drop(sealed.insert(name, (seed, length))),
-            Err(Error::OutOfMemory { .. }) => break,
+            Err(Error::OutOfMemory(_)) => break,
             // Cut off by the kill: sealed or not, the client was told that it is not known.
             Err(_) => {}
         }
@@ -348,7 +348,7 @@ fn a_client_keeps_what_it_holds_while_another_deletes_it() {
     for _ in 0..20 {
         let filler = bytes_of(2, 2 << 20);
         match one.put(&Value::Bytes(&filler), None) {
-            Ok(_) | Err(Error::OutOfMemory { .. }) => {}
+            Ok(_) | Err(Error::OutOfMemory(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }

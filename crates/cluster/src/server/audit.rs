@@ -280,7 +280,7 @@ fn actor_of(state: &NodeState, session: SessionId, node: Option<&str>) -> Actor 
 /// Whether an error is about permissions or quotas.
 fn is_refusal(error: &WireError) -> bool {
     use WireError as Error;
-    matches!(error, Error::Denied(_) | Error::NotGranted { .. } | Error::QuotaExceeded { .. })
+    matches!(error, Error::Denied(_) | Error::NotGranted(_) | Error::QuotaExceeded(_))
 }
 
 fn error_of(error: &WireError) -> Option<(&'static str, String)> {

@@ -170,7 +170,7 @@ impl Client {
                 Err(
                     error @ (Error::NodeLost { .. }
                     | Error::Disconnected { .. }
-                    | Error::NotGranted { .. }),
+                    | Error::NotGranted(_)),
                 ) if !node.is_own => all.not_listed.push((node.name.clone(), error)),
                 Err(error) => return Err(error),
             }

@@ -2,7 +2,7 @@
 
 use farrow_membership::naming::NameRefusal;
 use farrow_store::{Home, ObjectId, own_name};
-use farrow_wire::{Rights, WireError, WireTarget};
+use farrow_wire::{NotGranted, Rights, WireError, WireTarget};
 
 use super::state::OptionalCluster;
 use crate::protocol::identity::SessionId;
@@ -70,11 +70,11 @@ impl OptionalCluster {
                 WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
             }
             NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-            NameRefusal::NotAllowed { .. } => WireError::NotGranted {
+            NameRefusal::NotAllowed { .. } => WireError::NotGranted(NotGranted {
                 node,
                 namespace: namespace_in(full).to_owned(),
                 right: Rights::WRITE.to_string(),
-            },
+            }),
             NameRefusal::Unread { node: lost } => self
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),

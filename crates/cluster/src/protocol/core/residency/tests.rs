@@ -6,7 +6,9 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{EvictionCandidate, EvictionPolicy, Home, Layout, RegionOptions, SpillHead};
-use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
+use farrow_wire::{
+    Hello, NotSpilled, PROTOCOL_VERSION, QuotaExceeded, Request, RequestBody, SealItem,
+};
 
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
@@ -289,7 +291,7 @@ fn an_object_with_a_copy_leaves_memory_once_the_copy_was_looked_at() {
     // It is not there, and cannot be written.
     let fault = WriteFault { is_full: false, reason: "no such folder".to_owned() };
     world.done(SpillDone::Written { id: head.id, result: Err(fault) });
-    assert!(matches!(world.answer(evict), Some(Err(WireError::NotSpilled { .. }))));
+    assert!(matches!(world.answer(evict), Some(Err(WireError::NotSpilled(_)))));
     assert_eq!(world.node.home().stats().unwrap().objects, 1);
     assert!(matches!(world.jobs.pop(), Some(SpillJob::Forget { .. })));
     // So it is written like any other one.
@@ -316,7 +318,9 @@ fn a_write_that_does_not_end_is_the_reason_of_a_lack_of_memory() {
         world.now_ms += SPILL_MS_MAX.max(wait_ms);
         world.tick();
         match world.answer(full) {
-            Some(Err(WireError::NotSpilled { folder, reason, .. })) if folder == "folder" => {
+            Some(Err(WireError::NotSpilled(NotSpilled { folder, reason, .. })))
+                if folder == "folder" =>
+            {
                 reason.clone()
             }
             other => panic!("{other:?}"),
@@ -347,7 +351,10 @@ fn spilled_objects_count_for_the_quota_of_their_client() {
         |world: &mut World, wait_ms| world.ask(RequestBody::ReserveObjects { objects: 1, wait_ms });
     let refused = reserve(&mut world, 0);
     assert!(
-        matches!(world.answer(refused), Some(Err(WireError::QuotaExceeded { used: 2, .. }))),
+        matches!(
+            world.answer(refused),
+            Some(Err(WireError::QuotaExceeded(QuotaExceeded { used: 2, .. })))
+        ),
         "{:?}",
         world.answer(refused)
     );
