@@ -13,7 +13,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
     Hello, NamespaceSpec, OutOfMemory, PROTOCOL_VERSION, QuotaExceeded, Reply, ReplyBody, Request,
-    RequestBody, SealItem, TooLarge, WireError, WireSpan, WireTarget,
+    RequestBody, SealItem, TooLarge, WireError, WireObjectId, WireSpan, WireTarget,
 };
 use proptest::prelude::*;
 
@@ -135,7 +135,7 @@ impl Node {
         client: u64,
         span: WireSpan,
         is_reserved_object: bool,
-    ) -> Result<(u64, u64), WireError> {
+    ) -> Result<WireObjectId, WireError> {
         let item = SealItem { is_reserved_object, ..SealItem::bytes(span, 1) };
         let seq = self.ask(client, RequestBody::Seal { items: vec![item] });
         match self.answer(client, seq) {
@@ -144,8 +144,8 @@ impl Node {
         }
     }
 
-    fn delete(&mut self, client: u64, (hi, lo): (u64, u64)) {
-        self.ask(client, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    fn delete(&mut self, client: u64, id: WireObjectId) {
+        self.ask(client, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     }
 
     fn is_waiting(&self, client: u64, seq: u64) -> bool {
@@ -323,10 +323,10 @@ fn deleting_makes_room_for_who_waits() {
     let item = SealItem::bytes(half, half.1);
     let seal = node.ask(0, RequestBody::Seal { items: vec![item] });
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
-    let (hi, lo) = sealed[0].clone().unwrap();
+    let id = sealed[0].clone().unwrap();
     let waiting = node.grant(1, 4 * KIB, 60_000);
     assert!(node.is_waiting(1, waiting));
-    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     node.granted(1, waiting);
 }
 
@@ -419,10 +419,10 @@ fn a_client_gets_no_more_bytes_than_its_quota_says() {
     // An object counts for its creator until its memory is free again.
     let seal = node.ask(0, RequestBody::Seal { items: vec![SealItem::bytes(span, span.1)] });
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
-    let (hi, lo) = sealed[0].clone().unwrap();
+    let id = sealed[0].clone().unwrap();
     let seq = node.grant(0, 1, 0);
     assert_eq!(refused(&mut node, 0, seq).2, 100 * KIB);
-    node.ask(1, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    node.ask(1, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     let seq = node.grant(0, 100 * KIB, 0);
     node.granted(0, seq);
 }
@@ -444,8 +444,8 @@ fn a_client_makes_no_more_objects_than_its_quota_says() {
     // A client that could not seal the object gets the error before it writes.
     let seq = node.grant(0, 4 * KIB, 60_000);
     assert_eq!(refused(&mut node, 0, seq), ("objects".to_owned(), 1, 3, 3));
-    let (hi, lo) = sealed[0].clone().unwrap();
-    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    let id = sealed[0].clone().unwrap();
+    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     let seq = node.grant(0, 4 * KIB, 0);
     node.granted(0, seq);
 }
@@ -516,7 +516,7 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     let mut node = limited_namespace(4, 3);
     let seq = node.grant(0, 4 * KIB, 0);
     let (start, _) = node.granted(0, seq);
-    let sealed: Vec<(u64, u64)> =
+    let sealed: Vec<WireObjectId> =
         (0..3).map(|n| node.seal(0, (start + n * 128, 128), false).unwrap()).collect();
     let two = node.reservation(1, 2, 1_000);
     let late = node.reservation(2, 1, 500);

@@ -4,18 +4,18 @@
 use std::fmt::Debug;
 
 use farrow_wire::{
-    DrainStep, ImportStep, Inheritance, LazyObject, ListedItem, ReplyBody, RequestBody, WireTarget,
-    decode, encode,
+    DrainStep, ImportStep, Inheritance, LazyObject, ListedItem, ReplyBody, RequestBody,
+    WireObjectId, WireTarget, decode, encode,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-fn first() -> (u64, u64) {
-    (300, 5)
+fn first() -> WireObjectId {
+    WireObjectId { hi: 300, lo: 5 }
 }
 
-fn second() -> (u64, u64) {
-    (1, 1 << 32)
+fn second() -> WireObjectId {
+    WireObjectId { hi: 1, lo: 1 << 32 }
 }
 
 /// The halves of the first: 300 takes two bytes, with the lower seven bits in front.
@@ -51,9 +51,12 @@ fn requests_have_the_known_bytes() {
 
 #[test]
 fn targets_have_the_known_bytes() {
-    let targets = vec![WireTarget::Id(300, 5), WireTarget::Name("a".to_owned())];
+    let targets = vec![WireTarget::Id(first()), WireTarget::Name("a".to_owned())];
     check(&RequestBody::Delete { targets }, &[&[8, 2, 0], &FIRST, &[1, 1], b"a"]);
-    assert_eq!(WireTarget::Id(0x1a, 0x2b).to_string(), "000000000000001a000000000000002b");
+    assert_eq!(
+        WireTarget::Id(WireObjectId { hi: 0x1a, lo: 0x2b }).to_string(),
+        "000000000000001a000000000000002b"
+    );
 }
 
 #[test]
@@ -66,7 +69,6 @@ fn replies_have_the_known_bytes() {
     check(&ReplyBody::FetchedPart(second()), &[&[22], &SECOND]);
     check(&LazyObject { id: first(), ..LazyObject::default() }, &[&FIRST, &[0; 6]]);
     check(&ListedItem { id: first(), ..ListedItem::default() }, &[&FIRST, &[0; 10]]);
-    let (hi, lo) = first();
-    let inheritance = Inheritance { retained: vec![(9, hi, lo)], ..Inheritance::default() };
+    let inheritance = Inheritance { retained: vec![(9, first())], ..Inheritance::default() };
     check(&inheritance, &[&[0, 1, 9], &FIRST, &[0; 3]]);
 }

@@ -13,7 +13,7 @@ use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
     Extent, NamespaceSpec, NotGranted, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError,
-    WireTarget,
+    WireObjectId, WireTarget,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -21,8 +21,8 @@ const NOW: Duration = Duration::ZERO;
 const CALM: &[&str] = &["--lease-ms", "20000"];
 
 /// Each request that needs a right, and its word.
-fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
-    let targets = || vec![WireTarget::Id(hi, lo)];
+fn requests(id: WireObjectId) -> Vec<(&'static str, RequestBody)> {
+    let targets = || vec![WireTarget::Id(id)];
     let sync = |ask| RequestBody::Sync { name: "s".into(), ask };
     let watch = Watch { after: 0, prefix: String::new(), kinds: u8::MAX, timeout_ms: 0 };
     vec![
@@ -38,7 +38,7 @@ fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
         ("write", sync(SyncAsk::SetFlags { set: 1, clear: 0 })),
         ("read", sync(SyncAsk::WaitFlags { mask: 0, timeout_ms: 0 })),
         ("read", RequestBody::Wait { targets: targets(), count: 1, timeout_ms: 0 }),
-        ("read", RequestBody::Restore { id: (hi, lo) }),
+        ("read", RequestBody::Restore { id }),
         ("read", RequestBody::FindLost { name: "x".into() }),
         ("read", RequestBody::Watch(watch)),
         ("delete", RequestBody::Pin { targets: targets(), is_pinned: false }),
@@ -90,11 +90,8 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
         // A node brings objects of a third one for its own clients only.
-        let fetch = RequestBody::Fetch {
-            target: WireTarget::Id(id.0, id.1),
-            extent: Extent::Whole,
-            wait_ms: 0,
-        };
+        let fetch =
+            RequestBody::Fetch { target: WireTarget::Id(id), extent: Extent::Whole, wait_ms: 0 };
         let answer = asked.ask(remote_client, fetch);
         assert!(matches!(answer, Err(WireError::Denied(_))), "{rights}: {answer:?}");
         // What it has it can give back whatever the rules are.
@@ -138,7 +135,7 @@ fn a_replacement_needs_the_right_to_delete() {
     asked.state.set_rules(vec![rule(":*:read,write")]).unwrap();
     assert_eq!(missing(&replace(&mut asked, "x", 0)), Some("delete"));
     assert!(replace(&mut asked, "y", 1).is_ok(), "a name that no object has");
-    let targets = vec![WireTarget::Id(old.0, old.1)];
+    let targets = vec![WireTarget::Id(old)];
     let there = RequestBody::Wait { targets, count: 1, timeout_ms: 0 };
     assert_eq!(asked.ask(local, there), Ok(ReplyBody::Ready(vec![true])));
     asked.state.set_rules(vec![rule(":*:write,delete")]).unwrap();

@@ -234,8 +234,7 @@ fn an_object_that_its_creator_does_not_hold_yet_outlives_a_kill_and_its_deletion
         let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(block, 128) };
         let sealed = creator.call(RequestBody::Seal { items: vec![item] }, deadline());
         let Ok(ReplyBody::Sealed(ids)) = sealed else { panic!("{sealed:?}") };
-        let (hi, lo) = ids[0].clone().unwrap();
-        ObjectId { hi, lo }
+        ObjectId::from(ids[0].clone().unwrap())
     };
     let (id, next) = (seal(0), seal(128));
     daemon.kill9();

@@ -1,12 +1,12 @@
 //! Conversions between the types of the wire and those of the store.
 
-use farrow_store::{ObjectId, StoreError, Target};
+use farrow_store::{StoreError, Target};
 
 use farrow_wire::{NamespaceInUse, NoNamespace, NoRoom, OutOfMemory, WireError, WireTarget};
 
 pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
     match target {
-        WireTarget::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+        WireTarget::Id(id) => Target::Id((*id).into()),
         WireTarget::Name(name) => Target::Name(name),
     }
 }

@@ -256,8 +256,7 @@ impl NodeState {
             RemoteNeed::Right(right) if state.rights.has(right) => {
                 // An id may be of another namespace.
                 return match body {
-                    RequestBody::Restore { id: (hi, lo) } => self
-                        .check_restore(remote_client, farrow_store::ObjectId { hi: *hi, lo: *lo }),
+                    RequestBody::Restore { id } => self.check_restore(remote_client, (*id).into()),
                     _ => Ok(()),
                 };
             }

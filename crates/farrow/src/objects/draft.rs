@@ -100,7 +100,7 @@ impl Draft {
         let held = self.hold(id);
         if held.is_err() && is_nameless {
             // No caller learns its id, and it is pinned if it has a lease.
-            let ids = vec![(id.hi, id.lo)];
+            let ids = vec![id.into()];
             if !is_in_pool {
                 // Of the pool, buffers may be in use without a hold.
                 self.session.notify(Notification::Confirm(ids.clone()));

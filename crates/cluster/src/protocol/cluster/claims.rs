@@ -1,7 +1,7 @@
 //! Names that this node holds or asks for.
 
 use farrow_membership::naming::NameRefusal;
-use farrow_store::{Home, ObjectId, own_name};
+use farrow_store::{Home, own_name};
 use farrow_wire::{NotGranted, Rights, WireError, WireTarget};
 
 use super::state::OptionalCluster;
@@ -95,8 +95,8 @@ impl OptionalCluster {
         };
         match target {
             WireTarget::Name(full) => naming.owes(full),
-            WireTarget::Id(hi, lo) => {
-                let name = home.name_of_object(ObjectId { hi: *hi, lo: *lo });
+            WireTarget::Id(id) => {
+                let name = home.name_of_object((*id).into());
                 name.is_some_and(|full| naming.owes(&full))
             }
         }

@@ -272,16 +272,13 @@ impl World {
         let span = self.grant(self.local, HELD).unwrap();
         let items = vec![SealItem::bytes(span, HELD)];
         match self.ask(self.local, RequestBody::Seal { items }).unwrap() {
-            ReplyBody::Sealed(sealed) => {
-                let (hi, lo) = *sealed[0].as_ref().unwrap();
-                ObjectId { hi, lo }
-            }
+            ReplyBody::Sealed(sealed) => (*sealed[0].as_ref().unwrap()).into(),
             other => panic!("{other:?}"),
         }
     }
 
     fn delete(&mut self, id: ObjectId) {
-        let targets = vec![WireTarget::Id(id.hi, id.lo)];
+        let targets = vec![WireTarget::Id(id.into())];
         self.ask(self.local, RequestBody::Delete { targets }).unwrap();
     }
 

@@ -112,7 +112,7 @@ impl NodeState {
             return answer_all(waiters, &Err(error), out);
         }
         let object = LazyObject {
-            id: (origin.hi, origin.lo),
+            id: origin.into(),
             kind: head.kind.as_u8(),
             bytes: head.size.0,
             blocks: blocks_of(&opened.blocks, &head.origins),

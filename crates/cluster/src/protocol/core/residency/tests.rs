@@ -133,7 +133,7 @@ impl World {
 
     /// A request for an object whose head the worker has read.
     fn restore(&mut self, head: &SpillHead) -> u64 {
-        let seq = self.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) });
+        let seq = self.ask(RequestBody::Restore { id: head.id.into() });
         let job = self.jobs.pop();
         assert!(matches!(job, Some(SpillJob::Look { id }) if id == head.id), "{job:?}");
         self.done(SpillDone::Looked { id: head.id, result: Ok(head.clone()) });
@@ -227,10 +227,8 @@ fn restores_beyond_the_limit_wait_for_others() {
     const MORE: usize = 40;
     let mut world = World::new();
     let heads: Vec<SpillHead> = (0..RESTORES_MAX + MORE).map(|_| world.spilled_of(4096)).collect();
-    let asked: Vec<u64> = heads
-        .iter()
-        .map(|head| world.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) }))
-        .collect();
+    let asked: Vec<u64> =
+        heads.iter().map(|head| world.ask(RequestBody::Restore { id: head.id.into() })).collect();
     assert!(asked.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
     let looks = |world: &World| {
         world.jobs.iter().filter(|job| matches!(job, SpillJob::Look { .. })).count()
@@ -360,7 +358,7 @@ fn spilled_objects_count_for_the_quota_of_their_client() {
     );
     let waiting = reserve(&mut world, 1000);
     assert!(world.answer(waiting).is_none());
-    let target = WireTarget::Id(heads[0].id.hi, heads[0].id.lo);
+    let target = WireTarget::Id(heads[0].id.into());
     world.ask(RequestBody::Delete { targets: vec![target] });
     assert!(matches!(world.answer(waiting), Some(Ok(ReplyBody::Done))), "there is room");
 }

@@ -37,7 +37,7 @@ impl CachedReader {
             _ => None,
         });
         match answer.unwrap()? {
-            ReplyBody::Fetched(Some((hi, lo))) => Ok(ObjectId { hi, lo }),
+            ReplyBody::Fetched(Some(id)) => Ok(id.into()),
             other => panic!("{other:?}"),
         }
     }

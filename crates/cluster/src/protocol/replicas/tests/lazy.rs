@@ -1,6 +1,8 @@
 //! Objects whose pages are brought as clients read them.
 
-use farrow_wire::{LazyObject, Listen, NoRoom, NodeUnreachable, OpenLazy, WireTarget};
+use farrow_wire::{
+    LazyObject, Listen, NoRoom, NodeUnreachable, OpenLazy, WireObjectId, WireTarget,
+};
 
 use super::*;
 use crate::net::HOLDS_PER_MEMBER_MAX;
@@ -118,7 +120,7 @@ impl LazyReader {
     /// A further connection, which asks for a small object by its id; the answer.
     fn open_small(&mut self, lo: u64) -> (u64, Vec<Action>) {
         let hi = self.pair.nodes[0].home().uid().0;
-        let (session, asked) = self.open_target(WireTarget::Id(hi, lo), false);
+        let (session, asked) = self.open_target(WireTarget::Id(WireObjectId { hi, lo }), false);
         let token = opened_at("a", &asked).unwrap();
         let result = Ok((lo, with_blocks(&self.pair.nodes[0], lo, 64 << 10)));
         (session, self.event(NetEvent::Opened { token, node: "a".to_owned(), result }))
