@@ -2,12 +2,11 @@
 //!
 //! It converts handles, C strings and Arrow's C structures to calls of the `farrow` crate and back,
 //! and contains no logic of its own. `make install-c` installs it as `libfarrow`. The Python
-//! extension contains it for the memory pool and the Arrow conversions.
+//! extension contains it for the memory pool alone.
 //!
 //! No function unwinds into C: panics are caught and become `FARROW_PANIC`. Every pointer from C is
 //! checked for NULL; the caller guarantees that it points to the documented type.
 
-pub mod convert;
 mod error;
 mod handles;
 mod interrupt;

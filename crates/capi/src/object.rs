@@ -1,11 +1,10 @@
 //! Held objects through C.
 
-use crate::convert;
 use crate::error::{CallFailure, guard, guard_or};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, place, seconds, target};
 use crate::status::FarrowStatus;
 use farrow::arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
-use farrow::{Object, ObjectBytes, ObjectKind};
+use farrow::{Object, ObjectBytes, ObjectKind, arrow_ffi};
 use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;
 
@@ -116,7 +115,7 @@ pub unsafe extern "C" fn farrow_object_array(
         if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
             return Err(CallFailure::Argument(format!("a {} is not one array", kind.as_str())));
         }
-        let mut exported = convert::export(&convert::rebuild(&object.object)?)?;
+        let mut exported = arrow_ffi::export(&arrow_ffi::rebuild(&object.object)?)?;
         let Some(only) = exported.arrays.pop() else {
             return Err(CallFailure::Argument("an array object without an array".into()));
         };
@@ -144,7 +143,7 @@ pub unsafe extern "C" fn farrow_object_stream(
         }
         // SAFETY: guaranteed by the caller.
         let object = unsafe { borrow(object, "object") }?;
-        let exported = ffi::export_stream(&convert::rebuild(&object.object)?)
+        let exported = ffi::export_stream(&arrow_ffi::rebuild(&object.object)?)
             .map_err(|error| farrow::Error::InvalidDescriptor(error.to_string()))?;
         // SAFETY: guaranteed by the caller; the previous contents are not dropped.
         unsafe { stream.write(exported) };

@@ -1,12 +1,12 @@
 //! Putting and writing through C.
 
-use crate::convert::{self, StreamKind};
 use crate::error::{CallFailure, guard};
 use crate::handles::{FarrowClient, FarrowObjectId, borrow, place};
 use crate::options::{CallOptions, FarrowPutOptions};
 use crate::status::FarrowStatus;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
-use farrow::{ObjectKind, Value, Writer};
+use farrow::arrow_ffi::{Imported, StreamKind};
+use farrow::{Error, ObjectKind, Value, Writer};
 use std::ffi::{c_char, c_void};
 
 /// An object of bytes that is being written.
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn farrow_put_array_with(
         }
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let imported = convert::import_array(array, &schema, is_batch)?;
-            put(client, &imported.value(), options, id)
+            let imported = Imported::array(array, &schema, is_batch).map_err(Error::from)?;
+            put(client, &Value::from(&imported), options, id)
         }
     })
 }
@@ -181,8 +181,8 @@ pub unsafe extern "C" fn farrow_put_stream_with(
         };
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let imported = convert::import_stream(stream, kind)?;
-            put(client, &imported.value(), options, id)
+            let imported = Imported::stream(stream, kind).map_err(Error::from)?;
+            put(client, &Value::from(&imported), options, id)
         }
     })
 }

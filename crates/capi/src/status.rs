@@ -33,23 +33,23 @@ impl From<&Error> for FarrowStatus {
         match error {
             Error::NotFound { .. } => FarrowStatus::NotFound,
             Error::AlreadyExists { .. } => FarrowStatus::AlreadyExists,
-            Error::OutOfMemory { .. }
-            | Error::NoRoom { .. }
-            | Error::NotSpilled { .. }
+            Error::OutOfMemory(_)
+            | Error::NoRoom(_)
+            | Error::NotSpilled(_)
             | Error::NoNodeHasRoom { .. }
             | Error::NodeDraining { .. }
-            | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
+            | Error::TooLarge(_) => FarrowStatus::OutOfMemory,
             Error::TooMany { .. } => FarrowStatus::TooMany,
-            Error::QuotaExceeded { .. } => FarrowStatus::QuotaExceeded,
-            Error::NotRestored { .. } => FarrowStatus::NotRestored,
+            Error::QuotaExceeded(_) => FarrowStatus::QuotaExceeded,
+            Error::NotRestored(_) => FarrowStatus::NotRestored,
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
             Error::Disconnected { .. } | Error::NodeReplaced { .. } => FarrowStatus::Disconnected,
-            Error::PermissionDenied(_) | Error::NotGranted { .. } => FarrowStatus::PermissionDenied,
+            Error::PermissionDenied(_) | Error::NotGranted(_) => FarrowStatus::PermissionDenied,
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
             Error::NodeLost { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,
-            Error::NodeUnreachable { .. } => FarrowStatus::NodeUnreachable,
+            Error::NodeUnreachable(_) => FarrowStatus::NodeUnreachable,
             Error::Interrupted => FarrowStatus::Interrupted,
             Error::Protocol(_) => FarrowStatus::Protocol,
             _ => FarrowStatus::System,

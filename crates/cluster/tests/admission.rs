@@ -12,8 +12,8 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem,
-    WireError, WireSpan, WireTarget,
+    Hello, NamespaceSpec, OutOfMemory, PROTOCOL_VERSION, QuotaExceeded, Reply, ReplyBody, Request,
+    RequestBody, SealItem, TooLarge, WireError, WireObjectId, WireSpan, WireTarget,
 };
 use proptest::prelude::*;
 
@@ -135,7 +135,7 @@ impl Node {
         client: u64,
         span: WireSpan,
         is_reserved_object: bool,
-    ) -> Result<(u64, u64), WireError> {
+    ) -> Result<WireObjectId, WireError> {
         let item = SealItem { is_reserved_object, ..SealItem::bytes(span, 1) };
         let seq = self.ask(client, RequestBody::Seal { items: vec![item] });
         match self.answer(client, seq) {
@@ -144,8 +144,8 @@ impl Node {
         }
     }
 
-    fn delete(&mut self, client: u64, (hi, lo): (u64, u64)) {
-        self.ask(client, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    fn delete(&mut self, client: u64, id: WireObjectId) {
+        self.ask(client, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     }
 
     fn is_waiting(&self, client: u64, seq: u64) -> bool {
@@ -167,7 +167,7 @@ fn full(node: &mut Node) -> [WireSpan; 2] {
 
 /// The error without free memory, with this many requests waiting.
 fn no_memory(asked: u64, waiting: u64, waited_ms: u64) -> WireError {
-    WireError::OutOfMemory { asked, free: 0, largest: 0, waiting, waited_ms }
+    WireError::OutOfMemory(OutOfMemory { asked, free: 0, largest: 0, waiting, waited_ms })
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn more_than_the_region_holds_is_refused_at_once_with_the_numbers() {
     let mut node = Node::new(1);
     for wait_ms in [0, 60_000] {
         let seq = node.grant(0, CAPACITY + 1, wait_ms);
-        let expected = WireError::TooLarge { asked: CAPACITY + 1, capacity: CAPACITY };
+        let expected = WireError::TooLarge(TooLarge { asked: CAPACITY + 1, capacity: CAPACITY });
         assert_eq!(node.answer(0, seq), Some(Err(expected)));
     }
 }
@@ -260,8 +260,13 @@ fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
     // There is room, but not for the last request.
     let seq = node.grant(2, 64 * KIB, 0);
     let (free, largest) = (CAPACITY / 2, CAPACITY / 2);
-    let expected =
-        WireError::OutOfMemory { asked: 64 * KIB, free, largest, waiting: 2, waited_ms: 0 };
+    let expected = WireError::OutOfMemory(OutOfMemory {
+        asked: 64 * KIB,
+        free,
+        largest,
+        waiting: 2,
+        waited_ms: 0,
+    });
     let told = expected.to_string();
     assert!(told.ends_with("longest free run 524288 B, 2 requests wait before"), "{told}");
     assert_eq!(node.answer(2, seq), Some(Err(expected)));
@@ -318,10 +323,10 @@ fn deleting_makes_room_for_who_waits() {
     let item = SealItem::bytes(half, half.1);
     let seal = node.ask(0, RequestBody::Seal { items: vec![item] });
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
-    let (hi, lo) = sealed[0].clone().unwrap();
+    let id = sealed[0].clone().unwrap();
     let waiting = node.grant(1, 4 * KIB, 60_000);
     assert!(node.is_waiting(1, waiting));
-    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     node.granted(1, waiting);
 }
 
@@ -380,7 +385,14 @@ fn limited_namespace(clients: u64, objects_max: u32) -> Node {
 
 fn refused(node: &mut Node, client: u64, seq: u64) -> (String, u64, u64, u64) {
     match node.answer(client, seq) {
-        Some(Err(WireError::QuotaExceeded { whose, what, asked, used, limit, .. })) => {
+        Some(Err(WireError::QuotaExceeded(QuotaExceeded {
+            whose,
+            what,
+            asked,
+            used,
+            limit,
+            ..
+        }))) => {
             assert_eq!(whose, format!("client {client} (process {})", 100 + client));
             (what, asked, used, limit)
         }
@@ -407,10 +419,10 @@ fn a_client_gets_no_more_bytes_than_its_quota_says() {
     // An object counts for its creator until its memory is free again.
     let seal = node.ask(0, RequestBody::Seal { items: vec![SealItem::bytes(span, span.1)] });
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
-    let (hi, lo) = sealed[0].clone().unwrap();
+    let id = sealed[0].clone().unwrap();
     let seq = node.grant(0, 1, 0);
     assert_eq!(refused(&mut node, 0, seq).2, 100 * KIB);
-    node.ask(1, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    node.ask(1, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     let seq = node.grant(0, 100 * KIB, 0);
     node.granted(0, seq);
 }
@@ -425,12 +437,15 @@ fn a_client_makes_no_more_objects_than_its_quota_says() {
     let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
     assert_eq!(sealed.iter().filter(|result| result.is_ok()).count(), 3);
     let beyond = sealed[3].clone().unwrap_err();
-    assert!(matches!(beyond, WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. }));
+    assert!(matches!(
+        beyond,
+        WireError::QuotaExceeded(QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
+    ));
     // A client that could not seal the object gets the error before it writes.
     let seq = node.grant(0, 4 * KIB, 60_000);
     assert_eq!(refused(&mut node, 0, seq), ("objects".to_owned(), 1, 3, 3));
-    let (hi, lo) = sealed[0].clone().unwrap();
-    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    let id = sealed[0].clone().unwrap();
+    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(id)] });
     let seq = node.grant(0, 4 * KIB, 0);
     node.granted(0, seq);
 }
@@ -466,7 +481,7 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     // Reserved objects are only for requests with a reservation, even of the same client.
     assert!(matches!(
         node.seal(0, (start + 128, 128), false),
-        Err(WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
+        Err(WireError::QuotaExceeded(QuotaExceeded { asked: 1, used: 3, limit: 3, .. }))
     ));
     // Memory for a reserved object is granted, and the seal uses up the reservation.
     let seq = node.grant(0, 4 * KIB, 0);
@@ -501,7 +516,7 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     let mut node = limited_namespace(4, 3);
     let seq = node.grant(0, 4 * KIB, 0);
     let (start, _) = node.granted(0, seq);
-    let sealed: Vec<(u64, u64)> =
+    let sealed: Vec<WireObjectId> =
         (0..3).map(|n| node.seal(0, (start + n * 128, 128), false).unwrap()).collect();
     let two = node.reservation(1, 2, 1_000);
     let late = node.reservation(2, 1, 500);
@@ -509,14 +524,16 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     node.delete(0, sealed[0]);
     // It is reserved for the first, which needs two: not for later or non-waiting requests.
     assert!([(1, two), (2, late), (3, last)].iter().all(|(who, seq)| node.is_waiting(*who, *seq)));
-    let exceeded = |asked, waiting, waited_ms| WireError::QuotaExceeded {
-        whose: "namespace \"few\"".to_owned(),
-        what: "objects".to_owned(),
-        asked,
-        used: 2,
-        limit: 3,
-        waiting,
-        waited_ms,
+    let exceeded = |asked, waiting, waited_ms| {
+        WireError::QuotaExceeded(QuotaExceeded {
+            whose: "namespace \"few\"".to_owned(),
+            what: "objects".to_owned(),
+            asked,
+            used: 2,
+            limit: 3,
+            waiting,
+            waited_ms,
+        })
     };
     assert_eq!(node.seal(0, (start, 128), false), Err(exceeded(1, 3, 0)));
     let seq = node.reservation(0, 1, 0);
@@ -565,7 +582,7 @@ fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
     let seq = node.reservation(0, 50, 60_000);
     let refused = node.answer(0, seq);
     assert!(
-        matches!(refused, Some(Err(WireError::QuotaExceeded { limit: 10, .. }))),
+        matches!(refused, Some(Err(WireError::QuotaExceeded(QuotaExceeded { limit: 10, .. })))),
         "{refused:?}"
     );
     let seq = node.reservation(1, 2, 0);
@@ -669,7 +686,7 @@ proptest! {
                     held.push((*client, span));
                     false
                 }
-                Some(Err(WireError::OutOfMemory { .. })) => false,
+                Some(Err(WireError::OutOfMemory(_))) => false,
                 Some(other) => panic!("{other:?}"),
             });
             let stats = node.state.stats(now_ms).unwrap();
@@ -693,7 +710,7 @@ proptest! {
             let seq = node.grant(client, pages * 4 * KIB, 0);
             match node.answer(client, seq) {
                 Some(Ok(ReplyBody::Granted(span))) => Some((client, span)),
-                Some(Err(WireError::OutOfMemory { .. })) => None,
+                Some(Err(WireError::OutOfMemory(_))) => None,
                 other => panic!("{other:?}"),
             }
         };

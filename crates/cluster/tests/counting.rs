@@ -173,8 +173,7 @@ fn others_are_served_during_a_long_count_which_counts_what_was_there_before_it()
     let first = node.send(A, RequestBody::Stats);
     node.turn();
     // The one that came later is counted for anew: its client has deleted an object before it.
-    let (hi, lo) = (ids[0].hi, ids[0].lo);
-    let targets = vec![farrow_wire::WireTarget::Id(hi, lo)];
+    let targets = vec![farrow_wire::WireTarget::Id(ids[0].into())];
     assert!(matches!(node.ask(B, RequestBody::Delete { targets }), Ok(ReplyBody::Deleted(_))));
     let second = node.send(B, RequestBody::Stats);
     let namespaces = node.send(B, RequestBody::Namespaces);

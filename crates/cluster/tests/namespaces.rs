@@ -10,8 +10,8 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch,
-    WireError, WireTarget,
+    Hello, NamespaceSpec, NoNamespace, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    Watch, WireError, WireObjectId, WireTarget,
 };
 
 const OWNER: u32 = 1000;
@@ -71,7 +71,7 @@ impl Node {
         own.unwrap_or(Ok(ReplyBody::Done))
     }
 
-    fn put(&mut self, session: SessionId, name: Option<&str>) -> Result<(u64, u64), WireError> {
+    fn put(&mut self, session: SessionId, name: Option<&str>) -> Result<WireObjectId, WireError> {
         let grant = RequestBody::Grant { min: 128, want: 128, wait_ms: 0 };
         let Ok(ReplyBody::Granted(span)) = self.ask(session, grant.clone()) else {
             return Err(self.ask(session, grant).unwrap_err());
@@ -164,7 +164,7 @@ fn only_writers_write() {
     node.ask(ours, RequestBody::Reserve { names }).unwrap();
     let writer = node.connect(REMOTE_CLIENT, "open").unwrap();
     node.put(writer, Some("x")).unwrap();
-    let by_id = RequestBody::Delete { targets: vec![WireTarget::Id(id.0, id.1)] };
+    let by_id = RequestBody::Delete { targets: vec![WireTarget::Id(id)] };
     match node.ask(writer, by_id).unwrap() {
         ReplyBody::Deleted(results) => assert!(matches!(results[..], [Err(WireError::Denied(_))])),
         other => panic!("{other:?}"),
@@ -207,7 +207,7 @@ fn errors_tell_the_names_that_the_client_knows() {
         other => panic!("{other:?}"),
     }
     let known = vec!["team".to_owned()];
-    let unknown = WireError::NoNamespace { name: "tea".to_owned(), known };
+    let unknown = WireError::NoNamespace(NoNamespace { name: "tea".to_owned(), known });
     assert_eq!(node.connect(OWNER, "tea").unwrap_err(), unknown);
 }
 

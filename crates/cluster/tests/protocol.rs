@@ -14,7 +14,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
     Hello, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
-    Watch, WireError, WireTarget,
+    Watch, WireError, WireObjectId, WireTarget,
 };
 
 /// Steps of one run; each is checked against the whole region.
@@ -46,7 +46,7 @@ struct Run {
     state: NodeState,
     dice: Dice,
     sessions: BTreeMap<SessionId, Known>,
-    objects: Vec<(u64, u64)>,
+    objects: Vec<WireObjectId>,
     next_session: u64,
     now_ms: u64,
 }
@@ -305,8 +305,10 @@ impl Run {
 
     fn target(&mut self) -> WireTarget {
         match (self.dice.roll(3), self.dice.pick(&self.objects).copied()) {
-            (0, Some((hi, lo))) => WireTarget::Id(hi, lo),
-            (1, Some((hi, lo))) => WireTarget::Id(hi, lo.wrapping_add(1 << 32)),
+            (0, Some(id)) => WireTarget::Id(id),
+            (1, Some(WireObjectId { hi, lo })) => {
+                WireTarget::Id(WireObjectId { hi, lo: lo.wrapping_add(1 << 32) })
+            }
             _ => WireTarget::Name(self.name()),
         }
     }
@@ -597,5 +599,5 @@ fn an_eviction_whose_objects_were_not_even_begun_says_that_files_cannot_be_writt
     node.state.tick(100, &mut out);
     node.out = out;
     let answers = node.answers();
-    assert!(matches!(answers[..], [(2, Err(WireError::NotSpilled { .. }))]), "{answers:?}");
+    assert!(matches!(answers[..], [(2, Err(WireError::NotSpilled(_)))]), "{answers:?}");
 }

@@ -13,7 +13,7 @@ use farrow_memory::{Access, Fabric, Length, Region, RegionSize, Section};
 use farrow_store::{Home, Layout, Lru, RegionOptions};
 use farrow_wire::{
     Hello, NodeSettings, NodeStats, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    Rights, Rule, SealItem, Setting, WireError, WireTarget,
+    Rights, Rule, SealItem, Setting, TooLarge, WireError, WireObjectId, WireTarget,
 };
 
 const MIB: u64 = 1 << 20;
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    fn put(&mut self, bytes: u64) -> Result<(u64, u64), WireError> {
+    fn put(&mut self, bytes: u64) -> Result<WireObjectId, WireError> {
         let span = match self.ask(RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 })? {
             ReplyBody::Granted(span) => span,
             other => panic!("{other:?}"),
@@ -150,13 +150,13 @@ impl World {
         }
     }
 
-    fn pin(&mut self, (hi, lo): (u64, u64)) {
-        let targets = vec![WireTarget::Id(hi, lo)];
+    fn pin(&mut self, id: WireObjectId) {
+        let targets = vec![WireTarget::Id(id)];
         self.ask(RequestBody::Pin { targets, is_pinned: true }).unwrap();
     }
 
-    fn has(&mut self, (hi, lo): (u64, u64)) -> bool {
-        let targets = vec![WireTarget::Id(hi, lo)];
+    fn has(&mut self, id: WireObjectId) -> bool {
+        let targets = vec![WireTarget::Id(id)];
         let there = self.ask(RequestBody::Wait { targets, count: 1, timeout_ms: 0 });
         there == Ok(ReplyBody::Ready(vec![true]))
     }
@@ -173,7 +173,7 @@ fn memory_grows_and_shrinks_and_the_kernel_has_it_back() {
     let mut world = World::new(8 * MIB);
     let before = world.allocated();
     assert_eq!(world.stats().capacity, 8 * MIB);
-    assert!(matches!(world.put(9 * MIB), Err(WireError::TooLarge { capacity, .. })
+    assert!(matches!(world.put(9 * MIB), Err(WireError::TooLarge(TooLarge { capacity, .. }))
         if capacity == 8 * MIB));
     assert_eq!(world.resize(48 * MIB), Ok(ReplyBody::Done));
     let stats = world.stats();

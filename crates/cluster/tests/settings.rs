@@ -11,8 +11,8 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 use farrow_wire::{
-    Hello, NamespaceSpec, NodeSettings, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    SETTINGS_MAX, SealItem, Setting, WireError, WireSpan,
+    Hello, NamespaceSpec, NodeSettings, PROTOCOL_VERSION, QuotaExceeded, Reply, ReplyBody, Request,
+    RequestBody, SETTINGS_MAX, SealItem, Setting, WireError, WireObjectId, WireSpan,
 };
 
 const CAPACITY: u64 = 1 << 20;
@@ -102,7 +102,7 @@ impl Node {
         })
     }
 
-    fn seal(&mut self, session: SessionId, span: WireSpan) -> Result<(u64, u64), WireError> {
+    fn seal(&mut self, session: SessionId, span: WireSpan) -> Result<WireObjectId, WireError> {
         let items = vec![SealItem::bytes(span, 1)];
         match self.ask(session, RequestBody::Seal { items }) {
             Ok(ReplyBody::Sealed(mut sealed)) => sealed.remove(0),
@@ -121,7 +121,7 @@ impl Node {
 /// What a refused request says about limits: used, and the most.
 fn used_and_max<T: std::fmt::Debug>(answer: Result<T, WireError>) -> (u64, u64) {
     match answer {
-        Err(WireError::QuotaExceeded { used, limit, .. }) => (used, limit),
+        Err(WireError::QuotaExceeded(QuotaExceeded { used, limit, .. })) => (used, limit),
         other => panic!("{other:?}"),
     }
 }
@@ -139,12 +139,12 @@ fn a_limit_below_the_use_removes_nothing_and_refuses_more_until_the_use_is_below
     node.set(owner, &[Setting::ClientBytes(Some(PART))]).unwrap();
     assert_eq!(used_and_max(node.grant(owner, 4096)), (2 * PART, PART));
     let there = RequestBody::Wait {
-        targets: vec![farrow_wire::WireTarget::Id(id.0, id.1)],
+        targets: vec![farrow_wire::WireTarget::Id(id)],
         count: 1,
         timeout_ms: 0,
     };
     assert_eq!(node.ask(owner, there), Ok(ReplyBody::Ready(vec![true])));
-    node.ask(owner, RequestBody::Delete { targets: vec![farrow_wire::WireTarget::Id(id.0, id.1)] })
+    node.ask(owner, RequestBody::Delete { targets: vec![farrow_wire::WireTarget::Id(id)] })
         .unwrap();
     node.grant(owner, PART).unwrap();
     assert_eq!(used_and_max(node.grant(owner, 4096)), (PART, PART));

@@ -1,12 +1,17 @@
-//! The one error type of the client; bindings mirror its variants.
+//! The one error type of the client, and the numbers of its variants; bindings mirror them.
 
 use std::path::PathBuf;
 
-use farrow_arrow::{DescribeError, InvalidDescriptor, SelectError};
+use farrow_arrow::{DescribeError, ImportError, InvalidDescriptor, SelectError};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError, Target};
 use farrow_wire::link::LinkError;
-use farrow_wire::{WireError, after, before, timed_out};
+use farrow_wire::{WireError, timed_out};
+
+pub use farrow_wire::{
+    BarrierBroken, NamespaceInUse, NoNamespace, NoRoom, NodeUnreachable, NotGranted, NotRestored,
+    NotSpilled, OutOfMemory, QuotaExceeded, TooLarge,
+};
 
 /// Why an operation failed, grouped by possible reactions of the caller.
 #[derive(Debug, thiserror::Error)]
@@ -25,68 +30,14 @@ pub enum Error {
         name: String,
     },
     /// The region has no free run of this length.
-    #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    OutOfMemory {
-        /// Bytes requested.
-        asked: u64,
-        /// Free bytes.
-        free: u64,
-        /// Longest free run in bytes.
-        largest: u64,
-        /// Earlier requests that wait for memory.
-        waiting: u64,
-        /// How long the request waited, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    OutOfMemory(OutOfMemory),
     /// A limited resource other than free memory is used up, such as the space for names.
-    #[error(
-        "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
-         {used} B in use{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    NoRoom {
-        /// The resource.
-        what: String,
-        /// Bytes requested.
-        asked: u64,
-        /// Free bytes.
-        free: u64,
-        /// Longest free run in bytes.
-        largest: u64,
-        /// Bytes in use.
-        used: u64,
-        /// Earlier requests that wait for memory.
-        waiting: u64,
-        /// How long the request waited, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    NoRoom(NoRoom),
     /// Memory is full, and objects cannot be spilled to files.
-    #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
-         object of {bytes} B cannot be spilled to {folder}: {reason}",
-        after(*waited_ms)
-    )]
-    NotSpilled {
-        /// Bytes requested.
-        asked: u64,
-        /// Free bytes.
-        free: u64,
-        /// Longest free run in bytes.
-        largest: u64,
-        /// How long the request waited, in milliseconds.
-        waited_ms: u64,
-        /// The folder of the files.
-        folder: String,
-        /// Bytes of the file that could not be written.
-        bytes: u64,
-        /// The reason given by the system.
-        reason: String,
-    },
+    #[error(transparent)]
+    NotSpilled(NotSpilled),
     /// No node of the cluster can take an object that is placed by a rule.
     #[error(
         "no node has room for {asked} B by {rule:?}: at most {free} B are free; {}",
@@ -103,65 +54,20 @@ pub enum Error {
         nodes: Vec<String>,
     },
     /// The request exceeds the capacity of the region.
-    #[error("{asked} B asked of a region of {capacity} B")]
-    TooLarge {
-        /// Bytes requested.
-        asked: u64,
-        /// Bytes of the heap.
-        capacity: u64,
-    },
+    #[error(transparent)]
+    TooLarge(TooLarge),
     /// The quota of this client, or of its namespace, is used up.
-    #[error(
-        "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    QuotaExceeded {
-        /// The owner of the quota.
-        whose: String,
-        /// `bytes` or `objects`.
-        what: String,
-        /// The number requested.
-        asked: u64,
-        /// The number in use.
-        used: u64,
-        /// The limit.
-        limit: u64,
-        /// Earlier requests that wait for objects of this quota.
-        waiting: u64,
-        /// How long the request waited, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    QuotaExceeded(QuotaExceeded),
     /// The namespace does not exist.
-    #[error("no namespace {name:?}; there are {known:?}")]
-    NoNamespace {
-        /// The requested name.
-        name: String,
-        /// Some of the existing namespaces, except the default one.
-        known: Vec<String>,
-    },
+    #[error(transparent)]
+    NoNamespace(NoNamespace),
     /// A namespace is not empty.
-    #[error("namespace {name:?} is in use: {objects} objects, {bytes} B, {clients} clients")]
-    NamespaceInUse {
-        /// Its name.
-        name: String,
-        /// Sealed objects in it.
-        objects: u64,
-        /// Bytes granted to its clients, and those of objects not yet freed.
-        bytes: u64,
-        /// Clients in it.
-        clients: u64,
-    },
+    #[error(transparent)]
+    NamespaceInUse(NamespaceInUse),
     /// A spilled object cannot be restored. It is still listed and can be deleted.
-    #[error("object {what} cannot be restored from {file}: {reason}")]
-    NotRestored {
-        /// Its id.
-        what: String,
-        /// Its file.
-        file: String,
-        /// The defect of the file.
-        reason: String,
-    },
+    #[error(transparent)]
+    NotRestored(NotRestored),
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
@@ -247,15 +153,8 @@ pub enum Error {
     },
     /// The node in whose memory the object is, or would be placed, is live, but this client's node
     /// cannot map its memory.
-    #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
-    NodeUnreachable {
-        /// Its name.
-        node: String,
-        /// Where it listens.
-        address: String,
-        /// Why its memory cannot be mapped.
-        reason: String,
-    },
+    #[error(transparent)]
+    NodeUnreachable(NodeUnreachable),
     /// The node is about to leave and takes no new objects: see [`Client::begin_drain`].
     ///
     /// [`Client::begin_drain`]: crate::Client::begin_drain
@@ -271,15 +170,8 @@ pub enum Error {
     #[error("the object cannot move now: {0}")]
     NotMoved(String),
     /// A party of a barrier will not arrive.
-    #[error("barrier {name:?} is broken by {who}: {reason}")]
-    BarrierBroken {
-        /// Its name.
-        name: String,
-        /// The missing party.
-        who: String,
-        /// The reason.
-        reason: String,
-    },
+    #[error(transparent)]
+    BarrierBroken(BarrierBroken),
     /// The node does not reach a majority of its cluster, and so cannot tell which names are free.
     #[error("node {node:?} is cut off from the cluster: {reason}")]
     CutOff {
@@ -292,15 +184,8 @@ pub enum Error {
     #[error("permission denied: {0}")]
     PermissionDenied(String),
     /// The owner of the memory does not permit the operation to this client's node.
-    #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
-    NotGranted {
-        /// The client's node.
-        node: String,
-        /// The namespace; empty for the default one.
-        namespace: String,
-        /// The missing permission: `read`, `write` or `delete`.
-        right: String,
-    },
+    #[error(transparent)]
+    NotGranted(NotGranted),
     /// An argument is invalid.
     #[error("{0}")]
     InvalidArgument(String),
@@ -343,41 +228,23 @@ impl From<LinkError> for Error {
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
         match error {
-            WireError::OutOfMemory { asked, free, largest, waiting, waited_ms } => {
-                Self::OutOfMemory { asked, free, largest, waiting, waited_ms }
-            }
-            WireError::NoRoom { what, asked, free, largest, used, waiting, waited_ms } => {
-                Self::NoRoom { what, asked, free, largest, used, waiting, waited_ms }
-            }
-            WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason } => {
-                Self::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason }
-            }
-            WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
-            WireError::QuotaExceeded { whose, what, asked, used, limit, waiting, waited_ms } => {
-                Self::QuotaExceeded { whose, what, asked, used, limit, waiting, waited_ms }
-            }
-            WireError::NoNamespace { name, known } => Self::NoNamespace { name, known },
-            WireError::NamespaceInUse { name, objects, bytes, clients } => {
-                Self::NamespaceInUse { name, objects, bytes, clients }
-            }
-            WireError::NotRestored { what, file, reason } => {
-                Self::NotRestored { what, file, reason }
-            }
+            WireError::OutOfMemory(error) => Self::OutOfMemory(error),
+            WireError::NoRoom(error) => Self::NoRoom(error),
+            WireError::NotSpilled(error) => Self::NotSpilled(error),
+            WireError::TooLarge(error) => Self::TooLarge(error),
+            WireError::QuotaExceeded(error) => Self::QuotaExceeded(error),
+            WireError::NoNamespace(error) => Self::NoNamespace(error),
+            WireError::NamespaceInUse(error) => Self::NamespaceInUse(error),
+            WireError::NotRestored(error) => Self::NotRestored(error),
             WireError::NodeLost { node, reason } | WireError::NoRemoteSession { node, reason } => {
                 Self::NodeLost { node, reason }
             }
-            WireError::NodeUnreachable { node, address, reason } => {
-                Self::NodeUnreachable { node, address, reason }
-            }
-            WireError::BarrierBroken { name, who, reason } => {
-                Self::BarrierBroken { name, who, reason }
-            }
+            WireError::NodeUnreachable(error) => Self::NodeUnreachable(error),
+            WireError::BarrierBroken(error) => Self::BarrierBroken(error),
             WireError::CutOff { node, reason } => Self::CutOff { node, reason },
             WireError::Draining { node } => Self::NodeDraining { node },
             WireError::NotMoved(reason) => Self::NotMoved(reason),
-            WireError::NotGranted { node, namespace, right } => {
-                Self::NotGranted { node, namespace, right }
-            }
+            WireError::NotGranted(error) => Self::NotGranted(error),
             error @ WireError::NoNode { .. } => Self::InvalidArgument(error.to_string()),
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },
@@ -408,6 +275,12 @@ impl From<InvalidDescriptor> for Error {
 
 impl From<DescribeError> for Error {
     fn from(error: DescribeError) -> Self {
+        Self::InvalidArgument(error.to_string())
+    }
+}
+
+impl From<ImportError> for Error {
+    fn from(error: ImportError) -> Self {
         Self::InvalidArgument(error.to_string())
     }
 }

@@ -36,17 +36,19 @@
 //! | follow what happens to objects | [`Client::subscribe`], [`SubscribeOptions`], [`Subscription`], [`Next`], [`Seen`], [`Event`] |
 //! | interrupt a call | [`CancelToken`], the module [`interrupt`] |
 //! | measure | [`Client::stats`], [`Stats`], [`NodeStats`], [`FabricStats`] |
-//! | handle a failure | [`Error`], by what the caller can do |
+//! | handle a failure | [`Error`], by what the caller can do; its numbers are in [`mod@error`] |
 //!
-//! The module [`arrow`] describes Arrow values and rebuilds them over mapped memory.
+//! The module [`arrow`] describes Arrow values and rebuilds them over mapped memory. Bindings
+//! exchange them with other libraries by [`arrow_ffi`].
 
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod arrow_ffi;
 mod clock;
 mod cluster;
 mod connection;
-mod error;
+pub mod error;
 mod gate;
 mod huge;
 pub mod interrupt;

@@ -6,8 +6,8 @@ use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, target, targets};
 use crate::waiting::without_gil;
 use farrow::arrow::dissociated::{BatchMessages, Export, Messages, import};
+use farrow::arrow_ffi;
 use farrow::{Error, Object, Offset};
-use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub fn export(
 ) -> PyResult<DissociatedMessages> {
     let (py, client) = (client.py(), client.get().inner()?);
     let object = without_gil(py, || client.get(&target, Duration::ZERO))?;
-    let arrow = convert::rebuild(&object).map_err(raise)?;
+    let arrow = arrow_ffi::rebuild(&object).map_err(raise)?;
     let mut locate = |pointer, length| client.locate(pointer, length).map(|offset| offset.0);
     let export =
         Export::new(&arrow, &mut locate).map_err(|error| invalid_argument(error.to_string()))?;
@@ -138,5 +138,5 @@ pub fn import_table<'py>(
         .collect();
     let messages = Messages { schema: schema.to_vec(), batches };
     let object = import(&messages, &resolve, true).map_err(|error| raise(Error::from(error)))?;
-    Pyarrow::get(client.py())?.wrap_table(client.py(), convert::export(&object).map_err(raise)?)
+    Pyarrow::get(client.py())?.wrap_table(client.py(), arrow_ffi::export(&object).map_err(raise)?)
 }

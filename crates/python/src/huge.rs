@@ -11,10 +11,10 @@ use crate::waiting::without_gil;
 use farrow::arrow::statistics::{
     Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
 };
+use farrow::arrow_ffi;
 use farrow::{
     AppendOptions, Client, ObjectId, Partition, SchemaNode, Snapshot, TableOptions, WaitFor,
 };
-use farrow_capi::convert;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -78,7 +78,7 @@ impl HugeTable {
         let schema: SchemaNode = self.table.schema().as_ref().clone();
         let kind = farrow::arrow::Kind::Table;
         let empty = farrow::ArrowObject { kind, schema: schema.into(), batches: Vec::new() };
-        let exported = convert::export(&empty).map_err(raise)?;
+        let exported = arrow_ffi::export(&empty).map_err(raise)?;
         Ok(Pyarrow::get(py)?.wrap_table(py, exported)?.unbind())
     }
 }
@@ -160,7 +160,7 @@ impl HugeTable {
         let version = version.map(|number| count(number, "version")).transpose()?;
         let part = part::read(columns, rows)?.unwrap_or_default();
         let arrow = without_gil(py, || self.table.table_part(version, &part))?;
-        Pyarrow::get(py)?.wrap_table(py, convert::export(&arrow).map_err(raise)?)
+        Pyarrow::get(py)?.wrap_table(py, arrow_ffi::export(&arrow).map_err(raise)?)
     }
 
     #[doc = doc!("HugeTable.partitions")]

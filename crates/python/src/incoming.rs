@@ -9,8 +9,8 @@ use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::arrow::foreign_buffer;
+use farrow::arrow_ffi::{Imported, StreamKind};
 use farrow::{NdArray, SchemaNode, Value};
-use farrow_capi::convert::{self, Imported, StreamKind};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
@@ -52,7 +52,7 @@ impl Incoming {
         match self {
             Incoming::Bytes(bytes) => Value::Bytes(bytes.bytes()),
             Incoming::NdArray(array) => Value::NdArray { shape: &array.0, data: &array.1 },
-            Incoming::Arrow(imported) => imported.value(),
+            Incoming::Arrow(imported) => Value::from(&**imported),
         }
     }
 
@@ -119,7 +119,7 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
     let field = field.map_err(|error| invalid_argument(error.to_string()))?;
     let is_batch = matches!(field.data_type(), DataType::Struct(_)) && is_tabular(object)?;
     // SAFETY: as above.
-    let imported = unsafe { convert::import_array_as(array_moved, field, is_batch) };
+    let imported = unsafe { Imported::array_as(array_moved, field, is_batch) };
     Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
@@ -139,7 +139,7 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
     let kind = if is_column { StreamKind::Chunked } else { StreamKind::ByType };
     // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
     // SAFETY: a library that implements the Arrow PyCapsule interface made the structure.
-    let imported = py.detach(|| unsafe { convert::import_stream(moved, kind) });
+    let imported = py.detach(|| unsafe { Imported::stream(moved, kind) });
     Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 

@@ -9,8 +9,8 @@ use arrow_array::builder::{
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
+use farrow::arrow_ffi;
 use farrow::{ArrowObject, BatchData, ClusterList, ListedObject, SchemaNode};
-use farrow_capi::convert;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use serde_json::json;
@@ -82,7 +82,7 @@ fn wrap(py: Python<'_>, batch: Result<RecordBatch, ArrowError>) -> PyResult<Boun
     let columns = batch.columns().iter().map(|column| column.to_data()).collect();
     let rows = BatchData { rows: batch.num_rows(), columns };
     let object = ArrowObject { kind: Kind::Table, schema: Arc::new(schema), batches: vec![rows] };
-    Pyarrow::get(py)?.wrap_table(py, convert::export(&object).map_err(raise)?)
+    Pyarrow::get(py)?.wrap_table(py, arrow_ffi::export(&object).map_err(raise)?)
 }
 
 fn batch(objects: &[ListedObject]) -> Result<RecordBatch, ArrowError> {

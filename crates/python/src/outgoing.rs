@@ -5,8 +5,8 @@ use crate::numpy::Numpy;
 use crate::pyarrow::{Pyarrow, RawOwner};
 use arrow_buffer::Buffer;
 use farrow::arrow::Kind;
+use farrow::arrow_ffi;
 use farrow::{ArrowObject, BatchItem, NdArray, Object, ObjectBytes, ObjectKind};
-use farrow_capi::convert;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -18,7 +18,7 @@ pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
             let (shape, data) = object.ndarray().map_err(raise)?;
             build_ndarray(py, &shape, data)
         }
-        _ => build_arrow(py, &convert::rebuild(&object).map_err(raise)?),
+        _ => build_arrow(py, &arrow_ffi::rebuild(&object).map_err(raise)?),
     }
 }
 
@@ -48,7 +48,7 @@ pub fn build_ndarray<'py>(
 
 /// The pyarrow value of an Arrow object.
 pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<'py, PyAny>> {
-    let exported = convert::export(arrow).map_err(raise)?;
+    let exported = arrow_ffi::export(arrow).map_err(raise)?;
     let pyarrow = Pyarrow::get(py)?;
     match arrow.kind {
         Kind::Table => pyarrow.wrap_table(py, exported),

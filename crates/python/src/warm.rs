@@ -8,8 +8,8 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
 use farrow::arrow::{Decoded, DescriptorStamp, Limits, Plan};
+use farrow::arrow_ffi;
 use farrow::{BatchData, ObjectKey, Rebuilt, SchemaNode};
-use farrow_capi::convert;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub fn search(client: &farrow::Client) {
 
 /// Needs no node and changes nothing. An error here is ignored: a real `get` will report it.
 pub fn rebuild_a_table(py: Python<'_>) {
-    if let Some(exported) = rebuilt().and_then(|table| convert::export(&table).ok()) {
+    if let Some(exported) = rebuilt().and_then(|table| arrow_ffi::export(&table).ok()) {
         let _ = Pyarrow::get(py).and_then(|pyarrow| pyarrow.wrap_table(py, exported));
     }
 }

@@ -96,13 +96,14 @@ mod tests {
     fn no_list_of_a_request_is_longer_than_its_limit() {
         let many = LIST_ITEMS_MAX + 1;
         let names = || vec![String::new(); many];
-        let ids = || vec![(0, 0); many];
-        let targets = || vec![WireTarget::Id(0, 0); many];
+        let id = WireObjectId::default();
+        let ids = || vec![id; many];
+        let targets = || vec![WireTarget::Id(id); many];
         let spans = || vec![(0, 0); many];
         let item = SealItem::bytes((0, 0), 0);
         let long_item = SealItem { extra: vec![(0, 0); 2 * EXTRA_BLOCKS_MAX + 1], ..item.clone() };
         let part = PartSpec { columns: Some(names()), ..PartSpec::default() };
-        let target = WireTarget::Id(0, 0);
+        let target = WireTarget::Id(id);
         let purpose = Purpose { objects: 0, names: vec![0; many] };
         let step = ImportStep::Seal { name: None, metadata: Some(vec![0; many]), is_pinned: false };
         let long = [
@@ -122,7 +123,7 @@ mod tests {
             RequestBody::Room(RoomAsk { sizes: vec![0; many], ..RoomAsk::default() }),
             RequestBody::Room(RoomAsk { purpose: Some(purpose), ..RoomAsk::default() }),
             RequestBody::Fetch { target, extent: Extent::Part(part), wait_ms: 0 },
-            RequestBody::Import { origin: (0, 0), step, wait_ms: 0 },
+            RequestBody::Import { origin: id, step, wait_ms: 0 },
             RequestBody::CreateNamespace(NamespaceSpec {
                 writers: Some(vec![0; many]),
                 ..NamespaceSpec::default()
@@ -137,7 +138,9 @@ mod tests {
         }
         // A request that has too many items gets a reply.
         let mut frame = Vec::new();
-        let body = RequestBody::Delete { targets: vec![WireTarget::Id(0, 0); LIST_ITEMS_MAX] };
+        let body = RequestBody::Delete {
+            targets: vec![WireTarget::Id(WireObjectId::default()); LIST_ITEMS_MAX],
+        };
         encode(&Request { seq: 1, body }, &mut frame).unwrap();
         assert!(decode::<Request>(&frame).unwrap().is_some());
     }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::WireObjectId;
+
 /// A step of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainStep {
@@ -14,8 +16,8 @@ pub enum DrainStep {
     /// Gives an object and its name to a node, to which this client has brought the bytes by
     /// [`ImportStep::Bring`](super::ImportStep::Bring). The reply is the new id.
     Move {
-        /// The two halves of its id.
-        id: (u64, u64),
+        /// Its id.
+        id: WireObjectId,
         /// The node.
         node: String,
     },
@@ -23,12 +25,12 @@ pub enum DrainStep {
     /// which the node has brought. While the node has an object named `absent`, or an object whose
     /// name begins with the moving one's and a slash is being written, nothing moves.
     MoveAs {
-        /// The two halves of the id of the object that has the name.
-        id: (u64, u64),
+        /// The id of the object that has the name.
+        id: WireObjectId,
         /// The node.
         node: String,
-        /// Those of the object with the bytes.
-        staged: (u64, u64),
+        /// The id of the object with the bytes.
+        staged: WireObjectId,
         /// A name in the namespace of the client.
         absent: String,
     },

@@ -6,23 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum WireError {
     /// No run of free memory is long enough.
-    #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    OutOfMemory {
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes free.
-        free: u64,
-        /// Longest run.
-        largest: u64,
-        /// Requests that wait for memory ahead of this one.
-        waiting: u64,
-        /// How long the request waited for room, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    OutOfMemory(OutOfMemory),
     /// A table of the region is full.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
@@ -72,55 +57,17 @@ pub enum WireError {
     #[error("the region is damaged: {0}")]
     Damaged(String),
     /// The request exceeds the capacity of the region.
-    #[error("{asked} B asked of a region of {capacity} B")]
-    TooLarge {
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes of the heap.
-        capacity: u64,
-    },
+    #[error(transparent)]
+    TooLarge(TooLarge),
     /// The quota of the client is exhausted.
-    #[error(
-        "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    QuotaExceeded {
-        /// Owner of the quota.
-        whose: String,
-        /// `bytes` or `objects`.
-        what: String,
-        /// Number requested.
-        asked: u64,
-        /// Number in use.
-        used: u64,
-        /// Largest allowed number.
-        limit: u64,
-        /// Requests that wait for objects of this quota ahead of this one.
-        waiting: u64,
-        /// How long the request waited for room, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    QuotaExceeded(QuotaExceeded),
     /// No such namespace.
-    #[error("no namespace {name:?}; there are {known:?}")]
-    NoNamespace {
-        /// The name asked for.
-        name: String,
-        /// Some of the existing namespaces, without the default one.
-        known: Vec<String>,
-    },
+    #[error(transparent)]
+    NoNamespace(NoNamespace),
     /// A namespace is not empty.
-    #[error("namespace {name:?} is in use: {objects} objects, {bytes} B, {clients} clients")]
-    NamespaceInUse {
-        /// Its name.
-        name: String,
-        /// Sealed objects in it.
-        objects: u64,
-        /// Bytes granted to its clients, and of objects that still occupy memory.
-        bytes: u64,
-        /// Clients in it.
-        clients: u64,
-    },
+    #[error(transparent)]
+    NamespaceInUse(NamespaceInUse),
     /// The node that owns the memory cannot be reached.
     #[error("node {node:?} is lost: {reason}")]
     NodeLost {
@@ -146,15 +93,8 @@ pub enum WireError {
         known: Vec<String>,
     },
     /// Not every party will arrive at the barrier.
-    #[error("barrier {name:?} is broken by {who}: {reason}")]
-    BarrierBroken {
-        /// Its name.
-        name: String,
-        /// The party that does not arrive or gave up.
-        who: String,
-        /// Why.
-        reason: String,
-    },
+    #[error(transparent)]
+    BarrierBroken(BarrierBroken),
     /// This node does not reach most of the cluster, so it cannot decide which names are free.
     #[error("node {node:?} is cut off from the cluster: {reason}")]
     CutOff {
@@ -164,80 +104,20 @@ pub enum WireError {
         reason: String,
     },
     /// The rules for the client's node do not permit the request.
-    #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
-    NotGranted {
-        /// The client's node.
-        node: String,
-        /// The namespace; empty: the default one.
-        namespace: String,
-        /// The missing right: `read`, `write` or `delete`.
-        right: String,
-    },
+    #[error(transparent)]
+    NotGranted(NotGranted),
     /// A spilled object cannot be restored; it stays spilled.
-    #[error("object {what} cannot be restored from {file}: {reason}")]
-    NotRestored {
-        /// Its id.
-        what: String,
-        /// Its file.
-        file: String,
-        /// Defect of the file.
-        reason: String,
-    },
+    #[error(transparent)]
+    NotRestored(NotRestored),
     /// The node is alive, but the reporting node cannot map its memory.
-    #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
-    NodeUnreachable {
-        /// Its name.
-        node: String,
-        /// Where it listens.
-        address: String,
-        /// Why its memory cannot be mapped.
-        reason: String,
-    },
+    #[error(transparent)]
+    NodeUnreachable(NodeUnreachable),
     /// Memory is free, but another limited resource is exhausted.
-    #[error(
-        "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
-         {used} B in use{}{}",
-        before(*waiting),
-        after(*waited_ms)
-    )]
-    NoRoom {
-        /// The exhausted resource.
-        what: String,
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes free.
-        free: u64,
-        /// Longest run.
-        largest: u64,
-        /// Bytes in use.
-        used: u64,
-        /// Requests that wait for memory ahead of this one.
-        waiting: u64,
-        /// How long the request waited for room, in milliseconds.
-        waited_ms: u64,
-    },
+    #[error(transparent)]
+    NoRoom(NoRoom),
     /// Memory is full, and objects cannot be spilled to files.
-    #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
-         object of {bytes} B cannot be spilled to {folder}: {reason}",
-        after(*waited_ms)
-    )]
-    NotSpilled {
-        /// Bytes asked.
-        asked: u64,
-        /// Bytes free.
-        free: u64,
-        /// Longest run.
-        largest: u64,
-        /// How long the request waited for room, in milliseconds.
-        waited_ms: u64,
-        /// Directory of the spill files.
-        folder: String,
-        /// Bytes of the file that could not be written.
-        bytes: u64,
-        /// Error of the system.
-        reason: String,
-    },
+    #[error(transparent)]
+    NotSpilled(NotSpilled),
     /// The client cancelled the request while it waited.
     #[error("the request was cancelled")]
     Cancelled,
@@ -259,7 +139,7 @@ impl WireError {
     /// The kind of the error, as a label of metrics.
     pub const fn kind(&self) -> &'static str {
         match self {
-            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::OutOfMemory(_) => "out_of_memory",
             Self::TooMany { .. } => "too_many",
             Self::NameTaken { .. } => "name_taken",
             Self::NotFound { .. } => "not_found",
@@ -269,20 +149,20 @@ impl WireError {
             Self::OtherRegion { .. } => "other_region",
             Self::Closing => "closing",
             Self::Damaged(_) => "damaged",
-            Self::TooLarge { .. } => "too_large",
-            Self::QuotaExceeded { .. } => "quota_exceeded",
-            Self::NoNamespace { .. } => "no_namespace",
-            Self::NamespaceInUse { .. } => "namespace_in_use",
+            Self::TooLarge(_) => "too_large",
+            Self::QuotaExceeded(_) => "quota_exceeded",
+            Self::NoNamespace(_) => "no_namespace",
+            Self::NamespaceInUse(_) => "namespace_in_use",
             Self::NodeLost { .. } => "node_lost",
             Self::NoRemoteSession { .. } => "no_remote_session",
             Self::NoNode { .. } => "no_node",
-            Self::BarrierBroken { .. } => "barrier_broken",
+            Self::BarrierBroken(_) => "barrier_broken",
             Self::CutOff { .. } => "cut_off",
-            Self::NotGranted { .. } => "not_granted",
-            Self::NotRestored { .. } => "not_restored",
-            Self::NodeUnreachable { .. } => "node_unreachable",
-            Self::NoRoom { .. } => "no_room",
-            Self::NotSpilled { .. } => "not_spilled",
+            Self::NotGranted(_) => "not_granted",
+            Self::NotRestored(_) => "not_restored",
+            Self::NodeUnreachable(_) => "node_unreachable",
+            Self::NoRoom(_) => "no_room",
+            Self::NotSpilled(_) => "not_spilled",
             Self::Cancelled => "cancelled",
             Self::Draining { .. } => "draining",
             Self::NotMoved(_) => "not_moved",
@@ -290,8 +170,183 @@ impl WireError {
     }
 }
 
+/// No run of free memory is long enough.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
+    before(*waiting),
+    after(*waited_ms)
+)]
+pub struct OutOfMemory {
+    /// Bytes requested.
+    pub asked: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Longest free run in bytes.
+    pub largest: u64,
+    /// Requests that wait for memory ahead of this one.
+    pub waiting: u64,
+    /// How long the request waited for room, in milliseconds.
+    pub waited_ms: u64,
+}
+
+/// The request exceeds the capacity of the region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{asked} B asked of a region of {capacity} B")]
+pub struct TooLarge {
+    /// Bytes requested.
+    pub asked: u64,
+    /// Bytes of the heap.
+    pub capacity: u64,
+}
+
+/// The quota of the client is exhausted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
+    before(*waiting),
+    after(*waited_ms)
+)]
+pub struct QuotaExceeded {
+    /// The owner of the quota.
+    pub whose: String,
+    /// `bytes` or `objects`.
+    pub what: String,
+    /// The number requested.
+    pub asked: u64,
+    /// The number in use.
+    pub used: u64,
+    /// The limit.
+    pub limit: u64,
+    /// Requests that wait for objects of this quota ahead of this one.
+    pub waiting: u64,
+    /// How long the request waited for room, in milliseconds.
+    pub waited_ms: u64,
+}
+
+/// No such namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("no namespace {name:?}; there are {known:?}")]
+pub struct NoNamespace {
+    /// The requested name.
+    pub name: String,
+    /// Some of the existing namespaces, without the default one.
+    pub known: Vec<String>,
+}
+
+/// A namespace is not empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("namespace {name:?} is in use: {objects} objects, {bytes} B, {clients} clients")]
+pub struct NamespaceInUse {
+    /// Its name.
+    pub name: String,
+    /// Sealed objects in it.
+    pub objects: u64,
+    /// Bytes granted to its clients, and of objects that still occupy memory.
+    pub bytes: u64,
+    /// Clients in it.
+    pub clients: u64,
+}
+
+/// Not every party will arrive at the barrier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("barrier {name:?} is broken by {who}: {reason}")]
+pub struct BarrierBroken {
+    /// Its name.
+    pub name: String,
+    /// The missing party.
+    pub who: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The rules for the client's node do not permit the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
+pub struct NotGranted {
+    /// The client's node.
+    pub node: String,
+    /// The namespace; empty: the default one.
+    pub namespace: String,
+    /// The missing right: `read`, `write` or `delete`.
+    pub right: String,
+}
+
+/// A spilled object cannot be restored; it stays spilled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("object {what} cannot be restored from {file}: {reason}")]
+pub struct NotRestored {
+    /// Its id.
+    pub what: String,
+    /// Its file.
+    pub file: String,
+    /// The defect of the file.
+    pub reason: String,
+}
+
+/// The node is alive, but the reporting node cannot map its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
+pub struct NodeUnreachable {
+    /// Its name.
+    pub node: String,
+    /// Where it listens.
+    pub address: String,
+    /// Why its memory cannot be mapped.
+    pub reason: String,
+}
+
+/// Memory is free, but another limited resource is exhausted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
+     {used} B in use{}{}",
+    before(*waiting),
+    after(*waited_ms)
+)]
+pub struct NoRoom {
+    /// The exhausted resource.
+    pub what: String,
+    /// Bytes requested.
+    pub asked: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Longest free run in bytes.
+    pub largest: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Requests that wait for memory ahead of this one.
+    pub waiting: u64,
+    /// How long the request waited for room, in milliseconds.
+    pub waited_ms: u64,
+}
+
+/// Memory is full, and objects cannot be spilled to files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
+     object of {bytes} B cannot be spilled to {folder}: {reason}",
+    after(*waited_ms)
+)]
+pub struct NotSpilled {
+    /// Bytes requested.
+    pub asked: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Longest free run in bytes.
+    pub largest: u64,
+    /// How long the request waited for room, in milliseconds.
+    pub waited_ms: u64,
+    /// Directory of the spill files.
+    pub folder: String,
+    /// Bytes of the file that could not be written.
+    pub bytes: u64,
+    /// Error of the system.
+    pub reason: String,
+}
+
 /// The part of an error message about requests ahead of this one.
-pub fn before(waiting: u64) -> String {
+fn before(waiting: u64) -> String {
     match waiting {
         0 => String::new(),
         1 => ", 1 request waits before".to_owned(),
@@ -300,7 +355,7 @@ pub fn before(waiting: u64) -> String {
 }
 
 /// The part of an error message about the time waited.
-pub fn after(waited_ms: u64) -> String {
+fn after(waited_ms: u64) -> String {
     if waited_ms == 0 { String::new() } else { format!(", after waiting {waited_ms} ms") }
 }
 

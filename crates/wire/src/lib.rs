@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 use farrow_memory::{Length, Offset, Span};
+use farrow_store::ObjectId;
 
 mod boot_time;
 mod bounded;
@@ -107,6 +108,29 @@ pub fn span((offset, length): WireSpan) -> Span {
     Span { offset: Offset(offset), length: Length(length) }
 }
 
+/// The id of an object, as messages write it.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct WireObjectId {
+    /// As in [`ObjectId`].
+    pub hi: u64,
+    /// As in [`ObjectId`].
+    pub lo: u64,
+}
+
+impl From<ObjectId> for WireObjectId {
+    fn from(ObjectId { hi, lo }: ObjectId) -> Self {
+        Self { hi, lo }
+    }
+}
+
+impl From<WireObjectId> for ObjectId {
+    fn from(WireObjectId { hi, lo }: WireObjectId) -> Self {
+        Self { hi, lo }
+    }
+}
+
 /// Why bytes cannot be encoded or decoded as a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -179,7 +203,10 @@ mod tests {
         let request = Request {
             seq: 7,
             body: RequestBody::Wait {
-                targets: vec![WireTarget::Name("a".into()), WireTarget::Id(1, 2)],
+                targets: vec![
+                    WireTarget::Name("a".into()),
+                    WireTarget::Id(WireObjectId { hi: 1, lo: 2 }),
+                ],
                 count: 2,
                 timeout_ms: 50,
             },

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DrainReport, Members, NodeStats, Rule, WireError, WireSpan};
+use super::{DrainReport, Members, NodeStats, Rule, WireError, WireObjectId, WireSpan};
 
 /// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub enum ReplyBody {
     /// The request succeeded and has no result.
     Done,
     /// To `Seal`: one result per item.
-    Sealed(Vec<Result<(u64, u64), WireError>>),
+    Sealed(Vec<Result<WireObjectId, WireError>>),
     /// To `Delete`: one result per target.
     Deleted(Vec<Result<(), WireError>>),
     /// To `Wait`: whether each target is sealed. To `Renew`: whether each name is reserved.
@@ -79,12 +79,12 @@ pub enum ReplyBody {
     /// To `Room`: one range per size.
     Room(Vec<WireSpan>),
     /// To `Fetch`: the id of a replica in the client's own node; `None`: the object does not exist.
-    Fetched(Option<(u64, u64)>),
+    Fetched(Option<WireObjectId>),
     /// To `Fetch`: the transfer is in progress.
     Fetching,
     /// To `Fetch` of a part: the id of an object in the client's own node that contains only this
     /// part.
-    FetchedPart((u64, u64)),
+    FetchedPart(WireObjectId),
     /// To `ListAt` and `FindAt`.
     Listing(Listing),
     /// To `Fetch` of metadata: the encoded metadata of an object that has no replica.
@@ -100,8 +100,8 @@ pub enum ReplyBody {
 /// An object whose bytes are brought page by page, into a sparse file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LazyObject {
-    /// The two halves of its id.
-    pub id: (u64, u64),
+    /// Its id.
+    pub id: WireObjectId,
     /// `ObjectKind` as a number.
     pub kind: u8,
     /// Bytes of its buffers.
@@ -139,8 +139,8 @@ pub struct Listing {
 /// An object of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedItem {
-    /// The two halves of its id.
-    pub id: (u64, u64),
+    /// Its id.
+    pub id: WireObjectId,
     /// Its name in its namespace, if it has one.
     pub name: Option<String>,
     /// `ObjectKind` as a number.
@@ -169,8 +169,8 @@ pub struct ListedItem {
 pub struct Inheritance {
     /// Names of objects in creation, each with the slot of its client.
     pub reserved: Vec<(u32, String)>,
-    /// Objects that their creators do not hold yet: slot, and the two halves of the id.
-    pub retained: Vec<(u32, u64, u64)>,
+    /// Objects that their creators do not hold yet: slot, and id.
+    pub retained: Vec<(u32, WireObjectId)>,
     /// Number of reserved objects, by the slot of the client.
     pub reserved_objects: Vec<(u32, u32)>,
     /// The node's incarnation in its cluster, to which its flags belong; 0 without a cluster.

@@ -5,10 +5,12 @@
 
 use std::fmt;
 
-use farrow_store::ObjectKind;
+use farrow_store::{ObjectId, ObjectKind};
 use serde::{Deserialize, Serialize};
 
-use super::{BATCH_ITEMS_MAX, DrainStep, EXTRA_BLOCKS_MAX, Setting, WAIT_MS_MAX, WireSpan};
+use super::{
+    BATCH_ITEMS_MAX, DrainStep, EXTRA_BLOCKS_MAX, Setting, WAIT_MS_MAX, WireObjectId, WireSpan,
+};
 use crate::bounded::{list, some_list};
 pub use crate::rights::{Rights, Rule};
 
@@ -65,9 +67,9 @@ pub enum RequestBody {
     },
     /// Reports that the client now holds these objects, which it created.
     Confirm {
-        /// The two halves of each id.
+        /// The ids.
         #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
-        ids: Vec<(u64, u64)>,
+        ids: Vec<WireObjectId>,
     },
     /// Reports that the client holds every object that it sealed before it reconnected and still
     /// uses.
@@ -153,8 +155,8 @@ pub enum RequestBody {
     },
     /// The reply arrives when the object can be held; a spilled object is restored.
     Restore {
-        /// The two halves of its id.
-        id: (u64, u64),
+        /// Its id.
+        id: WireObjectId,
     },
     /// Requests the list of clients and the state of the heap.
     Overview {
@@ -237,8 +239,8 @@ pub enum RequestBody {
     /// Brings an object that the client has sealed in memory that this node cannot map, and makes
     /// it an object of this node. The same request again waits on.
     Import {
-        /// The two halves of its id.
-        origin: (u64, u64),
+        /// Its id.
+        origin: WireObjectId,
         /// What to do with it.
         step: ImportStep,
         /// After this time the answer is that the object is still on its way, in milliseconds.
@@ -255,9 +257,9 @@ pub enum RequestBody {
     /// Starts the clock of leases of this client: each object is deleted `lease_ms` after now, as
     /// if the client had ended. Ids without a lease of this client are ignored.
     EndLeases {
-        /// The two halves of each id.
+        /// The ids.
         #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
-        ids: Vec<(u64, u64)>,
+        ids: Vec<WireObjectId>,
     },
     /// Changes settings of the node: all, or none. At most [`SETTINGS_MAX`](super::SETTINGS_MAX).
     Set(#[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")] Vec<Setting>),
@@ -505,8 +507,8 @@ impl SealItem {
 /// An object by id or by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WireTarget {
-    /// The two halves of the id.
-    Id(u64, u64),
+    /// The id.
+    Id(WireObjectId),
     /// The name.
     Name(String),
 }
@@ -514,7 +516,7 @@ pub enum WireTarget {
 impl fmt::Display for WireTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Id(hi, lo) => write!(f, "{}", farrow_store::ObjectId { hi: *hi, lo: *lo }),
+            Self::Id(id) => write!(f, "{}", ObjectId::from(*id)),
             Self::Name(name) => write!(f, "{name:?}"),
         }
     }

@@ -11,7 +11,8 @@ use common::raw::Raw;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::{Client, Value};
 use farrow_wire::{
-    self as wire, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Request, RequestBody, WireError, WireTarget,
+    self as wire, FRAME_BYTES_MAX, HELLO_BYTES_MAX, QuotaExceeded, Request, RequestBody, WireError,
+    WireTarget,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -143,7 +144,10 @@ fn half_requests_of_many_clients_share_the_total() {
     let (seq, error) = told.expect("nobody was refused");
     assert_eq!(seq, 77);
     assert!(
-        matches!(&error, WireError::QuotaExceeded { whose, .. } if whose.contains("buffers")),
+        matches!(
+            &error,
+            WireError::QuotaExceeded(QuotaExceeded { whose, .. }) if whose.contains("buffers")
+        ),
         "{error}"
     );
     drop(connections);
@@ -194,7 +198,7 @@ fn waits_and_names_beyond_the_share_are_refused_with_the_numbers_and_leave_room_
         assert!(Instant::now() < until);
         // The next reply: a wait that was refused, or this one.
         let body = raw.ask(RequestBody::Reserve { names: vec![format!("own {of}")] });
-        refused += usize::from(matches!(body, Err(WireError::QuotaExceeded { .. })));
+        refused += usize::from(matches!(body, Err(WireError::QuotaExceeded(_))));
     }
     assert!(refused > 20, "{refused}");
     let node = client.stats().unwrap().node;

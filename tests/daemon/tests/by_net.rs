@@ -12,6 +12,7 @@ use common::apart::Apart;
 use common::netns::required;
 use common::nodes;
 use common::{PATIENCE, bytes_of, wait_for};
+use farrow::error::NodeUnreachable;
 use farrow::{Client, Error, ObjectOptions, Value};
 
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
@@ -82,7 +83,9 @@ fn a_machine_that_is_lost_takes_its_objects_along_and_nothing_else() {
     // At first by its connection, then by its lease.
     for _ in 0..2 {
         match get(&a, "never read") {
-            Err(Error::NodeLost { node, .. } | Error::NodeUnreachable { node, .. }) => {
+            Err(
+                Error::NodeLost { node, .. } | Error::NodeUnreachable(NodeUnreachable { node, .. }),
+            ) => {
                 assert_eq!(node, "c");
             }
             other => panic!("{other:?}"),

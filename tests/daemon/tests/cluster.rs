@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::nodes::{Nodes, wait_for};
 use common::{PATIENCE, bytes_of, scripted_client};
+use farrow::error::BarrierBroken;
 use farrow::{Client, Error, Reach, Value};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
@@ -236,7 +237,10 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
         }
     });
     let late = clients[0].barrier("alone", 2, Duration::from_millis(50)).unwrap_err();
-    assert!(matches!(&late, Error::BarrierBroken { name, .. } if name == "alone"), "{late}");
+    assert!(
+        matches!(&late, Error::BarrierBroken(BarrierBroken { name, .. }) if name == "alone"),
+        "{late}"
+    );
     // A client that passed once and ends is not waited for.
     let leaver = nodes.client(1);
     std::thread::scope(|scope| {
@@ -248,7 +252,7 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
         std::thread::sleep(Duration::from_millis(50));
         drop(leaver);
         let error = waiting.join().unwrap();
-        let Error::BarrierBroken { who, .. } = &error else { panic!("{error}") };
+        let Error::BarrierBroken(BarrierBroken { who, .. }) = &error else { panic!("{error}") };
         assert!(who.contains(&std::process::id().to_string()), "{who}");
     });
     // Nor is one of a node that is lost.
@@ -309,7 +313,7 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
                 // Retained by a node that is lost, or was.
                 Error::NodeLost { node, .. } | Error::CutOff { node, .. } => node == "a",
                 // Retained by one that goes on without the other's client.
-                Error::BarrierBroken { who, .. } => {
+                Error::BarrierBroken(BarrierBroken { who, .. }) => {
                     who.contains("node a") || who.contains("node b")
                 }
                 _ => false,
@@ -433,8 +437,10 @@ fn a_node_that_ends_in_good_order_hands_over_flags_and_barriers() {
         drop(c);
         for wait in barriers {
             let error = wait.join().unwrap().unwrap_err();
-            let is_right =
-                matches!(&error, Error::BarrierBroken { who, .. } if who.contains("node c"));
+            let is_right = matches!(
+                &error,
+                Error::BarrierBroken(BarrierBroken { who, .. }) if who.contains("node c")
+            );
             assert!(is_right, "{error}");
         }
         assert!(began.elapsed() < WHILE / 2, "{:?}", began.elapsed());

@@ -19,7 +19,7 @@ use farrow_cluster::protocol::Action;
 use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
 use farrow_wire::{
     Extent, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem,
-    Setting, WireError, WireTarget,
+    Setting, WireError, WireObjectId, WireTarget,
 };
 
 /// A user that the node lets in besides its own.
@@ -123,7 +123,7 @@ fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
     for (session, span) in [(local, of_local), (other, of_other), (remote_client, own)] {
         asked.seal(session, SealItem::bytes(span, 8192)).unwrap();
     }
-    let targets = vec![WireTarget::Id(id.0, id.1)];
+    let targets = vec![WireTarget::Id(id)];
     assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
 }
 
@@ -136,10 +136,10 @@ fn a_remote_client_changes_nothing_in_another_namespace() {
     let local = asked.join_in("one", OWNER, None);
     let span = asked.grant(local, 4096);
     let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
-    let (hi, lo) = asked.seal(local, item).unwrap();
+    let id = asked.seal(local, item).unwrap();
     for uid in [OWNER, 0] {
         let (remote_client, _) = asked.join_as(60, uid, Some(B));
-        let by_id = vec![WireTarget::Id(hi, lo)];
+        let by_id = vec![WireTarget::Id(id)];
         for body in [
             RequestBody::Delete { targets: by_id.clone() },
             RequestBody::Pin { targets: by_id.clone(), is_pinned: true },
@@ -169,8 +169,8 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
     assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
     let writer = asked.join_in("one", 7, Some(B));
     let span = asked.grant(writer, 4096);
-    let (hi, lo) = asked.seal(writer, SealItem::bytes(span, 9)).unwrap();
-    let targets = vec![WireTarget::Id(hi, lo)];
+    let id = asked.seal(writer, SealItem::bytes(span, 9)).unwrap();
+    let targets = vec![WireTarget::Id(id)];
     let wants = [
         RequestBody::Grant { min: 128, want: 128, wait_ms: 0 },
         RequestBody::Reserve { names: vec!["n".into()] },
@@ -200,10 +200,10 @@ fn forged_ids_lead_nowhere() {
     let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
     let span = asked.grant(local, 4096);
     let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(span, 9) };
-    let (hi, lo) = asked.seal(local, item).unwrap();
+    let WireObjectId { hi, lo } = asked.seal(local, item).unwrap();
     let forged = [(hi, lo ^ (1 << 32)), (hi, lo + 1), (hi ^ 1, lo), (0, 0), (u64::MAX, u64::MAX)];
     for (hi, lo) in forged {
-        let targets = vec![WireTarget::Id(hi, lo)];
+        let targets = vec![WireTarget::Id(WireObjectId { hi, lo })];
         for body in [
             RequestBody::Delete { targets: targets.clone() },
             RequestBody::Pin { targets: targets.clone(), is_pinned: true },
@@ -211,17 +211,18 @@ fn forged_ids_lead_nowhere() {
             let changed = asked.change(remote_client, body);
             assert!(matches!(changed, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}");
         }
-        let answer = asked.ask(remote_client, RequestBody::Restore { id: (hi, lo) });
+        let answer = asked.ask(remote_client, RequestBody::Restore { id: WireObjectId { hi, lo } });
         assert!(matches!(answer, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}: {answer:?}");
     }
     // To say for another that it holds an object takes nothing from it.
-    let ids = vec![(hi, lo), (hi, lo + 1), (u64::MAX, 1)];
+    let ids =
+        [(hi, lo), (hi, lo + 1), (u64::MAX, 1)].map(|(hi, lo)| WireObjectId { hi, lo }).to_vec();
     assert_eq!(asked.ask(remote_client, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
     assert_eq!(asked.ask(remote_client, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
-    let targets = vec![WireTarget::Id(hi, lo)];
+    let targets = vec![WireTarget::Id(WireObjectId { hi, lo })];
     assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
     assert!(asked.state.stats(0).unwrap().retiring > 0, "its creator has not let go of it");
-    let ids = vec![(hi, lo)];
+    let ids = vec![WireObjectId { hi, lo }];
     assert_eq!(asked.ask(local, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
     asked.state.tick(asked.now_ms, &mut Vec::new());
     assert_eq!(asked.state.stats(0).unwrap().retiring, 0);

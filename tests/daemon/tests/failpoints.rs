@@ -148,7 +148,7 @@ impl EventSender<'_> {
         self.delete(&client, &its)?;
         // For so much, what is retained for later has to go back.
         match client.create(15 << 20, None) {
-            Ok(_) | Err(Error::OutOfMemory { .. }) => {}
+            Ok(_) | Err(Error::OutOfMemory(_)) => {}
             Err(error) => return Err(error),
         }
         client.stats().map(drop)

@@ -104,10 +104,7 @@ impl Forger {
 
     fn seal_item(&mut self, item: SealItem) -> ObjectId {
         match self.raw.ask(RequestBody::Seal { items: vec![item] }) {
-            Ok(ReplyBody::Sealed(sealed)) => {
-                let (hi, lo) = *sealed[0].as_ref().unwrap();
-                ObjectId { hi, lo }
-            }
+            Ok(ReplyBody::Sealed(sealed)) => (*sealed[0].as_ref().unwrap()).into(),
             other => panic!("{other:?}"),
         }
     }

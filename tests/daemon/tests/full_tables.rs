@@ -12,7 +12,8 @@ use farrow_cluster::protocol::{Action, SessionId};
 use farrow_memory::Length;
 use farrow_store::{Lru, RegionOptions};
 use farrow_wire::{
-    NamespaceSpec, Purpose, ReplyBody, RequestBody, RoomAsk, SealItem, WireError, WireTarget,
+    NamespaceSpec, NoRoom, Purpose, ReplyBody, RequestBody, RoomAsk, SealItem, WireError,
+    WireTarget,
 };
 
 const PAGE: u64 = 4096;
@@ -184,14 +185,16 @@ fn bytes_for_names() {
     for number in 0..4 {
         put(&mut node, session, long(number)).unwrap();
     }
-    let full = |waited_ms| WireError::NoRoom {
-        what: "names".into(),
-        asked: 100,
-        free: 0,
-        largest: 0,
-        used: 512,
-        waiting: 0,
-        waited_ms,
+    let full = |waited_ms| {
+        WireError::NoRoom(NoRoom {
+            what: "names".into(),
+            asked: 100,
+            free: 0,
+            largest: 0,
+            used: 512,
+            waiting: 0,
+            waited_ms,
+        })
     };
     assert_eq!(put(&mut node, session, long(4)), Err(full(0)));
     put(&mut node, session, None).unwrap();

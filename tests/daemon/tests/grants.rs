@@ -12,7 +12,8 @@ use common::nodes::Nodes;
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
-    Extent, NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
+    Extent, NamespaceSpec, NotGranted, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError,
+    WireObjectId, WireTarget,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -20,8 +21,8 @@ const NOW: Duration = Duration::ZERO;
 const CALM: &[&str] = &["--lease-ms", "20000"];
 
 /// Each request that needs a right, and its word.
-fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
-    let targets = || vec![WireTarget::Id(hi, lo)];
+fn requests(id: WireObjectId) -> Vec<(&'static str, RequestBody)> {
+    let targets = || vec![WireTarget::Id(id)];
     let sync = |ask| RequestBody::Sync { name: "s".into(), ask };
     let watch = Watch { after: 0, prefix: String::new(), kinds: u8::MAX, timeout_ms: 0 };
     vec![
@@ -37,7 +38,7 @@ fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
         ("write", sync(SyncAsk::SetFlags { set: 1, clear: 0 })),
         ("read", sync(SyncAsk::WaitFlags { mask: 0, timeout_ms: 0 })),
         ("read", RequestBody::Wait { targets: targets(), count: 1, timeout_ms: 0 }),
-        ("read", RequestBody::Restore { id: (hi, lo) }),
+        ("read", RequestBody::Restore { id }),
         ("read", RequestBody::FindLost { name: "x".into() }),
         ("read", RequestBody::Watch(watch)),
         ("delete", RequestBody::Pin { targets: targets(), is_pinned: false }),
@@ -53,7 +54,7 @@ fn rule(text: &str) -> Rule {
 /// What is missing, if that is why not.
 fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
     match answer {
-        Err(WireError::NotGranted { right, .. }) => Some(right),
+        Err(WireError::NotGranted(NotGranted { right, .. })) => Some(right),
         _ => None,
     }
 }
@@ -89,11 +90,8 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
         // A node brings objects of a third one for its own clients only.
-        let fetch = RequestBody::Fetch {
-            target: WireTarget::Id(id.0, id.1),
-            extent: Extent::Whole,
-            wait_ms: 0,
-        };
+        let fetch =
+            RequestBody::Fetch { target: WireTarget::Id(id), extent: Extent::Whole, wait_ms: 0 };
         let answer = asked.ask(remote_client, fetch);
         assert!(matches!(answer, Err(WireError::Denied(_))), "{rights}: {answer:?}");
         // What it has it can give back whatever the rules are.
@@ -137,7 +135,7 @@ fn a_replacement_needs_the_right_to_delete() {
     asked.state.set_rules(vec![rule(":*:read,write")]).unwrap();
     assert_eq!(missing(&replace(&mut asked, "x", 0)), Some("delete"));
     assert!(replace(&mut asked, "y", 1).is_ok(), "a name that no object has");
-    let targets = vec![WireTarget::Id(old.0, old.1)];
+    let targets = vec![WireTarget::Id(old)];
     let there = RequestBody::Wait { targets, count: 1, timeout_ms: 0 };
     assert_eq!(asked.ask(local, there), Ok(ReplyBody::Ready(vec![true])));
     asked.state.set_rules(vec![rule(":*:write,delete")]).unwrap();
@@ -160,7 +158,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     for name in ["", "shut"] {
         let session = asked.open(60, OWNER, Some(B));
         let answer = asked.ask(session, hello(name, None, ""));
-        let Err(WireError::NotGranted { namespace, right, .. }) = answer else {
+        let Err(WireError::NotGranted(NotGranted { namespace, right, .. })) = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((&*namespace, &*right), (name, "read"));
@@ -174,7 +172,9 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     let span = asked.grant(theirs, 4096);
     let id = asked.seal(theirs, SealItem::bytes(span, 9)).unwrap();
     let answer = asked.ask(session, RequestBody::Restore { id });
-    let Err(WireError::NotGranted { namespace, .. }) = answer else { panic!("{answer:?}") };
+    let Err(WireError::NotGranted(NotGranted { namespace, .. })) = answer else {
+        panic!("{answer:?}")
+    };
     assert_eq!(namespace, "shut");
     // Its connection ends, and while it is away the rules change.
     assert!(asked.state.closed(session, true, asked.now_ms).is_some());
@@ -194,7 +194,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
 
 fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {
     match result {
-        Err(Error::NotGranted { node, namespace, right }) => {
+        Err(Error::NotGranted(NotGranted { node, namespace, right })) => {
             assert_eq!((&*node, &*namespace, &*right), ("b", "", wanted), "{what}");
         }
         other => panic!("{what}: {other:?}"),
@@ -210,7 +210,7 @@ fn names(of: &str) -> Vec<String> {
 fn count_denied(results: impl Iterator<Item = Result<(), Error>>, wanted: &str) -> usize {
     let is_denied = |result| match result {
         Ok(()) => false,
-        Err(Error::NotGranted { right, .. }) if right == wanted => true,
+        Err(Error::NotGranted(NotGranted { right, .. })) if right == wanted => true,
         Err(error) => panic!("{error}"),
     };
     results.map(is_denied).filter(|is_denied| *is_denied).count()
@@ -301,5 +301,5 @@ fn rules_of_the_command_line_hold_from_the_start() {
 }
 
 fn denied_at(client: &Client, node: &str) {
-    assert!(matches!(client.at(node), Err(Error::NotGranted { .. })), "{node}");
+    assert!(matches!(client.at(node), Err(Error::NotGranted(_))), "{node}");
 }

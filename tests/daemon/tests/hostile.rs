@@ -12,7 +12,7 @@ use common::{Daemon, Dice, assert_balanced, wait_for};
 use farrow::{Error, Value};
 use farrow_wire::{
     self as wire, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
-    SealItem, WireError, WireTarget,
+    SealItem, WireError, WireObjectId, WireTarget,
 };
 
 fn assert_serves(daemon: &Daemon) {
@@ -160,7 +160,8 @@ fn lies_about_memory_are_refused_and_change_nothing() {
         assert!(raw.ask(RequestBody::Grant { min, want, wait_ms: 0 }).is_err(), "{min} to {want}");
     }
     assert!(raw.ask(RequestBody::Unreserve { names: vec!["honest".into()] }).is_err());
-    let missing = vec![WireTarget::Id(1, 2), WireTarget::Name("nobody".into())];
+    let missing =
+        vec![WireTarget::Id(WireObjectId { hi: 1, lo: 2 }), WireTarget::Name("nobody".into())];
     assert!(matches!(
         raw.ask(RequestBody::Delete { targets: missing }),
         Ok(ReplyBody::Deleted(results)) if results.iter().all(Result::is_err)
@@ -180,7 +181,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
 fn limits_of_a_batch_are_retained() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let (mut raw, _) = Raw::joined(&daemon);
-    let targets = vec![WireTarget::Id(0, 0); wire::BATCH_ITEMS_MAX + 1];
+    let targets = vec![WireTarget::Id(WireObjectId::default()); wire::BATCH_ITEMS_MAX + 1];
     assert!(matches!(
         raw.ask(RequestBody::Delete { targets: targets.clone() }),
         Err(WireError::TooMany { .. })

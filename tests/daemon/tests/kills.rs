@@ -234,8 +234,7 @@ fn an_object_that_its_creator_does_not_hold_yet_outlives_a_kill_and_its_deletion
         let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(block, 128) };
         let sealed = creator.call(RequestBody::Seal { items: vec![item] }, deadline());
         let Ok(ReplyBody::Sealed(ids)) = sealed else { panic!("{sealed:?}") };
-        let (hi, lo) = ids[0].clone().unwrap();
-        ObjectId { hi, lo }
+        ObjectId::from(ids[0].clone().unwrap())
     };
     let (id, next) = (seal(0), seal(128));
     daemon.kill9();
@@ -320,7 +319,7 @@ fn write_until(
         let name = format!("d{seed}");
         match client.put(&Value::Bytes(&bytes_of(seed, length)), Some(&name)) {
             Ok(_) => drop(sealed.insert(name, (seed, length))),
-            Err(Error::OutOfMemory { .. }) => break,
+            Err(Error::OutOfMemory(_)) => break,
             // Cut off by the kill: sealed or not, the client was told that it is not known.
             Err(_) => {}
         }
@@ -348,7 +347,7 @@ fn a_client_keeps_what_it_holds_while_another_deletes_it() {
     for _ in 0..20 {
         let filler = bytes_of(2, 2 << 20);
         match one.put(&Value::Bytes(&filler), None) {
-            Ok(_) | Err(Error::OutOfMemory { .. }) => {}
+            Ok(_) | Err(Error::OutOfMemory(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::supervised::runs_at;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
+use farrow::error::{OutOfMemory, TooLarge};
 use farrow::{Client, ConnectOptions, Error, ObjectKey, SpawnCommand, Value};
 use farrow_wire::ALREADY_SERVING_CODE;
 
@@ -28,16 +29,16 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--objects-max", "5"]);
     let client = daemon.client();
     match client.put(&Value::Bytes(&vec![1; 100 << 20]), None) {
-        Err(Error::TooLarge { asked, capacity }) => {
+        Err(Error::TooLarge(TooLarge { asked, capacity })) => {
             assert!(asked >= 100 << 20);
             assert_eq!(capacity, 4 << 20);
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(client.create(1 << 40, None), Err(Error::TooLarge { .. })));
+    assert!(matches!(client.create(1 << 40, None), Err(Error::TooLarge(_))));
     let most = client.create(3 << 20, None).unwrap();
     match client.put(&Value::Bytes(&vec![1; 2 << 20]), None) {
-        Err(Error::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }) => {
+        Err(Error::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })) => {
             assert_eq!(asked, 2 << 20);
             assert!(free <= 1 << 20 && largest <= free, "{free} {largest}");
         }

@@ -66,7 +66,7 @@ fn an_object_in_the_block_of_a_late_seal_is_not_deleted_for_it() {
         let name = format!("next{}", names.len());
         match client.put(&Value::Bytes(&[3; LENGTH]), Some(&name)) {
             Ok(_) => names.push(name),
-            Err(Error::OutOfMemory { .. }) => break,
+            Err(Error::OutOfMemory(_)) => break,
             Err(error) => panic!("{name}: {error}"),
         }
     }

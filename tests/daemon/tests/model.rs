@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::scripted_client::{self, Answer, ScriptedClient};
 use common::{Daemon, Dice, assert_balanced, bytes_of, client_in, wait_for};
+use farrow::error::NamespaceInUse;
 use farrow::{Client, Error, Metadata, NamespaceSpec, ObjectKey, SubscribeOptions, Subscription};
 use farrow_store::{EventKind, Seen};
 
@@ -595,12 +596,15 @@ impl Model {
         if !self.namespace.is_empty() {
             let dropped = wait_for("the last client of the namespace", || {
                 match client.drop_namespace(self.namespace) {
-                    Err(Error::NamespaceInUse { clients: 1.., .. }) => None,
+                    Err(Error::NamespaceInUse(NamespaceInUse { clients: 1.., .. })) => None,
                     dropped => Some(dropped),
                 }
             });
             assert!(
-                matches!(dropped, Some(Err(Error::NamespaceInUse { objects: 0, bytes: 1.., .. }))),
+                matches!(
+                    dropped,
+                    Some(Err(Error::NamespaceInUse(NamespaceInUse { objects: 0, bytes: 1.., .. })))
+                ),
                 "{dropped:?}, while {:?} is held",
                 held.map(|view| view.len())
             );

@@ -116,7 +116,7 @@ fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64, bytes: &
 fn keep(objects: &mut Vec<ObjectKey>, made: Result<ObjectKey, Error>) {
     match made {
         Ok(target) => objects.push(target),
-        Err(Error::OutOfMemory { .. }) => {}
+        Err(Error::OutOfMemory(_)) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use common::nodes::Nodes;
 use common::supervised::Supervised;
 use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
+use farrow::error::{NotRestored, NotSpilled};
 use farrow::{Client, Error, Metadata, ObjectOptions, Value};
 use farrow_memory::sync;
 
@@ -115,7 +116,9 @@ fn a_torn_file_of_any_length_is_an_error_that_names_it() {
     let whole = fs::read(&file).unwrap();
     let name = file.file_name().unwrap().to_str().unwrap();
     let refused = |what: &str| match get(&client, "x") {
-        Err(Error::NotRestored { file, .. }) => assert!(file.ends_with(name), "{what}: {file}"),
+        Err(Error::NotRestored(NotRestored { file, .. })) => {
+            assert!(file.ends_with(name), "{what}: {file}")
+        }
         other => panic!("{what}: {other:?}"),
     };
     for length in 0..whole.len() {
@@ -149,7 +152,7 @@ fn a_file_of_another_object_is_refused_and_the_object_can_be_deleted() {
     let other = world.spilled(&client, "other", b"other");
     fs::copy(&one, &other).unwrap();
     let refused = get(&client, "other").unwrap_err();
-    assert!(matches!(refused, Error::NotRestored { .. }), "{refused}");
+    assert!(matches!(refused, Error::NotRestored(_)), "{refused}");
     client.delete(&["other".into()]).unwrap();
     assert!(matches!(get(&client, "other"), Err(Error::NotFound { .. })));
     client.put(&Value::Bytes(b"again"), Some("other")).unwrap();
@@ -170,7 +173,7 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
     let uid = format!("{:016x}", client.stats().unwrap().node.region_uid);
     fs::write(world.spill.path().join(&uid), b"in the way").unwrap();
     let refused = client.put(&Value::Bytes(&bytes_of(2, 10 * MIB)), Some("second"));
-    let Err(Error::NotSpilled { asked, folder, bytes, reason, .. }) = refused else {
+    let Err(Error::NotSpilled(NotSpilled { asked, folder, bytes, reason, .. })) = refused else {
         panic!("{refused:?}");
     };
     assert!(asked >= 10 * MIB as u64 && bytes >= 10 * MIB as u64, "{asked} {bytes}");

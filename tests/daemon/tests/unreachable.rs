@@ -19,6 +19,7 @@ use common::netns::required;
 use common::nodes::wait_for;
 use common::views::{assert_there, by_its_deadline, hasty, put_in_time};
 use common::{PATIENCE, bytes_of};
+use farrow::error::NodeUnreachable;
 use farrow::{Client, Error, Metadata, Reach, SchemaNode, Value};
 
 const COUNT: usize = 3;
@@ -39,7 +40,7 @@ fn assert_unreachable<T: std::fmt::Debug>(
     ask: impl FnOnce() -> Result<T, Error>,
 ) {
     match by_its_deadline(what, ask) {
-        Err(Error::NodeUnreachable { node, address, reason }) => {
+        Err(Error::NodeUnreachable(NodeUnreachable { node, address, reason })) => {
             assert_eq!(node, of, "{what}");
             assert!(address.starts_with("10.77.0.") && address.ends_with(":7000"), "{address}");
             assert!(!reason.is_empty(), "{what}");
@@ -107,7 +108,7 @@ fn look_from(client: &Client, name: &str) {
         client.huge_table("huge", Some(&table)).map(drop)
     });
     let listed = by_its_deadline("list", || client.list_all("", &Metadata::default()));
-    assert!(matches!(&listed, Err(Error::NodeUnreachable { .. })), "{listed:?}");
+    assert!(matches!(&listed, Err(Error::NodeUnreachable(_))), "{listed:?}");
     // What is nowhere is nowhere.
     let found = by_its_deadline("get", || client.get(&nowhere, NOW));
     assert!(matches!(&found, Err(Error::NotFound { .. })), "{found:?}");

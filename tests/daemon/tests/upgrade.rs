@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use common::nodes::Nodes;
 use common::raw::Raw;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
-use farrow::{Client, ConnectOptions, Error, ObjectId, ObjectKey, Value};
+use farrow::{Client, ConnectOptions, Error, ObjectKey, Value};
 use farrow_memory::sync;
 use farrow_wire::link::Link;
 use farrow_wire::{
     self as wire, BATCH_ITEMS_MAX, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request,
-    RequestBody, SealItem, WireError, WireTarget,
+    RequestBody, SealItem, WireError, WireObjectId, WireTarget,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -369,8 +369,7 @@ fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
     for items in items.chunks(BATCH_ITEMS_MAX) {
         let sealed = ask(RequestBody::Seal { items: items.to_vec() });
         let Ok(ReplyBody::Sealed(sealed)) = sealed else { panic!("{sealed:?}") };
-        let id = |(hi, lo)| ObjectKey::Id(ObjectId { hi, lo });
-        ids.extend(sealed.into_iter().map(|one| id(one.unwrap())));
+        ids.extend(sealed.into_iter().map(|one| ObjectKey::Id(one.unwrap().into())));
     }
     daemon.upgrade();
 
@@ -433,7 +432,7 @@ fn a_client_that_reads_nothing_costs_others_no_request_at_an_upgrade() {
     // First in order.
     let (mut silent, _) = Raw::joined(&daemon);
     let targets: Vec<WireTarget> =
-        (0..BATCH_ITEMS_MAX as u64).map(|n| WireTarget::Id(7, n)).collect();
+        (0..BATCH_ITEMS_MAX as u64).map(|lo| WireTarget::Id(WireObjectId { hi: 7, lo })).collect();
     let mut frame = Vec::new();
     let body = RequestBody::Pin { targets, is_pinned: true };
     wire::encode(&Request { seq: 2, body }, &mut frame).unwrap();

@@ -7,6 +7,7 @@
 
 mod abi;
 mod array;
+mod imported;
 mod schema;
 mod stream;
 
@@ -15,6 +16,7 @@ pub use arrow_data::ffi::FFI_ArrowArray;
 pub use arrow_schema::ffi::FFI_ArrowSchema;
 
 pub use array::import_array;
+pub use imported::{Imported, StreamKind};
 pub use schema::{export_schema, import_schema};
 pub use stream::{export_stream, import_stream};
 

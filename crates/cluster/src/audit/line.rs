@@ -1,6 +1,5 @@
 //! Records as lines of JSON.
 
-use farrow_store::ObjectId;
 use serde::Serialize;
 
 use super::{AuditItem, AuditRecord};
@@ -46,7 +45,7 @@ pub(super) fn append(out: &mut Vec<u8>, record: &AuditRecord) {
             node: actor.as_ref().and_then(|actor| actor.node.as_deref()),
             namespace: actor.as_ref().map(|actor| actor.namespace.as_str()),
             name: name.as_deref(),
-            id: id.map(|(hi, lo)| ObjectId { hi, lo }.to_string()),
+            id: id.map(|id| id.to_string()),
             bytes: *bytes,
             count: *count,
             reason: error.as_ref().map(|(_, text)| text.as_str()),
@@ -59,6 +58,8 @@ pub(super) fn append(out: &mut Vec<u8>, record: &AuditRecord) {
 
 #[cfg(test)]
 mod tests {
+    use farrow_store::ObjectId;
+
     use super::super::Actor;
     use super::*;
 
@@ -70,7 +71,7 @@ mod tests {
         let items = vec![
             AuditItem {
                 name: Some(name.clone()),
-                id: Some((1, 2)),
+                id: Some(ObjectId { hi: 1, lo: 2 }),
                 bytes: Some(3),
                 ..Default::default()
             },

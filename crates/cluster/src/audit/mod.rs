@@ -8,6 +8,8 @@ mod line;
 
 use std::path::Path;
 
+use farrow_store::ObjectId;
+
 use crate::line_queue::{LineQueue, LineRecord, wall_clock_ns};
 use file::AuditFile;
 
@@ -31,8 +33,7 @@ pub(crate) struct Actor {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuditItem {
     pub(crate) name: Option<String>,
-    /// The two halves of its id.
-    pub(crate) id: Option<(u64, u64)>,
+    pub(crate) id: Option<ObjectId>,
     pub(crate) bytes: Option<u64>,
     /// How many objects or lines, if the line stands for several.
     pub(crate) count: Option<u64>,

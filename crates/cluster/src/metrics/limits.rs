@@ -67,7 +67,7 @@ pub(super) fn write_namespaces(out: &mut String, namespaces: &[NamespaceReport])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farrow_wire::{Reply, ReplyBody};
+    use farrow_wire::{Reply, ReplyBody, WireObjectId};
 
     #[test]
     fn errors_of_items_count_as_those_of_requests() {
@@ -75,7 +75,10 @@ mod tests {
         let counted = |body| Reply { seq: 1, body }.errors().count();
         assert_eq!(counted(Err(denied())), 1);
         assert_eq!(counted(Ok(ReplyBody::Done)), 0);
-        assert_eq!(counted(Ok(ReplyBody::Sealed(vec![Ok((1, 2)), Err(denied())]))), 1);
+        assert_eq!(
+            counted(Ok(ReplyBody::Sealed(vec![Ok(WireObjectId { hi: 1, lo: 2 }), Err(denied())]))),
+            1
+        );
         assert_eq!(counted(Ok(ReplyBody::Deleted(vec![Err(denied()), Err(denied())]))), 2);
         assert_eq!(counted(Ok(ReplyBody::Pinned(vec![Ok(()), Err(denied())]))), 1);
     }

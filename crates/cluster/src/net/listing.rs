@@ -44,7 +44,7 @@ fn item(reader: &Reader, listed: &DirectoryItem) -> Result<Option<ListedItem>, S
         false => reader.metadata(&listed.entry)?,
     };
     Ok(metadata.map(|metadata| ListedItem {
-        id: (listed.entry.id.hi, listed.entry.id.lo),
+        id: listed.entry.id.into(),
         name: listed.name.clone(),
         kind: listed.entry.kind.as_u8(),
         bytes: listed.entry.size.0,
@@ -87,7 +87,7 @@ pub(super) fn find(reader: &Reader, target: Target<'_>) -> Result<Option<ListedI
                     Target::Name(name) => Some(name.to_owned()),
                     Target::Id(_) => None,
                 };
-                let id = (id.hi, id.lo);
+                let id = id.into();
                 return Ok(Some(ListedItem { id, name, is_spilled: true, ..Default::default() }));
             }
         }

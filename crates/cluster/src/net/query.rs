@@ -85,7 +85,7 @@ impl NetQuery {
             Self::Find { namespace, targets } => {
                 let names = targets.iter().map(|target| match target {
                     WireTarget::Name(name) => name.len(),
-                    WireTarget::Id(..) => 0,
+                    WireTarget::Id(_) => 0,
                 });
                 let longest = names.chain([namespace.len()]).max().unwrap_or_default();
                 match longest as u64 > NAME_BYTES_MAX || !rest.is_empty() {
@@ -163,6 +163,7 @@ impl Brought {
 mod tests {
     use farrow_memory::{Length, Offset, Span};
     use farrow_store::{ObjectId, ObjectKind};
+    use farrow_wire::WireObjectId;
 
     use super::*;
 
@@ -172,7 +173,7 @@ mod tests {
             |prefix: String| NetQuery::List { namespace: "n".into(), prefix, from: u64::MAX };
         let find = |name: String| NetQuery::Find {
             namespace: "n".into(),
-            targets: vec![WireTarget::Name(name), WireTarget::Id(1, 2)],
+            targets: vec![WireTarget::Name(name), WireTarget::Id(WireObjectId { hi: 1, lo: 2 })],
         };
         for wish in [
             NetQuery::Name("a\0b".into()),

@@ -251,13 +251,12 @@ impl RegionSource {
         let mut items = Vec::new();
         for target in targets {
             let target = match target {
-                WireTarget::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+                WireTarget::Id(id) => Target::Id((*id).into()),
                 WireTarget::Name(name) => Target::Name(name),
             };
             let Some(item) = listing::find(reader, target)? else { continue };
             if item.is_spilled {
-                let (hi, lo) = item.id;
-                self.event_sender.send(NetEvent::Restore { id: ObjectId { hi, lo } });
+                self.event_sender.send(NetEvent::Restore { id: item.id.into() });
             }
             items.push(item);
         }

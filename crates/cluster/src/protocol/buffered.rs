@@ -16,7 +16,7 @@ pub(super) fn body_bytes(body: &RequestBody) -> usize {
         RequestBody::Delete { targets } | RequestBody::Pin { targets, .. } => {
             let names = targets.iter().map(|target| match target {
                 WireTarget::Name(name) => name.len(),
-                WireTarget::Id(..) => 0,
+                WireTarget::Id(_) => 0,
             });
             targets.len() * size_of::<WireTarget>() + names.sum::<usize>()
         }

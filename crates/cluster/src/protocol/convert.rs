@@ -1,12 +1,12 @@
 //! Conversions between the types of the wire and those of the store.
 
-use farrow_store::{ObjectId, StoreError, Target};
+use farrow_store::{StoreError, Target};
 
-use farrow_wire::{WireError, WireTarget};
+use farrow_wire::{NamespaceInUse, NoNamespace, NoRoom, OutOfMemory, WireError, WireTarget};
 
 pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
     match target {
-        WireTarget::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+        WireTarget::Id(id) => Target::Id((*id).into()),
         WireTarget::Name(name) => Target::Name(name),
     }
 }
@@ -14,14 +14,14 @@ pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
 /// The error for a client, by the action that it can take.
 pub(super) fn store_error(error: StoreError) -> WireError {
     match error {
-        StoreError::OutOfMemory { asked, free, largest } => WireError::OutOfMemory {
+        StoreError::OutOfMemory { asked, free, largest } => WireError::OutOfMemory(OutOfMemory {
             asked: asked.0,
             free: free.0,
             largest: largest.0,
             waiting: 0,
             waited_ms: 0,
-        },
-        StoreError::NameSpaceFull { asked, free, largest, used } => WireError::NoRoom {
+        }),
+        StoreError::NameSpaceFull { asked, free, largest, used } => WireError::NoRoom(NoRoom {
             what: "names".to_owned(),
             asked: asked.0,
             free: free.0,
@@ -29,20 +29,24 @@ pub(super) fn store_error(error: StoreError) -> WireError {
             used: used.0,
             waiting: 0,
             waited_ms: 0,
-        },
+        }),
         StoreError::TooManyObjects { max } => too_many("objects", max),
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),
         StoreError::HoldBlocksExhausted { max } => too_many("hold blocks", max),
         StoreError::EntryPagesExhausted { max } => too_many("entry pages", max),
         StoreError::TooManyNamespaces { max } => too_many("namespaces", max),
-        StoreError::NoSuchNamespace { name, known } => WireError::NoNamespace { name, known },
-        StoreError::NamespaceInUse { name, objects, bytes, clients } => WireError::NamespaceInUse {
-            name,
-            objects: objects.into(),
-            bytes: bytes.0,
-            clients: clients.into(),
-        },
+        StoreError::NoSuchNamespace { name, known } => {
+            WireError::NoNamespace(NoNamespace { name, known })
+        }
+        StoreError::NamespaceInUse { name, objects, bytes, clients } => {
+            WireError::NamespaceInUse(NamespaceInUse {
+                name,
+                objects: objects.into(),
+                bytes: bytes.0,
+                clients: clients.into(),
+            })
+        }
         StoreError::NameTaken { name } => WireError::NameTaken { name },
         StoreError::NotFound { what } => WireError::NotFound { what },
         error @ StoreError::NoSuchClient { .. } => WireError::Denied(error.to_string()),

@@ -72,15 +72,15 @@ impl NodeState {
         }
         match step {
             DrainStep::Begin | DrainStep::Cancel | DrainStep::Report => {}
-            DrainStep::Move { id: (hi, lo), node } => {
-                let ask = MoveRequest { id: ObjectId { hi, lo }, node, brought: lo };
+            DrainStep::Move { id, node } => {
+                let ask = MoveRequest { id: id.into(), node, brought: id.lo };
                 return self.begin_move(context, ask, out).map(|()| None);
             }
-            DrainStep::MoveAs { id: (hi, lo), node, staged, absent } => {
-                let id = ObjectId { hi, lo };
-                self.check_staged(id, ObjectId { hi: staged.0, lo: staged.1 })?;
+            DrainStep::MoveAs { id, node, staged, absent } => {
+                let id = ObjectId::from(id);
+                self.check_staged(id, staged.into())?;
                 self.check_absent(context, id, &absent)?;
-                let ask = MoveRequest { id, node, brought: staged.1 };
+                let ask = MoveRequest { id, node, brought: staged.lo };
                 return self.begin_move(context, ask, out).map(|()| None);
             }
         }
@@ -338,7 +338,7 @@ impl NodeState {
         if self.leases.has(id) {
             return later("a reference that was sent names it, and its lease has not ended");
         }
-        let target = WireTarget::Id(id.hi, id.lo);
+        let target = WireTarget::Id(id.into());
         if self.cluster.is_in_debt(&self.home, &target) {
             return later("the authority of its name does not know it yet");
         }
@@ -405,10 +405,10 @@ impl NodeState {
             return;
         }
         match answer {
-            Ok(Answer::Took(Ok((hi, lo)))) => {
+            Ok(Answer::Took(Ok(id))) => {
                 failpoint!("move.taken");
-                job.phase = MovePhase::Removing(ObjectId { hi, lo });
-                let target = WireTarget::Id(job.id.hi, job.id.lo);
+                job.phase = MovePhase::Removing(id.into());
+                let target = WireTarget::Id(job.id.into());
                 self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Move, target), now_ms, out);
             }
             Ok(Answer::Took(Err(error))) => self.end_move(Err(error), now_ms, out),
@@ -465,7 +465,7 @@ impl NodeState {
         self.keep_drain();
         failpoint!("move.ended");
         if let Some(MoveJob { waiter: Some((session, seq)), .. }) = self.drain.job.take() {
-            let body = result.map(|id| ReplyBody::Fetched(Some((id.hi, id.lo))));
+            let body = result.map(|id| ReplyBody::Fetched(Some(id.into())));
             out.push(answer_to(session, seq, body));
         }
         for WaitingRequest { context, body, .. } in std::mem::take(&mut self.drain.waiting) {

@@ -1,7 +1,7 @@
 //! Orderly handover from one daemon to the next.
 
 use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
-use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
+use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError, WireObjectId};
 
 use super::state::NodeState;
 use super::{Action, PeerIdentity, SessionId};
@@ -46,7 +46,7 @@ impl NodeState {
             incarnation: self.cluster.own_incarnation(),
             flags: self.barriers.flags_to_pass_on(),
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
-            retained: retained.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
+            retained: retained.into_iter().map(|(client, id)| (client.0, id.into())).collect(),
             reserved_objects: self
                 .quota
                 .reservations
@@ -105,8 +105,8 @@ impl NodeState {
     }
 }
 
-fn by_slot(&(client, hi, lo): &(u32, u64, u64)) -> (ClientSlot, ObjectId) {
-    (ClientSlot(client), ObjectId { hi, lo })
+fn by_slot(&(client, id): &(u32, WireObjectId)) -> (ClientSlot, ObjectId) {
+    (ClientSlot(client), id.into())
 }
 
 /// Converts the state of the previous daemon to the store's types. The store validates it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use farrow_store::{ObjectId, Target};
-use farrow_wire::{Rights, WireError, WireTarget};
+use farrow_wire::{Rights, WireError, WireObjectId, WireTarget};
 
 use super::Action;
 use super::cluster::{Answer, PendingQuestion, Question};
@@ -40,7 +40,7 @@ impl NodeState {
         ask: &TakeRequest<'_>,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) -> Result<(u64, u64), WireError> {
+    ) -> Result<WireObjectId, WireError> {
         let region = self.cluster.region_offered_by(ask.from);
         let hi = region.ok_or_else(|| WireError::NotMoved("its region is unknown".to_owned()))?;
         let origin = ObjectId { hi, lo: ask.object };
@@ -53,10 +53,10 @@ impl NodeState {
             Some(_) => return Err(WireError::NotMoved("it was taken by another move".to_owned())),
             None => None,
         };
-        if let Some((hi, lo)) = taken {
+        if let Some(id) = taken {
             // An earlier daemon may have ended between the seal and the pin.
-            self.pin_taken(ObjectId { hi, lo }, ask.is_pinned);
-            return Ok((hi, lo));
+            self.pin_taken(id.into(), ask.is_pinned);
+            return Ok(id);
         }
         let taken = self.take_now(ask, origin, now_ms, out);
         if taken.is_err() {
@@ -77,21 +77,21 @@ impl NodeState {
         origin: ObjectId,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) -> Result<(u64, u64), WireError> {
+    ) -> Result<WireObjectId, WireError> {
         self.check_take(ask, origin, now_ms)?;
         self.make_way(origin, ask.name)?;
         self.note_incoming(ask, origin)?;
         failpoint!("take.recorded");
         let sealed = self.seal_taken(ask, origin, now_ms, out);
         failpoint!("take.sealed");
-        let id = sealed.as_ref().ok().map(|id| (id.hi, id.lo));
+        let id = sealed.as_ref().ok().map(|id| WireObjectId::from(*id));
         match self.drain.incoming(origin) {
             Some(known) if id.is_some() => known.id = id,
             _ => self.forget_incoming(origin),
         }
         self.keep_drain();
         failpoint!("take.ended");
-        sealed.map(|id| (id.hi, id.lo))
+        sealed.map(WireObjectId::from)
     }
 
     /// The object of an earlier question, which a daemon before this one may have sealed last.
@@ -99,7 +99,7 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         name: &str,
-    ) -> Result<Option<(u64, u64)>, WireError> {
+    ) -> Result<Option<WireObjectId>, WireError> {
         let Some(known) = self.drain.incoming(origin).cloned() else { return Ok(None) };
         if known.id.is_some() {
             return Ok(known.id);
@@ -109,7 +109,7 @@ impl NodeState {
             None => self.home.find(Target::Name(name)).ok(),
         };
         // No other client could seal an object of this name: the old home has one too.
-        let id = entry.filter(|entry| !entry.is_replica).map(|entry| (entry.id.hi, entry.id.lo));
+        let id = entry.filter(|entry| !entry.is_replica).map(|entry| WireObjectId::from(entry.id));
         match (self.drain.incoming(origin), id) {
             (Some(known), Some(_)) => known.id = id,
             _ => self.forget_incoming(origin),
@@ -180,7 +180,7 @@ impl NodeState {
             return Err(WireError::NotMoved(text));
         }
         incoming.push(IncomingMove {
-            origin: (origin.hi, origin.lo),
+            origin: origin.into(),
             from: ask.from.to_owned(),
             name: ask.name.to_owned(),
             id: None,
@@ -196,17 +196,17 @@ impl NodeState {
     }
 
     fn forget_incoming(&mut self, origin: ObjectId) {
-        self.drain.record.incoming.retain(|one| one.origin != (origin.hi, origin.lo));
+        self.drain.record.incoming.retain(|one| ObjectId::from(one.origin) != origin);
     }
 
     /// Notes that objects with these ids, which were taken just now, are about to be deleted. Returns
     /// their origins. A daemon that follows in between looks for them by name.
-    pub(super) fn unsettle_taken(&mut self, ids: &BTreeSet<(u64, u64)>) -> Vec<ObjectId> {
+    pub(super) fn unsettle_taken(&mut self, ids: &BTreeSet<WireObjectId>) -> Vec<ObjectId> {
         let mut origins = Vec::new();
         for one in &mut self.drain.record.incoming {
             if one.id.is_some_and(|id| ids.contains(&id)) {
                 one.id = None;
-                origins.push(ObjectId { hi: one.origin.0, lo: one.origin.1 });
+                origins.push(one.origin.into());
             }
         }
         if !origins.is_empty() {
@@ -277,7 +277,7 @@ impl NodeState {
     ) {
         let incoming = &mut self.drain.record.incoming;
         let before = incoming.len();
-        incoming.retain(|one| one.from != from || one.origin.1 != object);
+        incoming.retain(|one| one.from != from || one.origin.lo != object);
         if incoming.len() < before {
             self.keep_drain();
             self.serve_indebted(now_ms, out);
@@ -294,15 +294,15 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Answer {
         let is_it = |one: &&IncomingMove| {
-            one.from == from && (one.origin.1, one.number) == (object, number)
+            one.from == from && (one.origin.lo, one.number) == (object, number)
         };
         let known = self.drain.record.incoming.iter().find(is_it).cloned();
-        let Some(IncomingMove { origin: (hi, lo), name, .. }) = known else { return Answer::Done };
-        let origin = ObjectId { hi, lo };
-        if let Ok(Some((hi, lo))) = self.taken_before(origin, &name) {
-            let id = ObjectId { hi, lo };
+        let Some(IncomingMove { origin, name, .. }) = known else { return Answer::Done };
+        let origin = ObjectId::from(origin);
+        if let Ok(Some(taken)) = self.taken_before(origin, &name) {
+            let id = ObjectId::from(taken);
             if !self.is_removed(id) {
-                let withdrawal = Withdrawal::new(DeleteOrigin::Lease, WireTarget::Id(hi, lo));
+                let withdrawal = Withdrawal::new(DeleteOrigin::Lease, WireTarget::Id(taken));
                 self.go_on_to_delete(withdrawal, now_ms, out);
             }
             if !self.is_removed(id) {

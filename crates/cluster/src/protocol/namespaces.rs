@@ -31,7 +31,7 @@ impl NodeState {
     ) -> Result<WireTarget, WireError> {
         match target {
             WireTarget::Name(name) => self.full_name(slot, name).map(WireTarget::Name),
-            WireTarget::Id(..) => Ok(target.clone()),
+            WireTarget::Id(_) => Ok(target.clone()),
         }
     }
 
@@ -41,8 +41,8 @@ impl NodeState {
         slot: ClientSlot,
         target: &WireTarget,
     ) -> Result<WireTarget, WireError> {
-        if let WireTarget::Id(hi, lo) = *target {
-            let id = farrow_store::ObjectId { hi, lo };
+        if let WireTarget::Id(id) = *target {
+            let id = farrow_store::ObjectId::from(id);
             let theirs = self.home.namespace_of_object(id).map_err(store_error)?;
             let ours = self.home.namespace_of(slot).map_err(store_error)?;
             if theirs != ours.id {

@@ -1,7 +1,7 @@
 //! State of one node, as its local clients see it.
 
 use farrow_membership::naming::JoinedNames;
-use farrow_store::{ClientSlot, ObjectId};
+use farrow_store::ClientSlot;
 use farrow_wire::{
     Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError, wire_span,
 };
@@ -323,8 +323,8 @@ impl NodeState {
                 residency.check_evictions(asker.session)?;
                 return residency.evict(home, replicas, asker, bytes).map_err(store_error);
             }
-            RequestBody::Restore { id: (hi, lo) } => {
-                return self.residency.restore(&self.home, asker, ObjectId { hi, lo }, now_ms);
+            RequestBody::Restore { id } => {
+                return self.residency.restore(&self.home, asker, id.into(), now_ms);
             }
             RequestBody::Wait { targets, count, timeout_ms } => {
                 let ready = self.wait(context, &targets, count, timeout_ms, out)?;
@@ -340,9 +340,9 @@ impl NodeState {
                 let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
                 return self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out);
             }
-            RequestBody::Import { origin: (hi, lo), step, wait_ms } => {
+            RequestBody::Import { origin, step, wait_ms } => {
                 let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-                let origin = ObjectId { hi, lo };
+                let origin = origin.into();
                 let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
                 return self.import(ask, now_ms, out);
             }

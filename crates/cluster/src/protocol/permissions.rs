@@ -3,7 +3,7 @@
 
 use farrow_store::{NamespaceId, RemoteClient, StoreError};
 use farrow_wire::rights::{Rights, Rule, RuleError};
-use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
+use farrow_wire::{ImportStep, NotGranted, ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::convert::store_error;
@@ -256,8 +256,7 @@ impl NodeState {
             RemoteNeed::Right(right) if state.rights.has(right) => {
                 // An id may be of another namespace.
                 return match body {
-                    RequestBody::Restore { id: (hi, lo) } => self
-                        .check_restore(remote_client, farrow_store::ObjectId { hi: *hi, lo: *lo }),
+                    RequestBody::Restore { id } => self.check_restore(remote_client, (*id).into()),
                     _ => Ok(()),
                 };
             }
@@ -302,11 +301,11 @@ impl NodeState {
         let node = named.into_iter().find(|name| node_key(name) == remote_client.node);
         let mut namespaces = self.home.namespaces();
         let namespace = namespaces.find(|one| one.id == namespace);
-        WireError::NotGranted {
+        WireError::NotGranted(NotGranted {
             node: node.unwrap_or_else(|| format!("#{:016x}", remote_client.node)),
             namespace: namespace.map(|one| one.options.name.clone()).unwrap_or_default(),
             right: right.to_string(),
-        }
+        })
     }
 }
 

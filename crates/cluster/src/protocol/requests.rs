@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, Replacement, SealRequest, StoreError};
-use farrow_wire::{ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireSpan, WireTarget, span};
+use farrow_store::{ClientSlot, ObjectKind, Replacement, SealRequest, StoreError};
+use farrow_wire::{
+    ReplyBody, SealItem, WAIT_MS_MAX, WireError, WireObjectId, WireSpan, WireTarget, span,
+};
 
 use super::Action;
 use super::context::RequestContext;
@@ -77,11 +79,11 @@ impl NodeState {
     pub(super) fn confirm(
         &mut self,
         slot: ClientSlot,
-        ids: &[(u64, u64)],
+        ids: &[WireObjectId],
         now_ms: u64,
     ) -> Result<ReplyBody, WireError> {
-        for (hi, lo) in ids {
-            self.home.confirm(slot, ObjectId { hi: *hi, lo: *lo });
+        for id in ids {
+            self.home.confirm(slot, (*id).into());
         }
         self.admission.look_again();
         self.reclaim.soon(&self.home, now_ms);
@@ -144,7 +146,7 @@ impl NodeState {
         item: SealItem,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) -> Result<(u64, u64), WireError> {
+    ) -> Result<WireObjectId, WireError> {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
@@ -220,7 +222,7 @@ impl NodeState {
             self.answer_waits(out);
             self.notify_sealed(name, out);
         }
-        Ok((id.hi, id.lo))
+        Ok(id.into())
     }
 
     /// Makes room for an entry of the directory. Returns whether there is room.
@@ -266,7 +268,7 @@ impl NodeState {
             .filter(|(place, _)| !ready.get(*place).copied().unwrap_or(true))
             .filter_map(|(place, target)| match target {
                 WireTarget::Name(name) => Some((name.clone(), place)),
-                WireTarget::Id(..) => None,
+                WireTarget::Id(_) => None,
             })
             .collect();
         if have >= count || timeout_ms == 0 || have + names.len() < count {

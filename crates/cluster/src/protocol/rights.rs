@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use farrow_store::own_name;
-use farrow_wire::WireError;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
+use farrow_wire::{NotGranted, WireError};
 use serde::{Deserialize, Serialize};
 
 use super::identity::node_key;
@@ -77,7 +77,7 @@ impl RightsTable {
         }
         let namespace = namespace_in(full).to_owned();
         let (node, right) = (node.to_owned(), right.to_string());
-        Err(WireError::NotGranted { node, namespace, right })
+        Err(WireError::NotGranted(NotGranted { node, namespace, right }))
     }
 
     /// Rights of the node with this key in a namespace.

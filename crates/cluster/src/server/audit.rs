@@ -151,7 +151,7 @@ impl Audit {
             Ok(ReplyBody::Sealed(results)) => {
                 for (item, result) in items.iter_mut().zip(results) {
                     match result {
-                        Ok(id) => item.id = Some(*id),
+                        Ok(id) => item.id = Some((*id).into()),
                         Err(error) => item.error = error_of(error),
                     }
                 }
@@ -169,7 +169,9 @@ impl Audit {
                     (item.count, item.bytes) = (Some(report.objects), Some(report.bytes));
                 }
             }
-            Ok(ReplyBody::Fetched(Some(id))) => items.iter_mut().for_each(|it| it.id = Some(*id)),
+            Ok(ReplyBody::Fetched(Some(id))) => {
+                items.iter_mut().for_each(|it| it.id = Some((*id).into()));
+            }
             // Connections are not recorded, only refused ones.
             Ok(_) if action == "connect" => return,
             Ok(_) => {}
@@ -207,10 +209,10 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
     let named = |name: Option<String>| AuditItem { name, ..AuditItem::default() };
     let own = |name: &String| name_of(format_args!("{name}"));
     let one = |name: fmt::Arguments<'_>| vec![named(Some(name_of(name)))];
-    let of_id = |(hi, lo): (u64, u64)| {
-        let full = state.home().name_of_object(ObjectId { hi, lo });
+    let of_id = |id: ObjectId| {
+        let full = state.home().name_of_object(id);
         let name = full.map(|full| farrow_store::own_name(&full).to_owned());
-        AuditItem { id: Some((hi, lo)), ..named(name) }
+        AuditItem { id: Some(id), ..named(name) }
     };
     // Too long to be served: one line says so.
     let many = |count: usize| vec![AuditItem { count: Some(count as u64), ..AuditItem::default() }];
@@ -234,7 +236,7 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
         RequestBody::Delete { targets } => {
             let item = |target: &WireTarget| match target {
                 WireTarget::Name(name) => named(Some(own(name))),
-                WireTarget::Id(hi, lo) => of_id((*hi, *lo)),
+                WireTarget::Id(id) => of_id((*id).into()),
             };
             ("delete", targets.iter().map(item).collect())
         }
@@ -261,7 +263,7 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
         RequestBody::Drain(DrainStep::Begin) => ("drain", one(format_args!("begin"))),
         RequestBody::Drain(DrainStep::Cancel) => ("drain", one(format_args!("cancel"))),
         RequestBody::Drain(DrainStep::Move { id, .. } | DrainStep::MoveAs { id, .. }) => {
-            ("move", vec![of_id(*id)])
+            ("move", vec![of_id((*id).into())])
         }
         RequestBody::Forget { node } => ("forget", one(format_args!("{node}"))),
         RequestBody::Shutdown => ("stop", vec![AuditItem::default()]),
@@ -280,7 +282,7 @@ fn actor_of(state: &NodeState, session: SessionId, node: Option<&str>) -> Actor 
 /// Whether an error is about permissions or quotas.
 fn is_refusal(error: &WireError) -> bool {
     use WireError as Error;
-    matches!(error, Error::Denied(_) | Error::NotGranted { .. } | Error::QuotaExceeded { .. })
+    matches!(error, Error::Denied(_) | Error::NotGranted(_) | Error::QuotaExceeded(_))
 }
 
 fn error_of(error: &WireError) -> Option<(&'static str, String)> {

@@ -92,8 +92,7 @@ impl World {
         else {
             panic!("no seal")
         };
-        let (hi, lo) = sealed[0].clone().unwrap();
-        self.id = ObjectId { hi, lo };
+        self.id = sealed[0].clone().unwrap().into();
         let blocks: Vec<_> = welcome.hold_blocks.iter().map(|span| self::span(*span)).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&self.region), &blocks).unwrap());
         let reader = Reader::open(Arc::clone(&self.region)).unwrap();
@@ -266,11 +265,11 @@ fn step(kind: u8, body: &[u8]) -> Vec<u8> {
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let world = World::new();
     let (object, draft) = (world.object, world.draft);
-    let (hi, lo) = (world.id.hi, world.id.lo);
+    let id = world.id.into();
     // The first page of each of the others comes behind those of the honest one.
     let own = [draft.0 + PAGE, draft.0 + 9 * PAGE];
     let named = |number: usize| format!("n{number}");
-    let honest = || vec![WireTarget::Id(hi, lo), WireTarget::Name("honest".into())];
+    let honest = || vec![WireTarget::Id(id), WireTarget::Name("honest".into())];
     let seal = |start: u64, number: usize| SealItem {
         name: number.is_multiple_of(2).then(|| named(number)),
         ..SealItem::bytes((start + 128 * number as u64, 128), 100)
@@ -296,7 +295,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         RequestBody::Delete { targets: honest() },
         RequestBody::Reclaim,
         RequestBody::Grant { min: PAGE, want: 1 << 20, wait_ms: 0 },
-        RequestBody::Confirm { ids: vec![(hi, lo)] },
+        RequestBody::Confirm { ids: vec![id] },
         RequestBody::ConfirmEarlier,
     ]);
     let theirs = all(vec![
@@ -347,7 +346,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
                 name: named(1),
                 ask: SyncAsk::Arrive { parties: 3, timeout_ms: 10 },
             },
-            RequestBody::Restore { id: (hi, lo) },
+            RequestBody::Restore { id },
             RequestBody::Overview { cells: 4 },
             RequestBody::Namespaces,
             RequestBody::FindLost { name: named(1) },

@@ -3,7 +3,7 @@
 use farrow_cluster::protocol::cluster::{Answer, Question};
 use farrow_wire::{
     Extent, MemberInfo, Members, PartSpec, Purpose, RequestBody, RoomAsk, SealItem, SyncAsk, Watch,
-    WireTarget,
+    WireObjectId, WireTarget,
 };
 
 use super::nodes::World;
@@ -129,7 +129,7 @@ fn remote_session(world: &mut World) {
         RequestBody::Reserve { names: vec![named(9)] },
         RequestBody::Renew { names: vec![named(9)], are_all: true },
         RequestBody::Seal { items: vec![SealItem::bytes((4096, 128), 7)] },
-        RequestBody::Confirm { ids: vec![(1, 2)] },
+        RequestBody::Confirm { ids: vec![WireObjectId { hi: 1, lo: 2 }] },
         RequestBody::Wait { targets: retained(), count: 1, timeout_ms: 5 },
         RequestBody::Watch(watch),
         RequestBody::Pin { targets: retained(), is_pinned: false },
@@ -141,7 +141,11 @@ fn remote_session(world: &mut World) {
         RequestBody::Rules,
         RequestBody::Nodes,
         RequestBody::FindLost { name: named(1) },
-        RequestBody::Fetch { target: WireTarget::Id(1, 2), extent: Extent::Whole, wait_ms: 1 },
+        RequestBody::Fetch {
+            target: WireTarget::Id(WireObjectId { hi: 1, lo: 2 }),
+            extent: Extent::Whole,
+            wait_ms: 1,
+        },
         RequestBody::Fetch {
             target: WireTarget::Name("t".into()),
             extent: Extent::Part(PartSpec {
@@ -152,7 +156,7 @@ fn remote_session(world: &mut World) {
             wait_ms: 1,
         },
         RequestBody::Pages { start: 0, end: 1 },
-        RequestBody::Restore { id: (1, 2) },
+        RequestBody::Restore { id: WireObjectId { hi: 1, lo: 2 } },
         RequestBody::Release { spans: vec![(4096, 128)] },
         RequestBody::Reclaim,
         RequestBody::Shutdown,

@@ -71,7 +71,7 @@ impl Client {
     ) -> Result<ObjectId, Error> {
         let link = self.link_to(node)?;
         let moved = self.bring_to(&link, id, deadline).and_then(|()| {
-            let step = DrainStep::Move { id: (id.hi, id.lo), node: node.to_owned() };
+            let step = DrainStep::Move { id: id.into(), node: node.to_owned() };
             self.give_name(&step, deadline)
         });
         self.abandon_unless(&moved, &link, id);
@@ -87,7 +87,7 @@ impl Client {
     ) -> Result<(), Error> {
         let mut busy = None;
         while busy.is_none() || Instant::now() < deadline {
-            match link.bring((id.hi, id.lo)) {
+            match link.bring(id) {
                 Ok(ReplyBody::Done) => return Ok(()),
                 Ok(ReplyBody::Fetching) => {
                     busy = Some("its bytes are on their way".to_owned());
@@ -120,7 +120,7 @@ impl Client {
         let link = self.link_to(node)?;
         let moved = self.bring_to(&link, staged, deadline).and_then(|()| {
             let (node, absent) = (node.to_owned(), absent.to_owned());
-            let (id, staged) = ((id.hi, id.lo), (staged.hi, staged.lo));
+            let (id, staged) = (id.into(), staged.into());
             // What was staged may be out of date later: the caller stages it again.
             self.give_name(&DrainStep::MoveAs { id, node, staged, absent }, Instant::now())
         });
@@ -143,7 +143,7 @@ impl Client {
             return;
         }
         let _quiet = interrupt::suspend();
-        let (origin, step) = ((id.hi, id.lo), ImportStep::Abandon);
+        let (origin, step) = (id.into(), ImportStep::Abandon);
         if let Err(error) = link.call(RequestBody::Import { origin, step, wait_ms: 0 }) {
             tracing::debug!(%id, %error, "a copy is left to another node");
         }
@@ -155,7 +155,7 @@ impl Client {
         loop {
             let until = deadline.max(deadline_after(own.timeout));
             match own.call_until(RequestBody::Drain(step.clone()), until) {
-                Ok(ReplyBody::Fetched(Some((hi, lo)))) => return Ok(ObjectId { hi, lo }),
+                Ok(ReplyBody::Fetched(Some(id))) => return Ok(id.into()),
                 Ok(other) => return Err(confused(&other).into()),
                 Err(Error::NotMoved(_)) if Instant::now() < deadline => {
                     interrupt::pause(ROOM_PAUSE)?;

@@ -80,10 +80,9 @@ impl ListedObject {
     /// Decodes an object listed by another node.
     pub(crate) fn of_item(item: ListedItem) -> Result<Self, Error> {
         let wrong = |what: &str| Error::Protocol(format!("an object is listed with {what}"));
-        let (hi, lo) = item.id;
         let kind = ObjectKind::from_u8(item.kind);
         Ok(Self {
-            id: ObjectId { hi, lo },
+            id: item.id.into(),
             name: item.name,
             kind: kind.ok_or_else(|| wrong(&format!("kind {}", item.kind)))?,
             bytes: item.bytes,
@@ -185,7 +184,7 @@ impl Client {
                 Err(
                     error @ (Error::NodeLost { .. }
                     | Error::Disconnected { .. }
-                    | Error::NotGranted { .. }),
+                    | Error::NotGranted(_)),
                 ) if !node.is_own => all.not_listed.push((node.name.clone(), error)),
                 Err(error) => return Err(error),
             }

@@ -49,8 +49,8 @@ impl Nodes {
             let fetch = RequestBody::Fetch { target: target.wire(), extent, wait_ms };
             let (id, is_part) = match own.call(fetch)? {
                 ReplyBody::Fetched(None) => return Ok(None),
-                ReplyBody::Fetched(Some((hi, lo))) => (ObjectId { hi, lo }, false),
-                ReplyBody::FetchedPart((hi, lo)) => (ObjectId { hi, lo }, true),
+                ReplyBody::Fetched(Some(id)) => (ObjectId::from(id), false),
+                ReplyBody::FetchedPart(id) => (id.into(), true),
                 ReplyBody::Fetching => continue,
                 other => return Err(confused(&other).into()),
             };
@@ -71,7 +71,7 @@ impl Nodes {
             let (target, extent) = (target.wire(), Extent::Metadata);
             let id = match own.call(RequestBody::Fetch { target, extent, wait_ms })? {
                 ReplyBody::Fetched(None) => return Ok(None),
-                ReplyBody::Fetched(Some((hi, lo))) => ObjectId { hi, lo },
+                ReplyBody::Fetched(Some(id)) => ObjectId::from(id),
                 ReplyBody::Metadata(bytes) => {
                     let wrong = |error: MetadataError| Error::Protocol(error.to_string());
                     return Metadata::decode(&bytes).map(Some).map_err(wrong);

@@ -13,7 +13,7 @@ use farrow_wire::{MemberInfo, Members, Reach};
 use crate::cluster::request_link::RequestLink;
 use crate::connection::late_queue::LateWork;
 use crate::connection::session::Session;
-use crate::error::Error;
+use crate::error::{Error, NodeUnreachable};
 use crate::key::ObjectKey;
 use crate::lock::lock;
 use crate::options::ConnectOptions;
@@ -202,11 +202,11 @@ impl Nodes {
             return Err(Error::NodeLost { node: node.name.clone(), reason });
         }
         if !node.is_usable() {
-            return Err(Error::NodeUnreachable {
+            return Err(Error::NodeUnreachable(NodeUnreachable {
                 node: node.name.clone(),
                 address: node.address.clone(),
                 reason: node.why_not.clone(),
-            });
+            }));
         }
         if let Some(session) = lock(&self.seen).sessions.get(&node.name) {
             return Ok(Arc::clone(session));
@@ -307,8 +307,5 @@ impl Nodes {
 
 /// Whether an error concerns a single other node.
 pub(super) fn is_of_node(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::NodeLost { .. } | Error::NodeUnreachable { .. } | Error::NotGranted { .. }
-    )
+    matches!(error, Error::NodeLost { .. } | Error::NodeUnreachable(_) | Error::NotGranted(_))
 }

@@ -128,9 +128,8 @@ pub(crate) fn no_room(
     let free = |node: &MemberInfo| {
         let failure = failures.iter().find(|(name, _)| *name == node.name);
         match failure {
-            Some((_, Error::OutOfMemory { free, .. } | Error::NotSpilled { free, .. })) => {
-                Some(*free)
-            }
+            Some((_, Error::OutOfMemory(full))) => Some(full.free),
+            Some((_, Error::NotSpilled(full))) => Some(full.free),
             _ => node.cost.free,
         }
     };
@@ -145,15 +144,15 @@ pub(crate) fn no_room(
 pub(crate) fn is_of_one_node(error: &Error) -> bool {
     matches!(
         error,
-        Error::OutOfMemory { .. }
-            | Error::NoRoom { .. }
-            | Error::NotSpilled { .. }
-            | Error::TooLarge { .. }
+        Error::OutOfMemory(_)
+            | Error::NoRoom(_)
+            | Error::NotSpilled(_)
+            | Error::TooLarge(_)
             | Error::TooMany { .. }
-            | Error::QuotaExceeded { .. }
+            | Error::QuotaExceeded(_)
             | Error::NodeLost { .. }
-            | Error::NodeUnreachable { .. }
-            | Error::NotGranted { .. }
+            | Error::NodeUnreachable(_)
+            | Error::NotGranted(_)
             | Error::NodeDraining { .. }
     )
 }
@@ -163,6 +162,7 @@ mod tests {
     use farrow_wire::NodeCost;
 
     use super::*;
+    use crate::error::OutOfMemory;
 
     const MB: u64 = 1 << 20;
 
@@ -269,7 +269,13 @@ mod tests {
         assert!(text.contains("small: 1048576 B in all"), "{text}");
         let need = PlacementNeed { is_mapped: false, ..need };
         assert_eq!(rule.candidates(&nodes, need).with_room, ["net"]);
-        let full = Error::OutOfMemory { asked: 1, free: 5, largest: 5, waiting: 0, waited_ms: 0 };
+        let full = Error::OutOfMemory(OutOfMemory {
+            asked: 1,
+            free: 5,
+            largest: 5,
+            waiting: 0,
+            waited_ms: 0,
+        });
         let error = no_room(rule, std::slice::from_ref(&by_net), need, &[("net".into(), full)]);
         assert!(matches!(error, Error::NoNodeHasRoom { free: 5, .. }), "{error}");
         let refused = Error::NodeLost { node: "net".into(), reason: "it ended".into() };

@@ -226,14 +226,14 @@ impl RequestLink {
     }
 
     /// Has the node bring the bytes of an object.
-    pub(crate) fn bring(&self, origin: (u64, u64)) -> Result<ReplyBody, Error> {
-        let (step, wait_ms) = (ImportStep::Bring, self.import_wait_ms());
+    pub(crate) fn bring(&self, origin: ObjectId) -> Result<ReplyBody, Error> {
+        let (origin, step, wait_ms) = (origin.into(), ImportStep::Bring, self.import_wait_ms());
         self.call(RequestBody::Import { origin, step, wait_ms })
     }
 
     /// Whether an import whose answer was lost was served: the answer, or `None` if the object has
     /// yet to be sealed.
-    fn imported(&self, origin: (u64, u64)) -> Result<Option<ReplyBody>, Error> {
+    fn imported(&self, origin: ObjectId) -> Result<Option<ReplyBody>, Error> {
         loop {
             match self.bring(origin) {
                 Ok(reply @ ReplyBody::Fetched(Some(_))) => return Ok(Some(reply)),
@@ -355,14 +355,10 @@ impl FarDestination {
     ///
     /// [`Error::AlreadyExists`] if another client has taken the name meanwhile. [`Error::NodeLost`]
     /// if the node may have sealed the object and does not know it any more.
-    pub(crate) fn call(
-        &mut self,
-        origin: (u64, u64),
-        step: ImportStep,
-    ) -> Result<ReplyBody, Error> {
+    pub(crate) fn call(&mut self, origin: ObjectId, step: ImportStep) -> Result<ReplyBody, Error> {
         let wait_ms = self.link.import_wait_ms();
         let mut deadline = deadline_after(self.link.own.timeout);
-        let mut body = RequestBody::Import { origin, step, wait_ms };
+        let mut body = RequestBody::Import { origin: origin.into(), step, wait_ms };
         let (mut attempt, mut lost) = (1, None);
         loop {
             let on = self.name.as_ref().map(|_| self.reserved_on);
@@ -397,8 +393,8 @@ impl FarDestination {
         let imported = loop {
             let (name, metadata) = (self.name.clone(), None);
             let step = ImportStep::Seal { name, metadata, is_pinned: false };
-            match self.call((staged.hi, staged.lo), step) {
-                Ok(ReplyBody::Fetched(Some((hi, lo)))) => break Ok(ObjectId { hi, lo }),
+            match self.call(staged, step) {
+                Ok(ReplyBody::Fetched(Some(id))) => break Ok(ObjectId::from(id)),
                 // It is on its way, or the import of an earlier connection has yet to end.
                 Ok(ReplyBody::Fetching) => {
                     if let Err(error) = interrupt::pause(ROOM_PAUSE) {
@@ -436,7 +432,7 @@ impl Drop for FarDestination {
 /// Deletes a staged object. If that fails the node does it when the client ends.
 pub(crate) fn discard(own: &Session, staged: ObjectId) {
     let _quiet = interrupt::suspend();
-    let targets = vec![WireTarget::Id(staged.hi, staged.lo)];
+    let targets = vec![WireTarget::Id(staged.into())];
     if let Err(error) = own.call(RequestBody::Delete { targets }) {
         tracing::debug!(%staged, %error, "a staged object is left to the node");
     }

@@ -259,8 +259,7 @@ impl Session {
         let is_there = |id| !matches!(self.reader.is_there(id), Ok(false));
         self.ended_leases.note(id, lease, is_there);
         let connection = self.connection();
-        if self.notify(Notification::EndLeases(vec![(id.hi, id.lo)]))
-            || !self.ended_leases.begin_wait()
+        if self.notify(Notification::EndLeases(vec![id.into()])) || !self.ended_leases.begin_wait()
         {
             return;
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_store::ObjectId;
+use farrow_wire::WireObjectId;
 
 use crate::lock::lock;
 
@@ -52,8 +53,8 @@ impl EndedState {
         }
     }
 
-    fn ids(&self) -> Vec<(u64, u64)> {
-        self.0.iter().map(|(_, id)| (id.hi, id.lo)).collect()
+    fn ids(&self) -> Vec<WireObjectId> {
+        self.0.iter().map(|(_, id)| (*id).into()).collect()
     }
 }
 
@@ -65,7 +66,7 @@ impl EndedLeases {
     }
 
     /// The two halves of the id of each object.
-    pub(super) fn ids(&self) -> Vec<(u64, u64)> {
+    pub(super) fn ids(&self) -> Vec<WireObjectId> {
         lock(&self.ended).ids()
     }
 
@@ -93,12 +94,13 @@ mod tests {
         let (second, now) = (Duration::from_secs(1), Instant::now());
         ended.add(id(1), second, now, |_| true);
         ended.add(id(2), 5 * second, now, |_| true);
-        assert_eq!(ended.ids(), [(7, 1), (7, 2)]);
+        let ids = |ended: &EndedState| ended.ids().into_iter().map(|id| id.lo).collect::<Vec<_>>();
+        assert_eq!(ids(&ended), [1, 2]);
         // The daemon ended before it deleted the object.
         ended.add(id(3), 30 * second, now + 2 * second, |_| true);
-        assert_eq!(ended.ids(), [(7, 2), (7, 1), (7, 3)]);
+        assert_eq!(ids(&ended), [2, 1, 3]);
         ended.add(id(4), second, now + 20 * second, |one| one == id(2));
-        assert_eq!(ended.ids(), [(7, 4), (7, 2), (7, 3)]);
+        assert_eq!(ids(&ended), [4, 2, 3]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Session {
     /// Restores an object, unless it is deleted.
     fn restore(&self, id: ObjectId) -> Result<(), Error> {
         let deadline = deadline_after(self.timeout.max(RESTORE_PATIENCE));
-        match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
+        match self.call_until(RequestBody::Restore { id: id.into() }, deadline) {
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -159,7 +159,7 @@ impl Session {
 
     /// Reports that this client holds an object that it sealed, or does not use it.
     pub(crate) fn confirm(&self, id: ObjectId) -> Result<(), Error> {
-        let ids = vec![(id.hi, id.lo)];
+        let ids = vec![id.into()];
         if !self.notify(Notification::Confirm(ids.clone())) {
             // The last daemon may have handed over that this confirmation is outstanding.
             self.call(RequestBody::Confirm { ids })?;

@@ -114,7 +114,7 @@ impl HugeTable {
             let name = labels::chunk_name(&self.name, self.id, version);
             let sealed = match draft.seal(&name, &metadata) {
                 // The rows may be there.
-                Err(error @ (Error::NodeLost { .. } | Error::NodeUnreachable { .. })) => {
+                Err(error @ (Error::NodeLost { .. } | Error::NodeUnreachable(_))) => {
                     return Ok(Err(error));
                 }
                 sealed => sealed?,
@@ -376,9 +376,9 @@ impl HugeTable {
             Ok(has_root) => has_root,
             // What this client may not read, or is no root, is not the root of its table.
             Err(
-                Error::NotGranted { .. }
+                Error::NotGranted(_)
                 | Error::PermissionDenied(_)
-                | Error::NoNamespace { .. }
+                | Error::NoNamespace(_)
                 | Error::InvalidDescriptor(_),
             ) => false,
             Err(_) => true,

@@ -207,9 +207,7 @@ impl HugeTable {
                     false => None,
                 },
                 // It may have left after it was drained.
-                Err(error @ (Error::NodeLost { .. } | Error::NodeUnreachable { .. })) => {
-                    Some(error)
-                }
+                Err(error @ (Error::NodeLost { .. } | Error::NodeUnreachable(_))) => Some(error),
                 Err(error) => return Err(error),
             };
             if !self.find_root(state, home)? && Instant::now() >= deadline {

@@ -40,7 +40,7 @@ impl FarDraft {
         let draft = Self { link, staged, is_sealed: false };
         loop {
             let id = draft.staged.id();
-            match draft.link.bring((id.hi, id.lo)) {
+            match draft.link.bring(id) {
                 Ok(ReplyBody::Done) => return Ok(draft),
                 Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
                 Ok(ReplyBody::Fetched(None)) => return Err(draft.link.not_found()),
@@ -70,11 +70,11 @@ impl FarDraft {
         let step = ImportStep::Seal { name, metadata, is_pinned: true };
         loop {
             let id = self.staged.id();
-            match reserved.call((id.hi, id.lo), step.clone()) {
-                Ok(ReplyBody::Fetched(Some((hi, lo)))) => {
+            match reserved.call(id, step.clone()) {
+                Ok(ReplyBody::Fetched(Some(id))) => {
                     self.is_sealed = true;
                     reserved.is_used();
-                    return Ok(Some(ObjectId { hi, lo }));
+                    return Ok(Some(id.into()));
                 }
                 Ok(ReplyBody::Fetching) => interrupt::pause(ROOM_PAUSE)?,
                 Ok(ReplyBody::Fetched(None)) => return Err(self.link.not_found()),
@@ -98,7 +98,7 @@ impl Drop for FarDraft {
         }
         let id = self.staged.id();
         if !self.is_sealed {
-            self.link.notify(Notification::AbandonImport((id.hi, id.lo)));
+            self.link.notify(Notification::AbandonImport(id.into()));
         }
         discard(&self.link.own, id);
     }

@@ -212,7 +212,7 @@ impl PagedObject {
     /// A new socket by which the node serves faults, if it still fills the mapped file.
     pub(super) fn faults_socket(&self) -> Option<UnixStream> {
         let current = lock(&self.source).clone();
-        let target = WireTarget::Id(self.id.hi, self.id.lo);
+        let target = WireTarget::Id(self.id.into());
         let opened = current.is_first.then(|| self.requester.open(target, true))?;
         let Ok(OpenOutcome::Lazy(opened)) = opened else { return None };
         let OpenedPages { source, faults, .. } = *opened;
@@ -246,12 +246,12 @@ impl PagedObject {
         failed: &CurrentPages,
         (is_lost, until): (bool, Instant),
     ) -> Result<(), Error> {
-        let ObjectId { hi, lo } = self.id;
         loop {
             if !Arc::ptr_eq(&lock(&self.source).source, &failed.source) {
                 return Ok(());
             }
-            let (error, is_passing) = match self.requester.open(WireTarget::Id(hi, lo), true) {
+            let target = WireTarget::Id(self.id.into());
+            let (error, is_passing) = match self.requester.open(target, true) {
                 // The faults are served here from now on.
                 Ok(OpenOutcome::Lazy(opened)) if opened.source.is_of(&self.blocks) => {
                     let source = opened.source;

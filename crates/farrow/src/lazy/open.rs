@@ -73,7 +73,7 @@ fn value(
     session: &Arc<Session>,
 ) -> Result<Rebuilt, Error> {
     let OpenedPages { object: opened, source, faults: socket, device } = opened;
-    let id = ObjectId { hi: opened.id.0, lo: opened.id.1 };
+    let id = ObjectId::from(opened.id);
     let decoded = decode(&opened, id)?;
     let invalid = || Error::InvalidDescriptor(format!("object {id} has no pages"));
     let of_file = |block: &LazyBlock| Span::new(Offset(block.offset), Length(block.length));

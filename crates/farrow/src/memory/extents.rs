@@ -97,7 +97,7 @@ impl Extents {
         };
         self.release(node, &tails);
         match self.ask_for_one(node, whole, want, None) {
-            Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
+            Err(error @ (Error::OutOfMemory(_) | Error::QuotaExceeded(_))) => {
                 // The ranges that this client retains may suffice.
                 if !node.trim_all() {
                     return Err(error);

@@ -69,7 +69,7 @@ pub(crate) fn ask(
 /// Whether the directory has no slot, or no bytes for a name, for a written object.
 pub(crate) fn is_entry_short(error: &Error) -> bool {
     match error {
-        Error::NoRoom { .. } => true,
+        Error::NoRoom(_) => true,
         Error::TooMany { what, .. } => what == "objects",
         _ => false,
     }
@@ -77,7 +77,7 @@ pub(crate) fn is_entry_short(error: &Error) -> bool {
 
 /// Whether memory was short, so that an operation that declares its whole demand may still succeed.
 pub(crate) fn is_short(error: &Error) -> bool {
-    matches!(error, Error::OutOfMemory { .. })
+    matches!(error, Error::OutOfMemory(_))
 }
 
 /// Combines adjacent sizes into at most `most` groups, so that one message can request all of them.

@@ -99,7 +99,7 @@ impl Draft {
         let id = written::settle(&self.session, written, result, Some(sealing))?;
         let held = self.hold(id);
         if held.is_err() {
-            let ids = vec![(id.hi, id.lo)];
+            let ids = vec![id.into()];
             if !is_in_pool {
                 // The node retains it no longer. Of the pool, buffers may be in use without a hold.
                 self.session.notify(Notification::Confirm(ids.clone()));

@@ -86,9 +86,8 @@ pub(crate) fn results(
 ) -> Result<Vec<Sealed>, Unsealed> {
     match answer {
         Ok(ReplyBody::Sealed(results)) if results.len() == blocks.len() => {
-            let id = |(hi, lo)| ObjectId { hi, lo };
             let sealed = |result: Result<_, WireError>| {
-                result.map(id).map_err(|error| Unsealed::sent(error.into()))
+                result.map(ObjectId::from).map_err(|error| Unsealed::sent(error.into()))
             };
             Ok(results.into_iter().map(sealed).collect())
         }

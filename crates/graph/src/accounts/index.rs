@@ -7,7 +7,7 @@
 
 use super::keys::AccountKeys;
 use crate::accounts::hash;
-use crate::memory::{OutOfMemory, reserve_exact};
+use crate::memory::{AllocationFailed, reserve_exact};
 
 /// A slot that has never been used.
 const EMPTY: u32 = 0;
@@ -45,16 +45,16 @@ impl AccountIndex {
     }
 
     /// An empty table for accounts with the small numbers from 0 on.
-    pub(crate) fn with_room(accounts: usize) -> Result<AccountIndex, OutOfMemory> {
+    pub(crate) fn with_room(accounts: usize) -> Result<AccountIndex, AllocationFailed> {
         AccountIndex::empty(room_for(accounts), accounts)
     }
 
     /// An empty table with `room` slots; existing small numbers are below `numbers`.
-    fn empty(room: usize, numbers: usize) -> Result<AccountIndex, OutOfMemory> {
+    fn empty(room: usize, numbers: usize) -> Result<AccountIndex, AllocationFailed> {
         // More numbers are assigned until the table is full.
         let bits = usize::BITS - (numbers + room + FIRST as usize).leading_zeros();
         if bits >= u32::BITS {
-            return Err(OutOfMemory { bytes: room.saturating_mul(size_of::<u64>()) });
+            return Err(AllocationFailed { bytes: room.saturating_mul(size_of::<u64>()) });
         }
         let mut slots = Vec::new();
         reserve_exact(&mut slots, room)?;
@@ -103,7 +103,11 @@ impl AccountIndex {
 
     /// Makes room for one more account with small number `at`. `keys` are those of the known
     /// accounts.
-    pub(crate) fn make_room(&mut self, at: usize, keys: &AccountKeys) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(
+        &mut self,
+        at: usize,
+        keys: &AccountKeys,
+    ) -> Result<(), AllocationFailed> {
         let is_full = (self.used + 1) * 6 > self.slots.len() * 5;
         if !is_full && at + (FIRST as usize) < 1 << self.bits {
             return Ok(());
@@ -128,7 +132,7 @@ impl AccountIndex {
         room: usize,
         numbers: usize,
         keys: &AccountKeys,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         let empty = AccountIndex::empty(room, numbers)?;
         let old = std::mem::replace(self, empty);
         let mask = (1u32 << old.bits) - 1;

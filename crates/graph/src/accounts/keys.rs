@@ -1,7 +1,7 @@
 //! The callers' account numbers by small number: four bytes each while all are near the first, else
 //! eight.
 
-use crate::memory::{OutOfMemory, reserve_exact};
+use crate::memory::{AllocationFailed, reserve_exact};
 
 #[derive(Clone, Debug)]
 pub(crate) enum AccountKeys {
@@ -22,7 +22,7 @@ fn distance(base: i64, key: i64) -> Option<u32> {
 }
 
 /// Reserves room for one more. Growth is small: doubling would leave half of a large graph empty.
-fn grow<V>(all: &mut Vec<V>) -> Result<(), OutOfMemory> {
+fn grow<V>(all: &mut Vec<V>) -> Result<(), AllocationFailed> {
     if all.len() == all.capacity() {
         reserve_exact(all, (all.len() / 32).max(64))?;
     }
@@ -47,7 +47,7 @@ impl AccountKeys {
     }
 
     /// Ensures that a `put` of this number allocates nothing; `is_new`: whether it is appended.
-    pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), AllocationFailed> {
         if let AccountKeys::Narrow(base, all) = self {
             if all.is_empty() {
                 // The base is below the first number, so that distances extend equally far to
@@ -69,7 +69,7 @@ impl AccountKeys {
     }
 
     /// Reserves room for `more` numbers.
-    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), AllocationFailed> {
         match self {
             AccountKeys::Narrow(_, all) => reserve_exact(all, more),
             AccountKeys::Wide(all) => reserve_exact(all, more),

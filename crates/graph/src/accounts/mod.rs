@@ -12,7 +12,7 @@ pub(crate) use hash::AccountHash;
 pub(crate) use renumbering::Renumbering;
 pub(crate) use table::AccountTable;
 
-use crate::memory::{OutOfMemory, reserve};
+use crate::memory::{AllocationFailed, reserve};
 use hash::hash;
 use index::AccountIndex;
 pub(crate) use keys::AccountKeys;
@@ -84,7 +84,7 @@ impl Accounts {
     }
 
     /// The small number of an account, a new one if the account is unknown.
-    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, OutOfMemory> {
+    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, AllocationFailed> {
         let hash = hash(key);
         let Accounts { keys, index, free, orders, appeared, added } = self;
         if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
@@ -222,7 +222,7 @@ impl Accounts {
     }
 
     /// The same accounts with new small numbers, which follow the remembered order, if any.
-    pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<Accounts, OutOfMemory> {
+    pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<Accounts, AllocationFailed> {
         let named = numbering.named();
         let mut accounts = Accounts::new(self.orders.is_some());
         accounts.index = AccountIndex::with_room(named.len())?;

@@ -5,7 +5,7 @@
 
 use super::keys::AccountKeys;
 use super::{Accounts, hash::hash};
-use crate::memory::OutOfMemory;
+use crate::memory::AllocationFailed;
 use std::cmp::Reverse;
 
 impl Accounts {
@@ -21,7 +21,7 @@ impl Accounts {
 
     /// Ensures that the small numbers below `end` exist. New ones have no account, and are not given
     /// to any until `offer`. In the list of callers' numbers, `key` takes their places.
-    pub(crate) fn extend(&mut self, end: usize, key: i64) -> Result<(), OutOfMemory> {
+    pub(crate) fn extend(&mut self, end: usize, key: i64) -> Result<(), AllocationFailed> {
         for at in self.keys.len()..end {
             self.keys.make_room(key, true)?;
             self.keys.put(at, key);
@@ -30,7 +30,7 @@ impl Accounts {
     }
 
     /// Gives an unknown account an existing small number that has none.
-    pub(crate) fn assign(&mut self, at: u32, key: i64) -> Result<(), OutOfMemory> {
+    pub(crate) fn assign(&mut self, at: u32, key: i64) -> Result<(), AllocationFailed> {
         self.keys.make_room(key, false)?;
         self.index.make_room(at as usize, &self.keys)?;
         self.keys.put(at as usize, key);
@@ -40,7 +40,7 @@ impl Accounts {
     }
 
     /// Moves an account to an existing small number that has none.
-    pub(crate) fn relocate(&mut self, old: u32, new: u32) -> Result<(), OutOfMemory> {
+    pub(crate) fn relocate(&mut self, old: u32, new: u32) -> Result<(), AllocationFailed> {
         let key = self.key(old);
         self.index.make_room(new as usize, &self.keys)?;
         self.keys.put(new as usize, key);

@@ -1,7 +1,7 @@
 //! New small numbers for the accounts of a graph that is rebuilt.
 
 use crate::edge::NO_ACCOUNT;
-use crate::memory::{OutOfMemory, reserve_exact};
+use crate::memory::{AllocationFailed, reserve_exact};
 
 #[derive(Debug)]
 pub(crate) struct Renumbering {
@@ -13,7 +13,7 @@ pub(crate) struct Renumbering {
 
 impl Renumbering {
     /// Room for `numbered` old numbers, of which at most `named` will get a new one.
-    pub(crate) fn new(numbered: usize, named: usize) -> Result<Renumbering, OutOfMemory> {
+    pub(crate) fn new(numbered: usize, named: usize) -> Result<Renumbering, AllocationFailed> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
         reserve_exact(&mut new, numbered)?;
         reserve_exact(&mut old, named)?;

@@ -1,7 +1,7 @@
 //! The engine of either width. Most streams fit into 32-bit timestamps, which take less memory.
 
 use crate::edge::Stamp;
-use crate::memory::{OutOfMemory, probe};
+use crate::memory::{AllocationFailed, probe};
 use crate::settings::Settings;
 use crate::stream::StreamEngine;
 
@@ -50,7 +50,7 @@ impl Engine {
         settings: &Settings,
         first: i64,
         last: i64,
-    ) -> (Engine, Result<(), OutOfMemory>) {
+    ) -> (Engine, Result<(), AllocationFailed>) {
         let engine = match self {
             Engine::Empty => return (Engine::spanning(settings, first, last), Ok(())),
             Engine::Narrow(engine) if !(engine.holds(first) && engine.holds(last)) => engine,

@@ -6,7 +6,7 @@ use super::arena::{ListArena, ListHandle};
 use crate::accounts::Renumbering;
 use crate::edge::Stamp;
 use crate::edge::{EdgeEntry, EdgeRecord, EdgeRemoval, Side};
-use crate::memory::{OutOfMemory, reserve_exact};
+use crate::memory::{AllocationFailed, reserve_exact};
 
 /// Edges whose lists are prefetched together before they are changed.
 pub(crate) const TOUCHED: usize = 64;
@@ -122,7 +122,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     }
 
     /// Creates lists for all small numbers below `accounts`.
-    pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), AllocationFailed> {
         let known = self.lists.len();
         if accounts <= known {
             return Ok(());
@@ -152,7 +152,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         &mut self,
         records: &[EdgeRecord<T>],
         first: u32,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         for (part, some) in records.chunks(TOUCHED).enumerate() {
             if records.len() > 1 {
                 self.touch(some.iter().map(|one| self.owner(one)));
@@ -208,7 +208,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         &self,
         numbering: &Renumbering,
         edges: usize,
-    ) -> Result<AdjacencyLists<T>, OutOfMemory> {
+    ) -> Result<AdjacencyLists<T>, AllocationFailed> {
         let named = numbering.named();
         let mut half = AdjacencyLists::new(self.side);
         reserve_exact(&mut half.lists, named.len())?;

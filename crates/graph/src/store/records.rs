@@ -2,7 +2,7 @@
 
 use crate::accounts::Renumbering;
 use crate::edge::{EdgeRecord, NO_ACCOUNT, Stamp};
-use crate::memory::{OutOfMemory, fit, make_room};
+use crate::memory::{AllocationFailed, fit, make_room};
 use std::collections::VecDeque;
 
 /// Marks the record of a self-loop.
@@ -29,7 +29,7 @@ impl<T: Stamp> EdgeRecords<T> {
     }
 
     /// Ensures that the next `more` calls of `push` allocate nothing.
-    pub(crate) fn make_room(&mut self, more: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&mut self, more: usize) -> Result<(), AllocationFailed> {
         make_room(&mut self.owners, more)?;
         if let Some((targets, times)) = &mut self.rest {
             make_room(targets, more)?;
@@ -48,7 +48,10 @@ impl<T: Stamp> EdgeRecords<T> {
     }
 
     /// The same records with new small numbers, if they hold the source alone.
-    pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<EdgeRecords<T>, OutOfMemory> {
+    pub(crate) fn rebuilt(
+        &self,
+        numbering: &Renumbering,
+    ) -> Result<EdgeRecords<T>, AllocationFailed> {
         let mut records = EdgeRecords::new(false);
         records.make_room(self.len())?;
         records.owners.extend(self.owners.iter().map(|&word| match word {

@@ -3,7 +3,7 @@
 use super::arena::{ListArena, ListHandle};
 use crate::accounts::AccountHash;
 use crate::edge::{EdgeEntry, EdgeRecord, Stamp};
-use crate::memory::OutOfMemory;
+use crate::memory::AllocationFailed;
 use hashbrown::HashMap;
 
 /// A table with more capacity than this factor of its length is copied to a smaller one.
@@ -39,7 +39,7 @@ impl<T: Stamp> SelfLoops<T> {
         &mut self,
         records: &[EdgeRecord<T>],
         first: u32,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
             let seq = first.wrapping_add(at as u32);
             if let Err(full) = self.insert_one(*record, seq) {
@@ -50,9 +50,9 @@ impl<T: Stamp> SelfLoops<T> {
         Ok(())
     }
 
-    fn insert_one(&mut self, record: EdgeRecord<T>, seq: u32) -> Result<(), OutOfMemory> {
+    fn insert_one(&mut self, record: EdgeRecord<T>, seq: u32) -> Result<(), AllocationFailed> {
         let bytes = (self.lists.len() + 1) * size_of::<(u32, ListHandle)>();
-        self.lists.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        self.lists.try_reserve(1).map_err(|_| AllocationFailed { bytes })?;
         let mut list = self.lists.get(&record.source).copied().unwrap_or_default();
         let entry = EdgeEntry { time: record.time, other: record.target, seq };
         self.arena.insert(&mut list, entry)?;
@@ -106,10 +106,13 @@ impl<T: Stamp> SelfLoops<T> {
     }
 
     /// The same self-loops with new small numbers, without unused memory.
-    pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<SelfLoops<T>, OutOfMemory> {
+    pub(crate) fn rebuilt(
+        &self,
+        number: impl Fn(u32) -> u32,
+    ) -> Result<SelfLoops<T>, AllocationFailed> {
         let mut loops = SelfLoops::default();
         let bytes = self.lists.allocation_size();
-        loops.lists.try_reserve(self.lists.len()).map_err(|_| OutOfMemory { bytes })?;
+        loops.lists.try_reserve(self.lists.len()).map_err(|_| AllocationFailed { bytes })?;
         for (&account, &list) in &self.lists {
             let entries = self.arena.get(list);
             let list = loops.arena.append(entries, &number)?;

@@ -2,7 +2,7 @@
 
 use crate::error::GraphError;
 use crate::interrupt::{CallInterrupt, is_set};
-use crate::memory::OutOfMemory;
+use crate::memory::AllocationFailed;
 use crate::settings::Settings;
 use rayon::ThreadPool;
 
@@ -62,12 +62,12 @@ impl CallContext<'_> {
 /// The reason why a part of a call was not done. The graph is as before this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartFailure {
-    OutOfMemory(OutOfMemory),
+    OutOfMemory(AllocationFailed),
     Interrupted,
 }
 
-impl From<OutOfMemory> for PartFailure {
-    fn from(full: OutOfMemory) -> PartFailure {
+impl From<AllocationFailed> for PartFailure {
+    fn from(full: AllocationFailed) -> PartFailure {
         PartFailure::OutOfMemory(full)
     }
 }

@@ -3,7 +3,7 @@
 use super::call::Edges;
 use super::hybrid::HybridGraph;
 use crate::edge::{EdgeEntry, Stamp};
-use crate::memory::{OutOfMemory, fit, make_room};
+use crate::memory::{AllocationFailed, fit, make_room};
 use crate::settings::{Column, StatisticsSettings};
 use crate::statistics::EdgeValues;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +30,7 @@ impl EdgeColumns {
     }
 
     /// Appends rows. After an error, the caller removes the appended ones with `rewind`.
-    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), OutOfMemory> {
+    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), AllocationFailed> {
         if let Some(ids) = &mut self.ids {
             make_room(ids, rows.len())?;
             ids.extend(rows.iter().map(|&row| edges.ids[row as usize]));

@@ -1,7 +1,7 @@
 //! The order in which causal mode evicts edges.
 
 use crate::edge::{EdgeRecord, EdgeRemoval, Stamp};
-use crate::memory::{OutOfMemory, reserve};
+use crate::memory::{AllocationFailed, reserve};
 use crate::store::DynamicGraph;
 use std::collections::BTreeSet;
 
@@ -159,7 +159,7 @@ impl<T: Stamp> EvictionQueue<T> {
         &mut self,
         graph: &DynamicGraph<T>,
         oldest: T,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         self.next = None;
         // An edge that was evicted earlier may still be in the graph.
         let before = self.floor;
@@ -187,7 +187,7 @@ impl<T: Stamp> EvictionQueue<T> {
         end: u64,
         oldest: T,
         most: usize,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         loop {
             self.advance(graph, end);
             let punctual = self.next.map(|record| (record.time, self.cursor));

@@ -5,7 +5,7 @@ use super::engine::StreamEngine;
 use super::pending_rows::PendingRows;
 use super::rollback::Checkpoint;
 use crate::edge::{EdgeRecord, EvictionFloor, Stamp};
-use crate::memory::{OutOfMemory, probe, reserve};
+use crate::memory::{AllocationFailed, probe, reserve};
 use crate::patterns::Trigger;
 use crate::settings::{Mode, Settings};
 use crate::store::REMOVED_TOGETHER;
@@ -31,7 +31,10 @@ struct AddedPart<'a, T> {
 impl<T: Stamp> StreamEngine<T> {
     /// Adds the call's rows and notes them as triggers. Returns the state before them. Without
     /// memory for all of them, it adds none.
-    pub(crate) fn insert(&mut self, call: &CallContext<'_>) -> Result<Checkpoint<T>, OutOfMemory> {
+    pub(crate) fn insert(
+        &mut self,
+        call: &CallContext<'_>,
+    ) -> Result<Checkpoint<T>, AllocationFailed> {
         let checkpoint = self.checkpoint();
         let mut added = std::mem::take(&mut self.batch.added);
         let inserted = self.try_insert(call, &mut added);
@@ -47,7 +50,7 @@ impl<T: Stamp> StreamEngine<T> {
         &mut self,
         call: &CallContext<'_>,
         added: &mut Vec<EdgeRecord<T>>,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         let CallContext { settings, pool, edges, order, .. } = *call;
         self.batch.triggers.clear();
         reserve(&mut self.batch.triggers, order.len())?;
@@ -77,7 +80,11 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// Notes added rows as triggers. In causal mode each of them evicts.
-    fn note(&mut self, call: &CallContext<'_>, part: AddedPart<'_, T>) -> Result<(), OutOfMemory> {
+    fn note(
+        &mut self,
+        call: &CallContext<'_>,
+        part: AddedPart<'_, T>,
+    ) -> Result<(), AllocationFailed> {
         let settings = call.settings;
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let is_causal = settings.mode == Mode::Causal;

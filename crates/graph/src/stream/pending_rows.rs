@@ -1,7 +1,7 @@
 //! Offline mode: rows that are in the graph before their features are computed.
 
 use crate::edge::{EvictionFloor, Stamp};
-use crate::memory::OutOfMemory;
+use crate::memory::AllocationFailed;
 use crate::patterns::Trigger;
 use std::collections::VecDeque;
 
@@ -43,9 +43,9 @@ impl<T: Stamp> PendingRows<T> {
         self.next
     }
 
-    pub(super) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+    pub(super) fn reserve(&mut self, more: usize) -> Result<(), AllocationFailed> {
         let bytes = (self.len() + more) * size_of::<Trigger<T>>();
-        self.triggers.try_reserve(more).map_err(|_| OutOfMemory { bytes })
+        self.triggers.try_reserve(more).map_err(|_| AllocationFailed { bytes })
     }
 
     /// Adds triggers of a batch whose first edge has sequence number `first`.

@@ -3,7 +3,7 @@
 use super::call::{CallContext, Edges};
 use super::engine::StreamEngine;
 use crate::edge::{Adjacency, Stamp};
-use crate::memory::OutOfMemory;
+use crate::memory::AllocationFailed;
 use crate::settings::Settings;
 
 /// The content of a graph in order of arrival: enough to resume.
@@ -76,7 +76,7 @@ impl<T: Stamp> StreamEngine<T> {
         &mut self,
         settings: &Settings,
         state: &GraphState,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         self.graph.try_remember(&state.order)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
         let edges = Edges {

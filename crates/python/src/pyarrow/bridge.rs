@@ -3,7 +3,7 @@
 use super::class::ValueClass;
 use crate::errors::invalid_argument;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
-use farrow_capi::convert::Exported;
+use farrow::arrow_ffi::Exported;
 use farrow_capi::{FarrowPool, pool};
 use pyo3::exceptions::{PyImportError, PyRuntimeError};
 use pyo3::ffi::{self, PyObject};

@@ -4,7 +4,7 @@ use super::class::ValueClass;
 use super::owner::RawOwner;
 use crate::errors::{invalid_argument, raise};
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
-use farrow_capi::convert::{self, Exported, Imported, StreamKind};
+use farrow::arrow_ffi::{Exported, Imported, StreamKind};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -81,7 +81,7 @@ impl CData {
             })
             .map_err(|error| self.refused(py, error))?;
         // SAFETY: pyarrow wrote the structure.
-        unsafe { convert::import_stream(stream, StreamKind::Table) }.map_err(raise)
+        unsafe { Imported::stream(stream, StreamKind::Table) }.map_err(raise)
     }
 
     /// The chunks of a ChunkedArray, which not every pyarrow exports as a stream.
@@ -102,7 +102,7 @@ impl CData {
             arrays.push(array);
         }
         // SAFETY: pyarrow wrote the structures; all chunks have the one type.
-        unsafe { convert::import_chunks(arrays, &schema) }.map_err(raise)
+        unsafe { Imported::chunks(arrays, &schema) }.map_err(raise)
     }
 
     /// An Array, or a RecordBatch.
@@ -114,7 +114,7 @@ impl CData {
             .call_method1(intern!(py, "_export_to_c"), places)
             .map_err(|error| self.refused(py, error))?;
         // SAFETY: pyarrow wrote the structures.
-        unsafe { convert::import_array(array, &schema, is_batch) }.map_err(raise)
+        unsafe { Imported::array(array, &schema, is_batch) }.map_err(raise)
     }
 
     /// Address and length of a pyarrow.Buffer; valid while `value` is retained.

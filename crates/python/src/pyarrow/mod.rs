@@ -15,8 +15,8 @@ use crate::errors::raise;
 use crate::incoming::kinds;
 use bridge::Bridge;
 use cdata::CData;
+use farrow::arrow_ffi::{Exported, Imported, StreamKind};
 use farrow_capi::FarrowPool;
-use farrow_capi::convert::{self, Exported, Imported, StreamKind};
 use library::PyarrowVersion;
 use pyo3::exceptions::PyImportError;
 use pyo3::intern;
@@ -77,12 +77,12 @@ impl Pyarrow {
                 let is_table = class == ValueClass::Table;
                 let kind = if is_table { StreamKind::Table } else { StreamKind::Chunked };
                 // SAFETY: libarrow made the structure.
-                unsafe { convert::import_stream(stream, kind) }.map_err(raise)
+                unsafe { Imported::stream(stream, kind) }.map_err(raise)
             }
             (ValueClass::Batch | ValueClass::Array, Ok(bridge)) => {
                 let (array, schema) = bridge.export_array(value, class)?;
                 // SAFETY: as above.
-                unsafe { convert::import_array(array, &schema, class == ValueClass::Batch) }
+                unsafe { Imported::array(array, &schema, class == ValueClass::Batch) }
                     .map_err(raise)
             }
             (ValueClass::Table, Err(_)) => self.cdata.import_table(value),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{BATCH_ITEMS_MAX, ImportStep, RequestBody, WireSpan, WireTarget};
+use crate::{BATCH_ITEMS_MAX, ImportStep, RequestBody, WireObjectId, WireSpan, WireTarget};
 
 /// A request that is sent without waiting, and whose reply is dropped.
 ///
@@ -20,17 +20,16 @@ pub enum Notification {
     /// See [`RequestBody::ReservedObjects`]. The first notification about reservations of a
     /// connection.
     ReservedObjects(u32),
-    /// See [`RequestBody::Confirm`]: the two halves of each id.
-    Confirm(Vec<(u64, u64)>),
+    /// See [`RequestBody::Confirm`]: the ids.
+    Confirm(Vec<WireObjectId>),
     /// See [`RequestBody::ConfirmEarlier`].
     ConfirmEarlier,
-    /// See [`RequestBody::EndLeases`]: the two halves of each id. The client repeats it to
-    /// the next daemon.
-    EndLeases(Vec<(u64, u64)>),
-    /// See [`ImportStep::Abandon`]: the two halves of the origin's id.
-    AbandonImport((u64, u64)),
-    /// See [`RequestBody::Delete`]: the two halves of each id.
-    Delete(Vec<(u64, u64)>),
+    /// See [`RequestBody::EndLeases`]: the ids. The client repeats it to the next daemon.
+    EndLeases(Vec<WireObjectId>),
+    /// See [`ImportStep::Abandon`]: the origin's id.
+    AbandonImport(WireObjectId),
+    /// See [`RequestBody::Delete`]: the ids.
+    Delete(Vec<WireObjectId>),
     /// See [`RequestBody::Reclaim`].
     Reclaim,
     /// See [`RequestBody::Cancel`]: the number of the request.
@@ -57,15 +56,15 @@ pub enum Notified {
 pub(super) struct NotificationQueue {
     reserved_objects: Option<u32>,
     cancelled: BTreeSet<u64>,
-    confirmed: BTreeSet<(u64, u64)>,
+    confirmed: BTreeSet<WireObjectId>,
     has_confirmed_earlier: bool,
     /// From start to end; adjacent ranges are one.
     released: BTreeMap<u64, u64>,
     unreserved: BTreeSet<String>,
     unreserved_objects: u32,
-    abandoned_imports: BTreeSet<(u64, u64)>,
-    deleted: BTreeSet<(u64, u64)>,
-    ended_leases: BTreeSet<(u64, u64)>,
+    abandoned_imports: BTreeSet<WireObjectId>,
+    deleted: BTreeSet<WireObjectId>,
+    ended_leases: BTreeSet<WireObjectId>,
     is_reclaim_due: bool,
     is_goodbye_due: bool,
 }
@@ -146,7 +145,7 @@ impl NotificationQueue {
             return Some(RequestBody::Import { origin, step: ImportStep::Abandon, wait_ms: 0 });
         }
         if let Some(ids) = batch_of(|| self.deleted.pop_first()) {
-            let targets = ids.into_iter().map(|(hi, lo)| WireTarget::Id(hi, lo)).collect();
+            let targets = ids.into_iter().map(WireTarget::Id).collect();
             return Some(RequestBody::Delete { targets });
         }
         if let Some(ids) = batch_of(|| self.ended_leases.pop_first()) {

@@ -1,7 +1,7 @@
 //! Returns the resources that a late reply brings after its call has ended.
 
 use super::notifications::Notification;
-use crate::{ReplyBody, RequestBody};
+use crate::{ReplyBody, RequestBody, WireObjectId};
 
 /// The resource to give back.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub(super) enum Undo {
     /// Reserved names.
     Reserve(Vec<String>),
     /// An object of this id that the node imported, or brought.
-    Import((u64, u64)),
+    Import(WireObjectId),
 }
 
 impl Undo {

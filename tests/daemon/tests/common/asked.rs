@@ -11,7 +11,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions, RemoteClient};
 use farrow_wire::{
     Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome, WireError,
-    WireTarget,
+    WireObjectId, WireTarget,
 };
 
 pub const OWNER: u32 = 1000;
@@ -146,7 +146,7 @@ impl Asked {
         }
     }
 
-    pub fn seal(&mut self, session: SessionId, item: SealItem) -> Result<(u64, u64), WireError> {
+    pub fn seal(&mut self, session: SessionId, item: SealItem) -> Result<WireObjectId, WireError> {
         match self.ask(session, RequestBody::Seal { items: vec![item] }) {
             Ok(ReplyBody::Sealed(mut sealed)) => sealed.remove(0),
             Ok(other) => panic!("{other:?}"),
@@ -170,7 +170,7 @@ impl Asked {
         let (session, _) = self.join_as(4000 + self.sessions as u32, OWNER, None);
         let span = self.grant(session, 4096);
         let id = self.seal(session, SealItem::bytes(span, 5)).unwrap();
-        let targets = vec![WireTarget::Id(id.0, id.1)];
+        let targets = vec![WireTarget::Id(id)];
         assert_eq!(self.change(session, RequestBody::Delete { targets }), Ok(()));
         self.state.closed(session, false, self.now_ms);
     }

@@ -313,10 +313,10 @@ impl Work {
             | Err(
                 Error::NotFound { .. }
                 | Error::AlreadyExists { .. }
-                | Error::OutOfMemory { .. }
+                | Error::OutOfMemory(_)
                 | Error::NodeLost { .. }
                 // For the moment in which a node that came back is mapped.
-                | Error::NodeUnreachable { .. }
+                | Error::NodeUnreachable(_)
                 | Error::CutOff { .. }
                 | Error::Timeout { .. }
                 | Error::Disconnected { .. },

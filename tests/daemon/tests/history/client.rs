@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrow::error::NodeUnreachable;
 use farrow::{
     Client, ConnectOptions, Error, Metadata, ObjectBytes, ObjectId, ObjectKey, ObjectOptions,
     Value, Writer,
@@ -154,7 +155,7 @@ fn outcome_of(error: &Error) -> Outcome {
     let text = error.to_string();
     match error {
         Error::AlreadyExists { name } => Outcome::Taken { name: name.clone() },
-        Error::OutOfMemory { .. } | Error::TooMany { .. } | Error::CutOff { .. } => {
+        Error::OutOfMemory(_) | Error::TooMany { .. } | Error::CutOff { .. } => {
             Outcome::Refused(text)
         }
         // No name is granted or looked for while a lost node may have it.
@@ -171,7 +172,9 @@ fn outcome_of(error: &Error) -> Outcome {
         }
         Error::NodeLost { .. } | Error::Timeout { .. } => Outcome::Unknown(text),
         // Where objects are brought: a node that did not answer may have it, or may have done it.
-        Error::NodeUnreachable { reason, .. } if reason.contains("did not say") => {
+        Error::NodeUnreachable(NodeUnreachable { reason, .. })
+            if reason.contains("did not say") =>
+        {
             Outcome::Unknown(text)
         }
         // Its place, when it comes back to a daemon that has not noticed yet that it went.
@@ -190,7 +193,7 @@ impl PutTarget {
     /// An error of a put there. A node that is not reached may have received what was sent.
     fn outcome_of(&self, error: &Error) -> Outcome {
         match (self, error) {
-            (Self::ByNet, Error::NodeUnreachable { .. }) => Outcome::Unknown(error.to_string()),
+            (Self::ByNet, Error::NodeUnreachable(_)) => Outcome::Unknown(error.to_string()),
             _ => outcome_of(error),
         }
     }
@@ -257,7 +260,7 @@ impl Work {
         let node = self.nodes.get(at).unwrap_or(&self.own).clone();
         match self.client.at(&node) {
             Ok(client) => Some((PutTarget::Mapped(client), node)),
-            Err(Error::NodeUnreachable { .. }) => Some((PutTarget::ByNet, node)),
+            Err(Error::NodeUnreachable(_)) => Some((PutTarget::ByNet, node)),
             Err(_) => None,
         }
     }

@@ -1,8 +1,8 @@
 //! Names that this node holds or asks for.
 
 use farrow_membership::naming::NameRefusal;
-use farrow_store::{Home, ObjectId, own_name};
-use farrow_wire::{Rights, WireError, WireTarget};
+use farrow_store::{Home, own_name};
+use farrow_wire::{NotGranted, Rights, WireError, WireTarget};
 
 use super::state::OptionalCluster;
 use crate::protocol::identity::SessionId;
@@ -70,11 +70,11 @@ impl OptionalCluster {
                 WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
             }
             NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-            NameRefusal::NotAllowed { .. } => WireError::NotGranted {
+            NameRefusal::NotAllowed { .. } => WireError::NotGranted(NotGranted {
                 node,
                 namespace: namespace_in(full).to_owned(),
                 right: Rights::WRITE.to_string(),
-            },
+            }),
             NameRefusal::Unread { node: lost } => self
                 .lost_member(*lost)
                 .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
@@ -95,8 +95,8 @@ impl OptionalCluster {
         };
         match target {
             WireTarget::Name(full) => naming.owes(full),
-            WireTarget::Id(hi, lo) => {
-                let name = home.name_of_object(ObjectId { hi: *hi, lo: *lo });
+            WireTarget::Id(id) => {
+                let name = home.name_of_object((*id).into());
                 name.is_some_and(|full| naming.owes(&full))
             }
         }

@@ -144,7 +144,7 @@ impl NodeState {
 
     /// Takes the name from an object, once no other node has a replica with that name.
     fn take_name_of(&mut self, id: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
-        let target = WireTarget::Id(id.hi, id.lo);
+        let target = WireTarget::Id(id.into());
         self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Name, target), now_ms, out);
     }
 
@@ -155,8 +155,8 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let WireTarget::Id(hi, lo) = target else { return };
-        let id = ObjectId { hi: *hi, lo: *lo };
+        let WireTarget::Id(id) = target else { return };
+        let id = ObjectId::from(*id);
         if let Err(error) = self.home.unname(id) {
             tracing::debug!(%id, %error, "an object without its name");
         }

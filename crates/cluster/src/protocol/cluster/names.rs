@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_membership::naming::{self, NameRefusal, NameRequest};
-use farrow_store::{ClientSlot, ObjectId};
+use farrow_store::ClientSlot;
 use farrow_wire::{
     BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, SealItem, WireError, WireTarget,
 };
@@ -129,7 +129,7 @@ impl NodeState {
         }
         let full = |target: &WireTarget| match target {
             WireTarget::Name(name) => self.full_name(slot, name).ok(),
-            WireTarget::Id(hi, lo) => self.home.name_of_object(ObjectId { hi: *hi, lo: *lo }),
+            WireTarget::Id(id) => self.home.name_of_object((*id).into()),
         };
         let names = targets.iter().filter_map(full);
         let names = names.filter(|name| naming.owes(name) || self.drain.has_arriving(name));

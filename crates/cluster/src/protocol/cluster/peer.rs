@@ -7,7 +7,7 @@ use farrow_membership::naming::Unread;
 use farrow_membership::{Member, NodeName, Reachability as Heard, View};
 use farrow_memory::Fabric;
 use farrow_store::{Home, Reader, Target, Whereabouts, own_name};
-use farrow_wire::{MemberInfo, Reach, WireError};
+use farrow_wire::{MemberInfo, NodeUnreachable, Reach, WireError};
 
 use super::offer::Offer;
 use super::peer_cost::PeerCost;
@@ -132,7 +132,11 @@ impl PeerNode {
     pub(in crate::protocol) fn unreachable(&self) -> WireError {
         let reason = self.why_not_mapped();
         let Member { name, address, .. } = &self.member;
-        WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
+        WireError::NodeUnreachable(NodeUnreachable {
+            node: name.to_string(),
+            address: address.clone(),
+            reason,
+        })
     }
 
     fn why_not_mapped(&self) -> String {
@@ -244,11 +248,10 @@ pub(in crate::protocol) fn has_name(reader: &Reader, full: &str) -> bool {
 /// The same error, for a node that did not report its names either.
 pub(in crate::protocol) fn because(error: &WireError, why: &str) -> WireError {
     match error {
-        WireError::NodeUnreachable { node, address, reason } => WireError::NodeUnreachable {
-            node: node.clone(),
-            address: address.clone(),
-            reason: format!("{reason}; it did not say which names it has: {why}"),
-        },
+        WireError::NodeUnreachable(one) => {
+            let reason = format!("{}; it did not say which names it has: {why}", one.reason);
+            WireError::NodeUnreachable(NodeUnreachable { reason, ..one.clone() })
+        }
         other => other.clone(),
     }
 }

@@ -164,8 +164,8 @@ impl OptionalCluster {
                 let mut there = cluster.peers.values().filter(|one| !one.is_lost());
                 there.any(|one| one.has_name(name))
             }
-            WireTarget::Id(hi, lo) => {
-                let id = ObjectId { hi: *hi, lo: *lo };
+            WireTarget::Id(id) => {
+                let id = ObjectId::from(*id);
                 cluster.peers.values().filter(|one| !one.is_lost()).any(|one| {
                     let place =
                         one.mapped().map(|memory| memory.reader.whereabouts(Target::Id(id)));
@@ -253,10 +253,10 @@ impl OptionalCluster {
 
     /// The error of a lost node that may have an object.
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
-        let WireTarget::Id(hi, _) = full else { return self.lost_unread() };
+        let WireTarget::Id(id) = full else { return self.lost_unread() };
         let mut others = self.0.as_ref()?.peers.values();
         let is_home = |one: &&PeerNode| {
-            one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == *hi)
+            one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == id.hi)
         };
         others.find(is_home)?.check_usable().err()
     }

@@ -1,7 +1,7 @@
 //! Questions between the state machines of two nodes. Carried by `Ask` of the gRPC service.
 
 use farrow_membership::naming;
-use farrow_wire::{WireError, WireSpan, WireTarget};
+use farrow_wire::{WireError, WireObjectId, WireSpan, WireTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::core::barriers::{NameState, SyncQuestion};
@@ -159,7 +159,7 @@ pub enum Answer {
         capacity: u64,
     },
     /// To `Take`: the two halves of the new id. An error: there is no copy, and there will be none.
-    Took(Result<(u64, u64), WireError>),
+    Took(Result<WireObjectId, WireError>),
 }
 
 /// Part of the answer to a node that is in no view of the answering one.

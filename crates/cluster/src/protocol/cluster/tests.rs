@@ -272,16 +272,13 @@ impl World {
         let span = self.grant(self.local, HELD).unwrap();
         let items = vec![SealItem::bytes(span, HELD)];
         match self.ask(self.local, RequestBody::Seal { items }).unwrap() {
-            ReplyBody::Sealed(sealed) => {
-                let (hi, lo) = *sealed[0].as_ref().unwrap();
-                ObjectId { hi, lo }
-            }
+            ReplyBody::Sealed(sealed) => (*sealed[0].as_ref().unwrap()).into(),
             other => panic!("{other:?}"),
         }
     }
 
     fn delete(&mut self, id: ObjectId) {
-        let targets = vec![WireTarget::Id(id.hi, id.lo)];
+        let targets = vec![WireTarget::Id(id.into())];
         self.ask(self.local, RequestBody::Delete { targets }).unwrap();
     }
 
@@ -583,7 +580,7 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     world.go_on_with(LONG_MS, |world| world.retained() == (0, 0, GRANTED));
     let capacity = world.stats().capacity;
     let refused = world.grant(world.local, capacity).unwrap_err();
-    assert!(matches!(refused, WireError::OutOfMemory { .. }), "{refused}");
+    assert!(matches!(refused, WireError::OutOfMemory(_)), "{refused}");
     let mut all_else = world.grant_all();
     assert_eq!(all_else.iter().map(|span| span.1).sum::<u64>(), capacity - GRANTED);
     let (begin, end) = (far.granted.0, far.granted.0 + GRANTED);

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use farrow_store::{ClientSlot, ObjectId, Target};
-use farrow_wire::ReplyBody;
+use farrow_wire::{ReplyBody, WireObjectId};
 
 use super::state::UnconfirmedSeal;
 use super::{Answer, PeerAction};
@@ -42,7 +42,7 @@ impl NodeState {
         }
         let count = late.len();
         tracing::warn!(count, "the lease ended while names were written: they are removed");
-        let ids: BTreeSet<(u64, u64)> = late.iter().map(|seal| (seal.id.hi, seal.id.lo)).collect();
+        let ids: BTreeSet<WireObjectId> = late.iter().map(|seal| seal.id.into()).collect();
         let moved = self.unsettle_taken(&ids);
         let mut sessions = BTreeSet::new();
         for UnconfirmedSeal { id, slot, .. } in late {
@@ -52,7 +52,7 @@ impl NodeState {
             }
             sessions.extend(self.clients.sessions_of(slot).map(|(session, _)| session));
         }
-        self.replicas.imported.forget(|id| ids.contains(&(id.hi, id.lo)));
+        self.replicas.imported.forget(|id| ids.contains(&WireObjectId::from(*id)));
         self.refuse_taken(&moved);
         out.retain(|action| !is_seal_of(&ids, action));
         out.extend(sessions.into_iter().map(|session: SessionId| Action::Close { session }));
@@ -60,7 +60,7 @@ impl NodeState {
     }
 }
 
-fn is_seal_of(ids: &BTreeSet<(u64, u64)>, action: &Action) -> bool {
+fn is_seal_of(ids: &BTreeSet<WireObjectId>, action: &Action) -> bool {
     match action {
         Action::Send { reply, .. } => match &reply.body {
             Ok(ReplyBody::Sealed(sealed)) => sealed.iter().flatten().any(|id| ids.contains(id)),

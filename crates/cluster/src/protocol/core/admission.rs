@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use farrow_memory::Span;
 use farrow_store::Freed;
-use farrow_wire::{ReplyBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{NoRoom, OutOfMemory, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::residency::SPILL_MS_MAX;
 use super::rooms::{RoomRequest, RoomSource};
@@ -74,7 +74,7 @@ impl Admission {
             }
         }
         let refused = refused.unwrap_or_else(|| source.out_of_memory(bytes));
-        let is_memory = matches!(refused, WireError::OutOfMemory { .. });
+        let is_memory = matches!(refused, WireError::OutOfMemory(_));
         let is_for_spills = !may_wait && ask.may_evict && is_memory && source.is_making_room();
         if !may_wait && !is_for_spills {
             let waited = QueueWait { ahead: self.queue.len(), ms: 0 };
@@ -241,14 +241,12 @@ fn with_wait(
 ) -> WireError {
     let (waiting, waited_ms) = (waited.ahead as u64, waited.ms);
     match error {
-        WireError::OutOfMemory { asked, free, largest, .. } => {
-            let not_spilled = source.not_spilled(asked, waited_ms).filter(|_| ask.may_evict);
-            let plain = WireError::OutOfMemory { asked, free, largest, waiting, waited_ms };
+        WireError::OutOfMemory(full) => {
+            let not_spilled = source.not_spilled(full.asked, waited_ms).filter(|_| ask.may_evict);
+            let plain = WireError::OutOfMemory(OutOfMemory { waiting, waited_ms, ..full });
             not_spilled.unwrap_or(plain)
         }
-        WireError::NoRoom { what, asked, free, largest, used, .. } => {
-            WireError::NoRoom { what, asked, free, largest, used, waiting, waited_ms }
-        }
+        WireError::NoRoom(full) => WireError::NoRoom(NoRoom { waiting, waited_ms, ..full }),
         error => error,
     }
 }
@@ -256,7 +254,7 @@ fn with_wait(
 /// Whether a request with this error may succeed later.
 fn is_want_of_room(error: &WireError) -> bool {
     match error {
-        WireError::OutOfMemory { .. } | WireError::NoRoom { .. } => true,
+        WireError::OutOfMemory(_) | WireError::NoRoom(_) => true,
         WireError::TooMany { what, .. } => what == "objects" || what == "grants",
         _ => false,
     }
@@ -316,7 +314,7 @@ mod tests {
 
         fn out_of_memory(&self, asked: u64) -> WireError {
             let (free, largest) = (self.free, self.free);
-            WireError::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }
+            WireError::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })
         }
 
         fn not_spilled(&self, _: u64, _: u64) -> Option<WireError> {
@@ -372,8 +370,13 @@ mod tests {
         let mut out = Vec::new();
         queue.admission.serve(&mut queue.memory, 105, &mut out);
         let [Action::Send { reply, .. }] = &out[..] else { panic!("{out:?}") };
-        let error =
-            WireError::OutOfMemory { asked: 20, free: 6, largest: 6, waiting: 0, waited_ms: 100 };
+        let error = WireError::OutOfMemory(OutOfMemory {
+            asked: 20,
+            free: 6,
+            largest: 6,
+            waiting: 0,
+            waited_ms: 100,
+        });
         assert_eq!((reply.seq, &reply.body), (2, &Err(error)));
         assert_eq!(queue.admission.waiting(), 0);
     }
@@ -388,7 +391,7 @@ mod tests {
         queue.memory.give_back(4);
         let refused = queue.ask(ask(4, 0), 0);
         assert!(
-            matches!(refused, Some(Err(WireError::OutOfMemory { free: 4, .. }))),
+            matches!(refused, Some(Err(WireError::OutOfMemory(OutOfMemory { free: 4, .. })))),
             "{refused:?}"
         );
         assert_eq!(queue.ask(ask(3, 1_000), 0), None, "it is behind the first one too");
@@ -438,7 +441,7 @@ mod tests {
         queue.memory.is_making_room = false;
         assert_eq!(queue.serve(2), [(1, false)]);
         let refused = queue.ask(evicting, 2);
-        assert!(matches!(refused, Some(Err(WireError::OutOfMemory { .. }))), "{refused:?}");
+        assert!(matches!(refused, Some(Err(WireError::OutOfMemory(_)))), "{refused:?}");
     }
 
     #[test]

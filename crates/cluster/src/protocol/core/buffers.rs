@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_wire::WireError;
+use farrow_wire::{QuotaExceeded, WireError};
 
 use crate::protocol::identity::SessionId;
 
@@ -140,7 +140,7 @@ impl Buffers {
 
     /// The error for a session that may not hold `more` bytes more.
     pub(crate) fn refused(&self, session: SessionId, more: usize) -> WireError {
-        WireError::QuotaExceeded {
+        WireError::QuotaExceeded(QuotaExceeded {
             whose: format!("this client in the node's buffers of {} B", self.max),
             what: "bytes".to_owned(),
             asked: more as u64,
@@ -148,7 +148,7 @@ impl Buffers {
             limit: self.share() as u64,
             waiting: 0,
             waited_ms: 0,
-        }
+        })
     }
 }
 

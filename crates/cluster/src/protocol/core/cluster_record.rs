@@ -101,7 +101,7 @@ mod tests {
         Member, NodeName, NodeNumber, PersistentState, View,
     };
     use farrow_wire::rights::{Rights, Rule};
-    use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings};
+    use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings, WireObjectId};
 
     #[test]
     fn a_full_table_fits_beside_the_two_largest_views() {
@@ -169,10 +169,10 @@ mod tests {
             staged: Some(u64::MAX),
         };
         let incoming = IncomingMove {
-            origin: (u64::MAX, u64::MAX),
+            origin: WireObjectId { hi: u64::MAX, lo: u64::MAX },
             from: "n".repeat(63),
             name: "x".repeat(farrow_membership::naming::NAME_BYTES_MAX),
-            id: Some((u64::MAX, u64::MAX)),
+            id: Some(WireObjectId { hi: u64::MAX, lo: u64::MAX }),
             number: u64::MAX,
         };
         DrainRecord {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_store::ObjectId;
-use farrow_wire::{RequestBody, WireError, WireTarget};
+use farrow_wire::{RequestBody, WireError, WireObjectId, WireTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::context::RequestContext;
@@ -51,13 +51,13 @@ impl OutgoingMove {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::protocol) struct IncomingMove {
     /// Its id at its old home.
-    pub(in crate::protocol) origin: (u64, u64),
+    pub(in crate::protocol) origin: WireObjectId,
     /// The old home.
     pub(in crate::protocol) from: String,
     /// Its full name.
     pub(in crate::protocol) name: String,
     /// Its id here. `None`: it was about to be sealed.
-    pub(in crate::protocol) id: Option<(u64, u64)>,
+    pub(in crate::protocol) id: Option<WireObjectId>,
     /// Number of the move, from its old home.
     pub(in crate::protocol) number: u64,
 }
@@ -129,7 +129,7 @@ impl MoveJob {
     fn is_of(&self, target: &WireTarget) -> bool {
         match target {
             WireTarget::Name(full) => *full == self.name,
-            WireTarget::Id(hi, lo) => (*hi, *lo) == (self.id.hi, self.id.lo),
+            WireTarget::Id(id) => ObjectId::from(*id) == self.id,
         }
     }
 }
@@ -178,7 +178,7 @@ impl Drain {
     pub(in crate::protocol) fn is_arriving(&self, target: &WireTarget) -> bool {
         self.record.incoming.iter().any(|one| match target {
             WireTarget::Name(full) => *full == one.name,
-            WireTarget::Id(hi, lo) => one.id == Some((*hi, *lo)),
+            WireTarget::Id(id) => one.id == Some(*id),
         })
     }
 
@@ -190,7 +190,7 @@ impl Drain {
     /// Whether this move of another node's object is noted here.
     pub(in crate::protocol) fn is_from(&self, node: &str, object: u64, number: u64) -> bool {
         let mut incoming = self.record.incoming.iter();
-        incoming.any(|one| one.from == node && (one.origin.1, one.number) == (object, number))
+        incoming.any(|one| one.from == node && (one.origin.lo, one.number) == (object, number))
     }
 
     /// Whether a name moves to another node with other bytes at this moment.
@@ -214,7 +214,7 @@ impl Drain {
     /// The move of an object from another node.
     pub(in crate::protocol) fn incoming(&mut self, origin: ObjectId) -> Option<&mut IncomingMove> {
         let mut all = self.record.incoming.iter_mut();
-        all.find(|one| one.origin == (origin.hi, origin.lo))
+        all.find(|one| ObjectId::from(one.origin) == origin)
     }
 
     /// Forgets one request. A move goes on.

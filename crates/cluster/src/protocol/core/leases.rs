@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, Home, ObjectId, Target};
-use farrow_wire::{LEASE_LABEL, LEASE_MS_MAX};
+use farrow_wire::{LEASE_LABEL, LEASE_MS_MAX, WireObjectId};
 
 /// One object with a lease.
 #[derive(Debug, Clone, Copy)]
@@ -97,12 +97,12 @@ impl Leases {
     /// As [`Self::end`], for the objects of one message.
     pub(in crate::protocol) fn end_some(
         &mut self,
-        ids: &[(u64, u64)],
+        ids: &[WireObjectId],
         owner: ClientSlot,
         now_ms: u64,
     ) {
-        for (hi, lo) in ids {
-            self.end(ObjectId { hi: *hi, lo: *lo }, owner, now_ms);
+        for id in ids {
+            self.end((*id).into(), owner, now_ms);
         }
     }
 

@@ -16,7 +16,7 @@
 
 use farrow_memory::Length;
 use farrow_store::{ClientSlot, Home, Namespace, NamespaceId};
-use farrow_wire::{ReplyBody, WAIT_MS_MAX, WireError};
+use farrow_wire::{QuotaExceeded, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::reservations::{Reservations, WaitingReservation};
 use crate::protocol::action::{Action, answer};
@@ -222,7 +222,7 @@ impl Quota {
                 self.reservations.add(asker.slot, objects);
                 Ok(Some(ReplyBody::Done))
             }
-            Err(WireError::QuotaExceeded { .. }) if wait_ms > 0 => {
+            Err(WireError::QuotaExceeded(_)) if wait_ms > 0 => {
                 // A request beyond the limit itself can never succeed, so it does not wait.
                 let limits = self.object_limits(home, asker.slot)?;
                 if let Some(limit) = limits.iter().find(|one| u64::from(objects) > one.max) {
@@ -322,7 +322,7 @@ fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: QueueWait
             format!("namespace {:?}", name.map_or("", |one| &one.options.name))
         }
     };
-    WireError::QuotaExceeded {
+    WireError::QuotaExceeded(QuotaExceeded {
         whose,
         what: what.to_owned(),
         asked,
@@ -330,5 +330,5 @@ fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: QueueWait
         limit: limit.max,
         waiting: waited.ahead as u64,
         waited_ms: waited.ms,
-    }
+    })
 }

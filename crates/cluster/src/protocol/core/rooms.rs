@@ -2,7 +2,9 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, Freed, Home, NAME_BYTES_MAX, Room, full_name};
-use farrow_wire::{Purpose, ReplyBody, RequestBody, RoomAsk, WireError, wire_span};
+use farrow_wire::{
+    OutOfMemory, Purpose, ReplyBody, RequestBody, RoomAsk, TooLarge, WireError, wire_span,
+};
 
 use super::quota::Quota;
 use super::residency::{RemoteReplicas, Residency, RoomSearch};
@@ -115,7 +117,7 @@ impl Rooms<'_> {
     ) -> Result<(), WireError> {
         let (asked, capacity) = (ask.bytes(), self.home.capacity().0);
         if asked > capacity {
-            return Err(WireError::TooLarge { asked, capacity });
+            return Err(WireError::TooLarge(TooLarge { asked, capacity }));
         }
         if self.quota.reservations.of(slot) == 0 {
             // A client that could not seal an object gets the error before it writes. Freed room is
@@ -175,7 +177,7 @@ impl RoomSource for Rooms<'_> {
     fn out_of_memory(&self, bytes: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
         let (asked, free, largest) = (bytes, free.0, largest.0);
-        WireError::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }
+        WireError::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })
     }
 
     fn not_spilled(&self, bytes: u64, waited_ms: u64) -> Option<WireError> {

@@ -77,8 +77,8 @@ impl NodeState {
         }
         let full = self.full_target(slot, target)?;
         let found = match &full {
-            WireTarget::Id(hi, _) if *hi != self.home.uid().0 => {
-                return Ok(self.cluster.net_node_of(*hi).into_iter().collect());
+            WireTarget::Id(id) if id.hi != self.home.uid().0 => {
+                return Ok(self.cluster.net_node_of(id.hi).into_iter().collect());
             }
             full => self.home.find(store_target(full)),
         };
@@ -88,7 +88,7 @@ impl NodeState {
                 let home = known.map(|(_, one)| one.node.clone());
                 Ok(home.into_iter().collect())
             }
-            (Ok(_), _) | (Err(_), WireTarget::Id(..)) => Ok(Vec::new()),
+            (Ok(_), _) | (Err(_), WireTarget::Id(_)) => Ok(Vec::new()),
             (Err(_), full) if self.home.has(store_target(full)).unwrap_or(true) => Ok(Vec::new()),
             (Err(_), WireTarget::Name(_)) => Ok(self.cluster.net_nodes()),
         }
@@ -112,9 +112,9 @@ impl NodeState {
             }
             let Ok(full) = self.full_target(slot, target) else { continue };
             let full = match (&full, self.home.find(store_target(&full))) {
-                (WireTarget::Id(hi, _), Ok(entry)) if *hi == self.home.uid().0 => {
+                (WireTarget::Id(id), Ok(entry)) if id.hi == self.home.uid().0 => {
                     let known = self.replicas.made.get_local(entry.id);
-                    known.map_or(full, |((origin, _), _)| WireTarget::Id(origin.hi, origin.lo))
+                    known.map_or(full, |((origin, _), _)| WireTarget::Id(origin.into()))
                 }
                 _ => full,
             };
@@ -235,7 +235,7 @@ impl NodeState {
     /// Deletes the objects of this node whose leases are over.
     pub(in crate::protocol) fn delete_leased(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         while let Some(id) = self.leases.take_due(now_ms) {
-            let target = WireTarget::Id(id.hi, id.lo);
+            let target = WireTarget::Id(id.into());
             self.go_on_to_delete(Withdrawal::new(DeleteOrigin::Lease, target), now_ms, out);
         }
     }
@@ -248,8 +248,8 @@ impl NodeState {
         }
         let full = match target {
             WireTarget::Name(full) => full.clone(),
-            WireTarget::Id(hi, lo) => {
-                let id = ObjectId { hi: *hi, lo: *lo };
+            WireTarget::Id(id) => {
+                let id = ObjectId::from(*id);
                 let number = self.home.namespace_of_object(id).map_err(store_error)?;
                 let mut all = self.home.namespaces();
                 let name = all.find(|one| one.id == number).map(|one| one.options.name.clone());

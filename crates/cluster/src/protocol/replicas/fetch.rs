@@ -6,7 +6,7 @@ use farrow_store::{
     Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
     own_name,
 };
-use farrow_wire::{Extent, WireError};
+use farrow_wire::{Extent, NoRoom, OutOfMemory, TooLarge, WireError};
 
 use super::replica_table::Replica;
 use super::search::{LocalReplica, LostFetch, answer_all, fetched};
@@ -195,7 +195,7 @@ impl NodeState {
         let bytes = bytes.unwrap_or(Length(u64::MAX));
         let capacity = self.home.capacity();
         if bytes > capacity {
-            return Err(WireError::TooLarge { asked: bytes.0, capacity: capacity.0 });
+            return Err(WireError::TooLarge(TooLarge { asked: bytes.0, capacity: capacity.0 }));
         }
         Ok(bytes)
     }
@@ -203,7 +203,13 @@ impl NodeState {
     fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
         let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
-        WireError::OutOfMemory { asked, free: free.0, largest: largest.0, waiting: 0, waited_ms }
+        WireError::OutOfMemory(OutOfMemory {
+            asked,
+            free: free.0,
+            largest: largest.0,
+            waiting: 0,
+            waited_ms,
+        })
     }
 
     /// Evicts replicas until one more fits into their limit.
@@ -231,7 +237,7 @@ impl NodeState {
         if evicted.bytes.0 >= excess {
             return Ok(());
         }
-        Err(WireError::NoRoom {
+        Err(WireError::NoRoom(NoRoom {
             what: "copies of other nodes' objects (--cache)".to_owned(),
             asked: bytes.0,
             free: max.saturating_sub(used.saturating_sub(evicted.bytes.0)),
@@ -239,7 +245,7 @@ impl NodeState {
             used: used.saturating_sub(evicted.bytes.0),
             waiting: 0,
             waited_ms: 0,
-        })
+        }))
     }
 
     /// Forgets evicted replicas.

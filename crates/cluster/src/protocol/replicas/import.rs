@@ -96,7 +96,7 @@ impl NodeState {
         }
         let process = self.clients.session(session).map(|one| one.peer);
         if let Some(id) = process.and_then(|by| self.replicas.imported.get(origin, by)) {
-            return Ok(Some(ReplyBody::Fetched(Some((id.hi, id.lo)))));
+            return Ok(Some(ReplyBody::Fetched(Some(id.into()))));
         }
         self.check_seal(&import)?;
         self.check_imports(session)?;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use farrow_memory::{Length, Offset, Span};
 use farrow_store::{ClientSlot, Target};
 use farrow_wire::{
-    Extent, LazyBlock, LazyObject, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
+    Extent, LazyBlock, LazyObject, NoRoom, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
 };
 
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
@@ -112,7 +112,7 @@ impl NodeState {
             return answer_all(waiters, &Err(error), out);
         }
         let object = LazyObject {
-            id: (origin.hi, origin.lo),
+            id: origin.into(),
             kind: head.kind.as_u8(),
             bytes: head.size.0,
             blocks: blocks_of(&opened.blocks, &head.origins),
@@ -177,7 +177,7 @@ impl NodeState {
             return Ok(());
         }
         let free = max.saturating_sub(used);
-        Err(WireError::NoRoom {
+        Err(WireError::NoRoom(NoRoom {
             what: "pages on demand of other nodes' objects (--cache, or the node's memory)".into(),
             asked: bytes,
             free,
@@ -185,7 +185,7 @@ impl NodeState {
             used,
             waiting: 0,
             waited_ms: 0,
-        })
+        }))
     }
 
     fn attach_lazy(

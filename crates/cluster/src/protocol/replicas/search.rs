@@ -46,8 +46,8 @@ pub(super) enum LocalReplica {
 pub(super) fn fetched(found: Option<LocalReplica>) -> ReplyBody {
     match found {
         None => ReplyBody::Fetched(None),
-        Some(LocalReplica::Whole(id)) => ReplyBody::Fetched(Some((id.hi, id.lo))),
-        Some(LocalReplica::Part(id)) => ReplyBody::FetchedPart((id.hi, id.lo)),
+        Some(LocalReplica::Whole(id)) => ReplyBody::Fetched(Some(id.into())),
+        Some(LocalReplica::Part(id)) => ReplyBody::FetchedPart(id.into()),
     }
 }
 

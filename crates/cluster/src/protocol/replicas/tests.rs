@@ -29,7 +29,7 @@ use farrow_store::{
 };
 use farrow_wire::{
     Extent, Hello, ImportStep, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
-    Welcome, WireError,
+    Welcome, WireError, WireObjectId,
 };
 
 use super::withdrawals::EVERYTHING;
@@ -418,7 +418,7 @@ fn an_object_of_a_mapped_node_is_imported_by_network() {
     pair.connect(10, 42, None);
     assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
     let opened = described(&pair.nodes[1]);
-    let origin = (pair.nodes[1].home().uid().0, 1 << 32);
+    let origin = WireObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };
     let step = ImportStep::Seal { name: Some("t".to_owned()), metadata: None, is_pinned: false };
     let import = RequestBody::Import { origin, step, wait_ms: 60_000 };
     let (request, mut out) = (Request { seq: 7, body: import }, Vec::new());
@@ -465,7 +465,7 @@ fn a_cancelled_call_ends_no_import_of_another_thread() {
     let import = |name: &str, wait_ms| {
         let step =
             ImportStep::Seal { name: Some(name.to_owned()), metadata: None, is_pinned: false };
-        RequestBody::Import { origin: (id.hi, id.lo), step, wait_ms }
+        RequestBody::Import { origin: id.into(), step, wait_ms }
     };
     let answer_to = |wanted: u64, actions: &[Action]| {
         actions.iter().find_map(|action| match action {
@@ -505,7 +505,7 @@ fn a_cancelled_call_ends_no_import_of_another_thread() {
     assert_eq!(pair.reserve(10, "u"), Ok(ReplyBody::Done));
     let mut body = import("u", 60_000);
     if let RequestBody::Import { origin, .. } = &mut body {
-        origin.1 += 1 << 32;
+        origin.lo += 1 << 32;
     }
     let request = Request { seq: 9, body };
     let mut out = Vec::new();

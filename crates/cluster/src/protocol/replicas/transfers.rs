@@ -230,7 +230,7 @@ impl Fetching {
 pub(in crate::protocol) fn wish_of(target: &WireTarget) -> NetQuery {
     match target {
         WireTarget::Name(full) => NetQuery::Name(full.clone()),
-        WireTarget::Id(hi, lo) => NetQuery::Id(*hi, *lo),
+        WireTarget::Id(id) => NetQuery::Id(id.hi, id.lo),
     }
 }
 

@@ -97,15 +97,16 @@ fn in_parts(
 /// Whether there is no room for parts. Rounded up to pages they may exceed a quota that the whole
 /// does not.
 fn is_too_much(error: &Error) -> bool {
-    is_short(error) || matches!(error, Error::QuotaExceeded { .. })
+    is_short(error) || matches!(error, Error::QuotaExceeded(_))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::OutOfMemory;
 
     fn short(asked: u64) -> Error {
-        Error::OutOfMemory { asked, free: 0, largest: 0, waiting: 0, waited_ms: 0 }
+        Error::OutOfMemory(OutOfMemory { asked, free: 0, largest: 0, waiting: 0, waited_ms: 0 })
     }
 
     #[test]
@@ -126,7 +127,10 @@ mod tests {
             sizes.push((parts.len(), parts[0]));
             Err(short(1))
         });
-        assert!(matches!(found, Err(Error::OutOfMemory { asked: 100, .. })), "{found:?}");
+        assert!(
+            matches!(found, Err(Error::OutOfMemory(OutOfMemory { asked: 100, .. }))),
+            "{found:?}"
+        );
         assert_eq!(sizes, [(2, 50), (4, 25), (8, 13), (16, 7), (32, 4)]);
     }
 }

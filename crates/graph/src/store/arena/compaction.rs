@@ -10,7 +10,7 @@ use super::{
     capacity, copy,
 };
 use crate::edge::Stamp;
-use crate::memory::{OutOfMemory, reserve};
+use crate::memory::{AllocationFailed, reserve};
 
 /// Compaction starts when one entry in this many is free.
 const FREE_MOST: usize = 12;
@@ -92,7 +92,7 @@ impl<T: Stamp> ListArena<T> {
         lists: &mut [ListHandle],
         target: usize,
         is_together: impl Fn(ListHandle) -> bool,
-    ) -> Result<bool, OutOfMemory> {
+    ) -> Result<bool, AllocationFailed> {
         let (start, together) = self.end_of(lists, target, &is_together)?;
         let behind = start as u32;
         let mut forms = [0; FORMS.len()];
@@ -153,7 +153,7 @@ impl<T: Stamp> ListArena<T> {
         lists: &[ListHandle],
         target: usize,
         is_together: impl Fn(ListHandle) -> bool,
-    ) -> Result<(usize, Vec<u32>), OutOfMemory> {
+    ) -> Result<(usize, Vec<u32>), AllocationFailed> {
         let mut together = Vec::new();
         for (number, _) in (0..).zip(lists).filter(|(_, list)| is_together(**list)) {
             reserve(&mut together, 1)?;

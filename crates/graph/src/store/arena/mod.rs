@@ -9,7 +9,7 @@ mod free_runs;
 use crate::edge::{EdgeEntry, NO_ACCOUNT};
 
 use crate::edge::Stamp;
-use crate::memory::{OutOfMemory, reserve, reserve_exact};
+use crate::memory::{AllocationFailed, reserve, reserve_exact};
 use free_runs::FreeRuns;
 
 /// A reference to a list in the arena. Entries are in order of time, and within an instant in order
@@ -288,7 +288,7 @@ impl<T: Stamp> ListArena<T> {
         &mut self,
         list: &mut ListHandle,
         entry: EdgeEntry<T>,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         let (start, len) = self.make_room(list)?;
         let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
@@ -349,7 +349,7 @@ impl<T: Stamp> ListArena<T> {
 
     /// Extends a list by one entry, which the caller writes after the last. Returns the position of
     /// the first entry, and the former length.
-    fn make_room(&mut self, list: &mut ListHandle) -> Result<(usize, usize), OutOfMemory> {
+    fn make_room(&mut self, list: &mut ListHandle) -> Result<(usize, usize), AllocationFailed> {
         let place = self.place(*list);
         let ListLocation { class, at, start, len, end } = place;
         if start + len < end {
@@ -374,7 +374,7 @@ impl<T: Stamp> ListArena<T> {
         list: &mut ListHandle,
         from: ListLocation,
         new_len: usize,
-    ) -> Result<usize, OutOfMemory> {
+    ) -> Result<usize, AllocationFailed> {
         let ListLocation { start, len, .. } = from;
         let class = class_for(new_len);
         let is_small = class < CLASS_LARGE;
@@ -401,7 +401,7 @@ impl<T: Stamp> ListArena<T> {
         ListLocation { class, at, start, len, end }
     }
 
-    fn allocate_small(&mut self, class: u8) -> Result<u32, OutOfMemory> {
+    fn allocate_small(&mut self, class: u8) -> Result<u32, AllocationFailed> {
         let (room, class) = (capacity(class), usize::from(class));
         if let Some(at) = self.free.get_mut(class).and_then(Vec::pop) {
             return Ok(at);
@@ -421,7 +421,7 @@ impl<T: Stamp> ListArena<T> {
     }
 
     /// Reserves room for lists with `entries` entries in all, and for the spare room of blocks.
-    pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), AllocationFailed> {
         reserve_exact(&mut self.entries, entries + entries / 16)
     }
 
@@ -431,7 +431,7 @@ impl<T: Stamp> ListArena<T> {
         &mut self,
         entries: &[EdgeEntry<T>],
         other: impl Fn(u32) -> u32,
-    ) -> Result<ListHandle, OutOfMemory> {
+    ) -> Result<ListHandle, AllocationFailed> {
         let len = entries.len();
         if len == 0 {
             return Ok(ListHandle::default());
@@ -447,13 +447,13 @@ impl<T: Stamp> ListArena<T> {
     }
 
     /// Allocates a block from a free run, or at the end.
-    fn allocate(&mut self, room: usize) -> Result<u32, OutOfMemory> {
+    fn allocate(&mut self, room: usize) -> Result<u32, AllocationFailed> {
         if let Some((at, _)) = self.runs.take(room as u32, room as u32) {
             return Ok(at);
         }
         let at = self.entries.len();
         if at + room > 1 << PLACE_BITS {
-            return Err(OutOfMemory { bytes: (at + room) * size_of::<EdgeEntry<T>>() });
+            return Err(AllocationFailed { bytes: (at + room) * size_of::<EdgeEntry<T>>() });
         }
         if self.entries.capacity() - at < room {
             // Growth is small: doubling would leave half of a large graph empty.

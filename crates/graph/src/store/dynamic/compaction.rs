@@ -4,7 +4,7 @@ use super::super::adjacency_lists::TOUCHED;
 use super::{DynamicGraph, SealedBoundary, number_before};
 use crate::accounts::Renumbering;
 use crate::edge::Stamp;
-use crate::memory::{OutOfMemory, reserve};
+use crate::memory::{AllocationFailed, reserve};
 use crate::threads::both;
 
 /// Accounts are renumbered when one small number in this many is idle.
@@ -136,7 +136,7 @@ impl<T: Stamp> DynamicGraph<T> {
     pub(crate) fn rebuilt(
         &self,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<DynamicGraph<T>, OutOfMemory> {
+    ) -> Result<DynamicGraph<T>, AllocationFailed> {
         let numbering = self.numbering()?;
         let (mut first, mut second) = (None, None);
         both(
@@ -145,7 +145,7 @@ impl<T: Stamp> DynamicGraph<T> {
             || first = Some(self.out.rebuilt(&numbering, self.alive)),
             || second = Some(self.into.rebuilt(&numbering, self.alive)),
         );
-        let none = || Err(OutOfMemory { bytes: 0 });
+        let none = || Err(AllocationFailed { bytes: 0 });
         let (out, into) = (first.unwrap_or_else(none)?, second.unwrap_or_else(none)?);
         Ok(DynamicGraph {
             base: self.base,
@@ -168,7 +168,7 @@ impl<T: Stamp> DynamicGraph<T> {
 
     /// Numbers accounts in order of appearance if it is remembered, otherwise in the order of their
     /// edges.
-    fn numbering(&self) -> Result<Renumbering, OutOfMemory> {
+    fn numbering(&self) -> Result<Renumbering, AllocationFailed> {
         let mut numbering = Renumbering::new(self.accounts.numbered(), self.accounts.len())?;
         self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));
         for (_, record) in self.records() {

@@ -15,7 +15,7 @@ use super::arena::LENGTH_MAX;
 use super::records::{EdgeRecords, RecordOwner};
 use crate::accounts::{Accounts, AccountsCheckpoint};
 use crate::edge::{Adjacency, Stamp};
-use crate::memory::{OutOfMemory, reserve};
+use crate::memory::{AllocationFailed, reserve};
 use crate::threads::both;
 use std::collections::BTreeMap;
 
@@ -136,7 +136,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Adds accounts in this order. Without memory, some of them are added.
-    pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), OutOfMemory> {
+    pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), AllocationFailed> {
         accounts.iter().try_for_each(|&account| self.accounts.intern(account).map(|_| ()))
     }
 
@@ -155,7 +155,7 @@ impl<T: Stamp> DynamicGraph<T> {
         edge: impl Fn(usize) -> (i64, i64, T) + Sync,
         found: &mut Vec<EdgeRecord<T>>,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<(), OutOfMemory> {
+    ) -> Result<(), AllocationFailed> {
         found.clear();
         reserve(found, count)?;
         let unknown = EdgeRecord { source: NO_ACCOUNT, target: NO_ACCOUNT, time: T::default() };
@@ -187,7 +187,7 @@ impl<T: Stamp> DynamicGraph<T> {
         Ok(())
     }
 
-    fn intern_one(&mut self, key: i64, known: u32) -> Result<u32, OutOfMemory> {
+    fn intern_one(&mut self, key: i64, known: u32) -> Result<u32, AllocationFailed> {
         if known == NO_ACCOUNT { self.accounts.intern(key) } else { Ok(known) }
     }
 
@@ -237,7 +237,7 @@ impl<T: Stamp> DynamicGraph<T> {
         &mut self,
         records: &[EdgeRecord<T>],
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<u64, OutOfMemory> {
+    ) -> Result<u64, AllocationFailed> {
         let number = self.next();
         let first = number as u32;
         self.records.make_room(records.len())?;

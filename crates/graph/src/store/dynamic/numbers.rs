@@ -8,7 +8,7 @@ use super::super::adjacency_lists::TOUCHED;
 use super::DynamicGraph;
 use crate::accounts::AccountKeys;
 use crate::edge::Stamp;
-use crate::memory::{OutOfMemory, or_abort, reserve};
+use crate::memory::{AllocationFailed, or_abort, reserve};
 use crate::segment::Segment;
 
 /// Numbers are released when accounts have lost as many lists as one number in this many.
@@ -23,11 +23,11 @@ const UNUSED_MOST: usize = 12;
 pub(crate) enum NumberingError {
     /// An earlier segment has another account under this number, or the account under another one.
     Taken(u32),
-    OutOfMemory(OutOfMemory),
+    OutOfMemory(AllocationFailed),
 }
 
-impl From<OutOfMemory> for NumberingError {
-    fn from(full: OutOfMemory) -> NumberingError {
+impl From<AllocationFailed> for NumberingError {
+    fn from(full: AllocationFailed) -> NumberingError {
         NumberingError::OutOfMemory(full)
     }
 }
@@ -88,7 +88,10 @@ impl<T: Stamp> DynamicGraph<T> {
 
     /// Forgets the accounts without edges here and in segments; new accounts get their numbers.
     /// Returns the number after the last that is in use.
-    pub(crate) fn release(&mut self, segments: &impl NumbersInUse) -> Result<usize, OutOfMemory> {
+    pub(crate) fn release(
+        &mut self,
+        segments: &impl NumbersInUse,
+    ) -> Result<usize, AllocationFailed> {
         let (numbered, mut end) = (self.accounts.numbered(), 0);
         let mut unused = Vec::new();
         for block in 0..numbered.div_ceil(64) {
@@ -191,7 +194,7 @@ impl<T: Stamp> DynamicGraph<T> {
         &mut self,
         end: usize,
         key: i64,
-    ) -> Result<std::ops::Range<u32>, OutOfMemory> {
+    ) -> Result<std::ops::Range<u32>, AllocationFailed> {
         let numbered = self.accounts.numbered();
         self.accounts.extend(end, key)?;
         self.out.make_room(self.accounts.numbered())?;
@@ -199,7 +202,7 @@ impl<T: Stamp> DynamicGraph<T> {
         Ok(numbered as u32..end.max(numbered) as u32)
     }
 
-    fn relocate(&mut self, old: u32, new: u32) -> Result<(), OutOfMemory> {
+    fn relocate(&mut self, old: u32, new: u32) -> Result<(), AllocationFailed> {
         // Accounts may have come since the lists last grew.
         self.out.make_room(self.accounts.numbered())?;
         self.into.make_room(self.accounts.numbered())?;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+use farrow::error::NodeUnreachable;
 use farrow::{AppendOptions, Client, Error, ObjectOptions, PartSpec, Rebuilt, Value};
 
 use super::{is_own, set_link};
@@ -166,7 +167,10 @@ impl Site {
         let begin = Instant::now();
         loop {
             match hasty.get(&name.into(), Duration::ZERO) {
-                Err(Error::NodeUnreachable { node, .. } | Error::NodeLost { node, .. }) => {
+                Err(
+                    Error::NodeUnreachable(NodeUnreachable { node, .. })
+                    | Error::NodeLost { node, .. },
+                ) => {
                     break same("not reached", &*node, "a")?;
                 }
                 other => until(begin, || format!("a get by a link that is down: {other:?}"))?,

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use farrow::error::NodeUnreachable;
 use farrow::{Client, Error, Object, Reach, Value};
 
 use commands::Site;
@@ -217,7 +218,9 @@ fn lost(client: &Client, cut: Instant) -> Anything<u128> {
                     return Ok(cut.elapsed().as_millis());
                 }
             }
-            Err(Error::NodeUnreachable { node, .. }) => same("unreachable", &*node, "b")?,
+            Err(Error::NodeUnreachable(NodeUnreachable { node, .. })) => {
+                same("unreachable", &*node, "b")?
+            }
             // Of a network that is cut nothing arrives.
             other => return Err(format!("a get by a link that is down: {other:?}").into()),
         }

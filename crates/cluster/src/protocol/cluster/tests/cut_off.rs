@@ -164,5 +164,5 @@ fn what_waits_for_the_lease_counts_as_buffered_and_has_limits() {
         }
     }
     let (_, answer) = refused.unwrap();
-    assert!(matches!(answer, Err(WireError::QuotaExceeded { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(WireError::QuotaExceeded(_))), "{answer:?}");
 }

@@ -19,10 +19,7 @@ impl World {
         let ReplyBody::Granted(span) = self.ask_b(client, 2, grant) else { panic!("no grant") };
         let item = SealItem { name: Some(name.to_owned()), ..SealItem::bytes(span, HELD) };
         match self.ask_b(client, 3, RequestBody::Seal { items: vec![item] }) {
-            ReplyBody::Sealed(sealed) => {
-                let (hi, lo) = *sealed[0].as_ref().unwrap();
-                ObjectId { hi, lo }
-            }
+            ReplyBody::Sealed(sealed) => (*sealed[0].as_ref().unwrap()).into(),
             other => panic!("{other:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
 use farrow_store::{NAME_BYTES_MAX, own_name};
-use farrow_wire::{ReplyBody, SyncAsk, WireError};
+use farrow_wire::{BarrierBroken, NotGranted, ReplyBody, SyncAsk, WireError};
 
 use super::barrier::{Arrival, Party};
 use super::message::{SyncQuestion, right_for};
@@ -181,14 +181,14 @@ impl Barriers {
             WaitOutcome::Released => Ok(ReplyBody::Done),
             WaitOutcome::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
             WaitOutcome::Broken { who, reason } => {
-                Err(WireError::BarrierBroken { name, who, reason })
+                Err(WireError::BarrierBroken(BarrierBroken { name, who, reason }))
             }
             WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
-            WaitOutcome::NotGranted => Err(WireError::NotGranted {
+            WaitOutcome::NotGranted => Err(WireError::NotGranted(NotGranted {
                 node: context.cluster.own_name(),
                 namespace: namespace_in(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
-            }),
+            })),
         };
         context.out.push(answer_to(wait.session, wait.seq, body));
     }
@@ -460,7 +460,8 @@ mod tests {
         assert_eq!(node.ask(3, ARRIVE), []);
         node.barriers.session_ended(SessionId(1), None);
         let answers = node.tick();
-        let [(3, Err(WireError::BarrierBroken { name, who, .. }))] = &answers[..] else {
+        let [(3, Err(WireError::BarrierBroken(BarrierBroken { name, who, .. })))] = &answers[..]
+        else {
             panic!("{answers:?}");
         };
         assert_eq!((name.as_str(), who.as_str()), ("name", "process 1"));
@@ -468,7 +469,7 @@ mod tests {
         assert_eq!(node.barriers.next_deadline_ms(), Some(WAIT_MS));
         node.now_ms = WAIT_MS;
         let answers = node.tick();
-        assert!(matches!(answers[..], [(2, Err(WireError::BarrierBroken { .. }))]), "{answers:?}");
+        assert!(matches!(answers[..], [(2, Err(WireError::BarrierBroken(_)))]), "{answers:?}");
     }
 
     #[test]

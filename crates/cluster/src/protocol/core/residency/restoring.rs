@@ -264,7 +264,7 @@ impl Residency {
         let Some(restore) = self.spills.restores.remove(&id) else {
             return;
         };
-        if let Err(error @ WireError::NotRestored { .. }) = &result {
+        if let Err(error @ WireError::NotRestored(_)) = &result {
             self.spills.unrestored.push((id, error.to_string()));
         }
         for SpillWaiter { session, seq, .. } in restore.waiters {

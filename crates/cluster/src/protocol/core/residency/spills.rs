@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_memory::Length;
 use farrow_store::{Evicted, Freed, ObjectId, SpillHead, StoreError};
-use farrow_wire::WireError;
+use farrow_wire::{NotRestored, NotSpilled, WireError};
 
 use crate::protocol::action::Action;
 use crate::protocol::convert::store_error;
@@ -165,7 +165,15 @@ impl Spills {
         let failure = failure.map(|one| (one.bytes, one.fault.reason.clone()));
         let (bytes, reason) = failure.or_else(|| self.stall())?;
         let folder = self.label.clone().unwrap_or_default();
-        Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
+        Some(WireError::NotSpilled(NotSpilled {
+            asked,
+            free,
+            largest,
+            waited_ms,
+            folder,
+            bytes,
+            reason,
+        }))
     }
 
     /// The bytes of a write that does not end, and the reason why that is a failure.
@@ -280,6 +288,6 @@ impl Spills {
     }
 
     pub(super) fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
-        WireError::NotRestored { what: id.to_string(), file: self.file_of(id), reason }
+        WireError::NotRestored(NotRestored { what: id.to_string(), file: self.file_of(id), reason })
     }
 }

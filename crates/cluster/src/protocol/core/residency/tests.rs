@@ -6,7 +6,9 @@ use farrow_memory::shm::ShmFabric;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{EvictionCandidate, EvictionPolicy, Home, Layout, RegionOptions, SpillHead};
-use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody, SealItem};
+use farrow_wire::{
+    Hello, NotSpilled, PROTOCOL_VERSION, QuotaExceeded, Request, RequestBody, SealItem,
+};
 
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
@@ -131,7 +133,7 @@ impl World {
 
     /// A request for an object whose head the worker has read.
     fn restore(&mut self, head: &SpillHead) -> u64 {
-        let seq = self.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) });
+        let seq = self.ask(RequestBody::Restore { id: head.id.into() });
         let job = self.jobs.pop();
         assert!(matches!(job, Some(SpillJob::Look { id }) if id == head.id), "{job:?}");
         self.done(SpillDone::Looked { id: head.id, result: Ok(head.clone()) });
@@ -225,10 +227,8 @@ fn restores_beyond_the_limit_wait_for_others() {
     const MORE: usize = 40;
     let mut world = World::new();
     let heads: Vec<SpillHead> = (0..RESTORES_MAX + MORE).map(|_| world.spilled_of(4096)).collect();
-    let asked: Vec<u64> = heads
-        .iter()
-        .map(|head| world.ask(RequestBody::Restore { id: (head.id.hi, head.id.lo) }))
-        .collect();
+    let asked: Vec<u64> =
+        heads.iter().map(|head| world.ask(RequestBody::Restore { id: head.id.into() })).collect();
     assert!(asked.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
     let looks = |world: &World| {
         world.jobs.iter().filter(|job| matches!(job, SpillJob::Look { .. })).count()
@@ -289,7 +289,7 @@ fn an_object_with_a_copy_leaves_memory_once_the_copy_was_looked_at() {
     // It is not there, and cannot be written.
     let fault = WriteFault { is_full: false, reason: "no such folder".to_owned() };
     world.done(SpillDone::Written { id: head.id, result: Err(fault) });
-    assert!(matches!(world.answer(evict), Some(Err(WireError::NotSpilled { .. }))));
+    assert!(matches!(world.answer(evict), Some(Err(WireError::NotSpilled(_)))));
     assert_eq!(world.node.home().stats().unwrap().objects, 1);
     assert!(matches!(world.jobs.pop(), Some(SpillJob::Forget { .. })));
     // So it is written like any other one.
@@ -316,7 +316,9 @@ fn a_write_that_does_not_end_is_the_reason_of_a_lack_of_memory() {
         world.now_ms += SPILL_MS_MAX.max(wait_ms);
         world.tick();
         match world.answer(full) {
-            Some(Err(WireError::NotSpilled { folder, reason, .. })) if folder == "folder" => {
+            Some(Err(WireError::NotSpilled(NotSpilled { folder, reason, .. })))
+                if folder == "folder" =>
+            {
                 reason.clone()
             }
             other => panic!("{other:?}"),
@@ -347,13 +349,16 @@ fn spilled_objects_count_for_the_quota_of_their_client() {
         |world: &mut World, wait_ms| world.ask(RequestBody::ReserveObjects { objects: 1, wait_ms });
     let refused = reserve(&mut world, 0);
     assert!(
-        matches!(world.answer(refused), Some(Err(WireError::QuotaExceeded { used: 2, .. }))),
+        matches!(
+            world.answer(refused),
+            Some(Err(WireError::QuotaExceeded(QuotaExceeded { used: 2, .. })))
+        ),
         "{:?}",
         world.answer(refused)
     );
     let waiting = reserve(&mut world, 1000);
     assert!(world.answer(waiting).is_none());
-    let target = WireTarget::Id(heads[0].id.hi, heads[0].id.lo);
+    let target = WireTarget::Id(heads[0].id.into());
     world.ask(RequestBody::Delete { targets: vec![target] });
     assert!(matches!(world.answer(waiting), Some(Ok(ReplyBody::Done))), "there is room");
 }

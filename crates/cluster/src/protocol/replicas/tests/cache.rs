@@ -1,6 +1,6 @@
 //! The limit on replicas (`--cache`): objects of node a that clients of node b fetch.
 
-use farrow_wire::PartSpec;
+use farrow_wire::{NoRoom, PartSpec};
 
 use super::super::replica_table::Replica;
 use super::*;
@@ -37,7 +37,7 @@ impl CachedReader {
             _ => None,
         });
         match answer.unwrap()? {
-            ReplyBody::Fetched(Some((hi, lo))) => Ok(ObjectId { hi, lo }),
+            ReplyBody::Fetched(Some(id)) => Ok(id.into()),
             other => panic!("{other:?}"),
         }
     }
@@ -88,7 +88,7 @@ fn replicas_stay_below_the_limit_and_none_leaves_without_need() {
     reader.node().keep_replicas_below(bytes, Length(0)).unwrap();
     assert_eq!(reader.node().home().replica_count(), 1);
     let refused = reader.node().keep_replicas_below(bytes, Length(bytes + 1));
-    let Err(WireError::NoRoom { asked, free, largest, used, .. }) = refused else {
+    let Err(WireError::NoRoom(NoRoom { asked, free, largest, used, .. })) = refused else {
         panic!("{refused:?}")
     };
     assert_eq!((asked, free, largest, used), (bytes + 1, bytes, bytes, 0));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farrow_wire::{Extent, WireError};
+use farrow_wire::{Extent, NodeUnreachable, WireError};
 
 use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
 use crate::net::NetAction;
@@ -70,7 +70,9 @@ fn an_open_without_an_answer_ends() {
         assert!(pair.now_ms < now_ms + 61_000, "it waits without an end");
     };
     assert!(pair.now_ms >= now_ms + 60_000);
-    let WireError::NodeUnreachable { node, reason, .. } = &fault else { panic!("{fault:?}") };
+    let WireError::NodeUnreachable(NodeUnreachable { node, reason, .. }) = &fault else {
+        panic!("{fault:?}")
+    };
     assert!(node == "a" && reason.contains("no answer within 60000 ms"), "{fault:?}");
     assert!(pair.nodes[1].replicas.next_deadline_ms().is_none());
 }

@@ -48,7 +48,7 @@ impl Imports {
 
     fn import_over(&mut self, session: u64, step: ImportStep) -> Vec<Action> {
         self.next += 1;
-        let origin = (self.origin.hi, self.origin.lo);
+        let origin = self.origin.into();
         let body = RequestBody::Import { origin, step, wait_ms: 60_000 };
         let (request, now_ms) = (Request { seq: self.next, body }, self.pair.now_ms);
         let mut out = Vec::new();
@@ -236,11 +236,11 @@ fn a_taken_object_is_not_remembered_for_its_client() {
     let (object, now_ms) = (imports.origin.lo, imports.pair.now_ms);
     let ask = TakeRequest { from: "b", object, number: 1, name: "u", is_pinned: false };
     let taken = imports.node().take_object(&ask, now_ms, &mut Vec::new());
-    let (hi, lo) = taken.unwrap();
+    let id = taken.unwrap();
     let named = imports.node().home().find(Target::Name("u")).unwrap();
-    assert_eq!(named.id, ObjectId { hi, lo });
+    assert_eq!(named.id, ObjectId::from(id));
     assert!(imports.node().replicas.imported.is_empty());
-    assert_eq!(imports.node().take_object(&ask, now_ms, &mut Vec::new()), Ok((hi, lo)));
+    assert_eq!(imports.node().take_object(&ask, now_ms, &mut Vec::new()), Ok(id));
 }
 
 /// It failed as if its node were closing, or lost: neither was the cause.

@@ -1,6 +1,8 @@
 //! Objects whose pages are brought as clients read them.
 
-use farrow_wire::{LazyObject, Listen, OpenLazy, WireTarget};
+use farrow_wire::{
+    LazyObject, Listen, NoRoom, NodeUnreachable, OpenLazy, WireObjectId, WireTarget,
+};
 
 use super::*;
 use crate::net::HOLDS_PER_MEMBER_MAX;
@@ -118,7 +120,7 @@ impl LazyReader {
     /// A further connection, which asks for a small object by its id; the answer.
     fn open_small(&mut self, lo: u64) -> (u64, Vec<Action>) {
         let hi = self.pair.nodes[0].home().uid().0;
-        let (session, asked) = self.open_target(WireTarget::Id(hi, lo), false);
+        let (session, asked) = self.open_target(WireTarget::Id(WireObjectId { hi, lo }), false);
         let token = opened_at("a", &asked).unwrap();
         let result = Ok((lo, with_blocks(&self.pair.nodes[0], lo, 64 << 10)));
         (session, self.event(NetEvent::Opened { token, node: "a".to_owned(), result }))
@@ -252,7 +254,9 @@ fn room_for_all_pages_is_reserved() {
     let (second, asked) = reader.open(false);
     let out = reader.opened(&asked, 10, 2 << 32);
     let answer = answer_of(&out, second);
-    assert!(matches!(answer, Some(Err(WireError::NoRoom { asked, .. })) if asked == 2 * BLOCK));
+    assert!(
+        matches!(answer, Some(Err(WireError::NoRoom(NoRoom { asked, .. }))) if asked == 2 * BLOCK)
+    );
     assert!(out.iter().any(is_release));
     // What nobody reads any more makes room.
     reader.close(first);
@@ -300,7 +304,7 @@ fn a_home_that_stays_busy_is_not_reported_as_lost() {
     reader.node().replicas.openings.get_mut(&token).unwrap().deadline_ms = now_ms;
     let out = reader.wait(1_000);
     let answer = answer_of(&out, session);
-    let Some(Err(WireError::NodeUnreachable { node, reason, .. })) = answer else {
+    let Some(Err(WireError::NodeUnreachable(NodeUnreachable { node, reason, .. }))) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(node, "a");

@@ -152,7 +152,7 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
         let Ok(ReplyBody::Sealed(sealed)) = pair.ask(CLIENT.0, seal(vec![item("t", 0)])) else {
             panic!("not sealed")
         };
-        let (hi, lo) = sealed[0].clone().unwrap();
+        let WireObjectId { hi, lo } = sealed[0].clone().unwrap();
         pair.replicate_at_b(lo);
         opened.0.lock().unwrap().insert(ObjectId { hi, lo });
 
@@ -220,7 +220,7 @@ fn a_seal_that_waited_for_a_move_asks_for_its_new_names() {
     let Ok(ReplyBody::Sealed(sealed)) = pair.ask(CLIENT.0, first) else { panic!("not sealed") };
     let b = pair.nodes[1].home().uid().0;
     pair.nodes[0].drain.record.incoming.push(IncomingMove {
-        origin: (b, 7),
+        origin: WireObjectId { hi: b, lo: 7 },
         from: "b".to_owned(),
         name: "t".to_owned(),
         id: sealed[0].clone().ok(),

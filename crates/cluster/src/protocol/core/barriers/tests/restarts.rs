@@ -1,5 +1,7 @@
 //! Daemons that are killed or upgraded and followed by others in the same lives of their nodes.
 
+use farrow_wire::BarrierBroken;
+
 use super::*;
 
 /// A client that connects after a restart.
@@ -90,7 +92,8 @@ fn the_end_of_a_client_of_the_earlier_daemon_breaks_its_barriers() {
             let reply = world.reply(*seq);
             let is_broken = matches!(
                 &reply,
-                Some(Err(WireError::BarrierBroken { who, .. })) if who == "process 10 of node b"
+                Some(Err(WireError::BarrierBroken(BarrierBroken { who, .. })))
+                    if who == "process 10 of node b"
             );
             assert_eq!(is_broken, world.owner(word) != "b", "f{word}: {reply:?}");
         }
