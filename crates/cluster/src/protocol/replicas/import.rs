@@ -17,7 +17,7 @@ use super::transfers::{
 use crate::net::query::NetQuery;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
-use crate::protocol::drain::failpoint;
+use crate::protocol::drain::outgoing::failpoint;
 use crate::protocol::limits::check_limit;
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
