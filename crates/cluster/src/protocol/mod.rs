@@ -18,6 +18,7 @@ mod drain;
 mod identity;
 mod limits;
 mod node;
+mod record;
 mod replicas;
 mod requests;
 pub mod rights;

@@ -1,21 +1,16 @@
 //! Access checks for remote clients and for other nodes: the rules of [`crate::protocol::rights`]
-//! applied to each message. The region stores the rules beside the node's membership state.
+//! applied to each message.
 
-use farrow_store::{NamespaceId, RemoteClient, StoreError};
+use farrow_store::{NamespaceId, RemoteClient};
 use farrow_wire::rights::{Rights, Rule, RuleError};
 use farrow_wire::{ImportStep, ReplyBody, RequestBody, WireError};
 
 use crate::protocol::SessionId;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::barriers::right_for;
-use crate::protocol::core::cluster_record::{RecordNumbers, decode, encode};
 use crate::protocol::identity::node_key;
-use crate::protocol::requests::settings::SettingsRecord;
 use crate::protocol::rights::RightsTable;
 use crate::protocol::state::NodeState;
-
-/// More requests than one daemon makes: a thousand a second for 35 years. In nanoseconds 18 minutes.
-const REQUESTS_MAX: u64 = 1 << 40;
 
 /// Permission that a request of a remote client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,11 +127,7 @@ impl NodeState {
 
     /// Stores another table of rules, which applies to all messages from now on.
     fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
-        let retained = self.home.retained_for_cluster().map_err(store_error)?;
-        let membership =
-            retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership);
-        let bytes = self.record_with(membership.as_deref(), &table);
-        self.home.keep_for_cluster(&bytes).map_err(store_error)?;
+        self.keep_rules(&table)?;
         self.rules = table;
         self.replicas.publish_rules(&self.rules, &self.home);
         let remote: Vec<_> = self.clients.of_other_nodes().collect();
@@ -144,64 +135,6 @@ impl NodeState {
             self.clients.set_rights(session, self.rights_in(namespace, remote_client));
         }
         Ok(())
-    }
-
-    /// What the region keeps for the cluster.
-    fn record_with(&self, membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
-        let (settings, drain) = (self.settings.record(), self.drain.record.to_keep());
-        let first_number = self.barriers.first_number();
-        let compared_for = self.joined.compared_for.unwrap_or_default();
-        let numbers = RecordNumbers { first_number, compared_for };
-        encode(membership, rules, settings, drain, numbers)
-    }
-
-    /// The first number of the requests of this daemon to other nodes, above all of earlier ones of this
-    /// region: members ignore lower ones. `now` is the wall clock, in nanoseconds.
-    ///
-    /// # Errors
-    ///
-    /// The region cannot be read or written.
-    pub(in crate::protocol) fn begin_numbers(&mut self, now: u64) -> Result<u64, StoreError> {
-        let earlier = self.barriers.first_number();
-        if now <= earlier {
-            tracing::warn!(now, earlier, "the wall clock is behind the last number of requests");
-        }
-        let first = if now > earlier { now } else { earlier.saturating_add(REQUESTS_MAX) };
-        self.barriers.number_from(first);
-        let retained = self.retained_membership()?;
-        let bytes = self.record_with(retained.as_deref(), &self.rules);
-        self.home.keep_for_cluster(&bytes)?;
-        Ok(first)
-    }
-
-    /// Stores the membership state beside the rules, to survive a kill.
-    pub(in crate::protocol) fn keep_membership(
-        &mut self,
-        retained: &[u8],
-    ) -> Result<(), StoreError> {
-        let bytes = self.record_with(Some(retained), &self.rules);
-        self.home.keep_for_cluster(&bytes)
-    }
-
-    /// The membership state that an earlier incarnation stored.
-    pub(in crate::protocol) fn retained_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let retained = self.home.retained_for_cluster()?;
-        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership))
-    }
-
-    /// The changed settings that an earlier daemon stored.
-    pub(in crate::protocol) fn retained_settings(
-        &self,
-    ) -> Result<Option<SettingsRecord>, StoreError> {
-        let retained = self.home.retained_for_cluster()?;
-        Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.settings))
-    }
-
-    /// Stores the changed settings and the state of a drain beside the rules, to survive a kill.
-    pub(in crate::protocol) fn keep_settings(&mut self) -> Result<(), WireError> {
-        let membership = self.retained_membership().map_err(store_error)?;
-        let bytes = self.record_with(membership.as_deref(), &self.rules);
-        self.home.keep_for_cluster(&bytes).map_err(store_error)
     }
 
     fn rights_in(&self, namespace: NamespaceId, remote_client: RemoteClient) -> Rights {
