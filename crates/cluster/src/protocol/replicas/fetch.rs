@@ -11,9 +11,11 @@ use farrow_wire::{Extent, WireError};
 use super::replica_table::Replica;
 use super::search::{LocalReplica, LostFetch, answer_all, fetched};
 use super::state::Replicas;
-use super::transfers::{FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX};
+use super::transfers::{
+    FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
+};
 use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault};
+use crate::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
@@ -42,13 +44,13 @@ impl NodeState {
             whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
         let is_loading = self.replicas.loading.contains_key(&origin);
         if import.is_some() && is_loading {
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
             let text = format!("object {origin} is being brought already");
             return answer_all(waiters, &Err(WireError::Invalid(text)), out);
         }
         if import.is_none() && (known.is_some() || is_loading) {
             // Somebody else was faster.
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
             match self.replicas.loading.get_mut(&origin) {
                 // The answers to the steps of an import are for its client only.
                 Some(one) if known.is_none() && one.part == part && one.import.is_none() => {
@@ -330,7 +332,7 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, import, is_recalled, .. } = loading;
         self.cluster.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        release(out, node.as_str(), hold);
         if import.is_some() {
             let what = Target::Id(origin).to_string();
             let error = if is_recalled {
@@ -353,7 +355,7 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, lost_ms, .. } = loading;
         self.cluster.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        release(out, node.as_str(), hold);
         waiters.extend(later);
         self.fetch_after_loss(waiters, &LostFetch { node, until_ms: lost_ms }, now_ms);
     }
@@ -402,7 +404,7 @@ impl NodeState {
         let Fetching { node, hold, waiters, later, part, import, sender, .. } = loading;
         // The answer of the home to the notice about the replica releases it otherwise.
         if sender != FetchSender::Done {
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
         }
         let importer = import.and_then(|import| self.clients.session(import.session));
         if let (Some(importer), Ok(id)) = (importer, &result) {

@@ -4,6 +4,7 @@ use farrow_net::frame::{OPEN_BYTES_MAX, Opened};
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
+use super::transfers::release;
 use crate::net::query::NetQuery;
 use crate::net::{NetAction, NetFault, listing};
 use crate::protocol::Action;
@@ -80,7 +81,7 @@ impl NodeState {
         let unreachable = self.cluster.unreachable_by_net(node);
         let body = match result {
             Ok((hold, opened)) => {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));
+                release(out, node, *hold);
                 listing::decode(&opened.entry).map_err(NetFault::Other)
             }
             Err(fault) => Err(fault.clone()),

@@ -8,9 +8,9 @@ use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
 
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
-use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max};
+use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release};
 use crate::net::query::{Brought, NetQuery};
-use crate::net::{NetAction, NetFault};
+use crate::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
@@ -249,7 +249,7 @@ impl NodeState {
         }
         let Some(opening) = self.replicas.openings.get_mut(&token) else {
             if let Ok((hold, _)) = result {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                release(out, node, hold);
             }
             return;
         };
@@ -258,13 +258,13 @@ impl NodeState {
         let what = opening.key.wish.to_string();
         match result {
             Ok((hold, _)) if is_outdated && region.is_some() => {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                release(out, node, hold);
                 opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
             }
             Ok((hold, opened)) => {
                 let Some(region) = region else {
                     // The node was lost meanwhile: its answer may be outdated.
-                    out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                    release(out, node, hold);
                     let lost = NetFault::Lost("it was lost meanwhile".to_owned());
                     opening.fault.get_or_insert(unreachable(lost, &what));
                     return self.settle_opening(token, now_ms, out);
@@ -275,17 +275,14 @@ impl NodeState {
                     Ok((_, head)) if opening.invalidated.contains(&head.id) => {
                         // The next answer is newer than the notice.
                         opening.invalidated.remove(&head.id);
-                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        release(out, node, hold);
                         // After the pause either all nodes find it, or none does.
                         opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
                     }
                     Ok((brought, head)) if is_of_it(&head) => {
                         let Some(opening) = self.replicas.openings.remove(&token) else { return };
                         if opening.key.extent == Extent::Metadata {
-                            out.push(Action::Net(NetAction::Release {
-                                node: node.to_owned(),
-                                hold,
-                            }));
+                            release(out, node, hold);
                             return answer_all(
                                 opening.waiters.into_iter().chain(opening.late),
                                 &Ok(ReplyBody::Metadata(brought.metadata)),
@@ -303,7 +300,7 @@ impl NodeState {
                     }
                     other => {
                         let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
-                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                        release(out, node, hold);
                         let text =
                             format!("invalid description of object {what} from node {node}: {why}");
                         opening.fault.get_or_insert(WireError::Damaged(text));

@@ -38,6 +38,11 @@ impl FetchKey {
     }
 }
 
+/// Ends a hold on an object that was opened at another node.
+pub(super) fn release(out: &mut Vec<Action>, node: impl Into<String>, hold: u64) {
+    out.push(Action::Net(NetAction::Release { node: node.into(), hold }));
+}
+
 /// A client that waits for an object.
 #[derive(Debug)]
 pub(in crate::protocol) struct FetchWaiter {
