@@ -21,7 +21,7 @@ use farrow_net::pack::PackedCounts;
 use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
 use farrow_store::{
     BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, StoreError, Target,
-    Whereabouts, own_name,
+    Whereabouts, namespace_of, own_name,
 };
 
 use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
@@ -281,7 +281,7 @@ impl RegionSource {
         };
         let reader = match wish {
             NetQuery::Name(full) => {
-                let namespace = namespace_in(full);
+                let namespace = namespace_of(full);
                 self.check_rights(member, namespace)?;
                 // A lookup by name does not use the number.
                 let (number, _) = self.reader.namespace();
@@ -416,11 +416,6 @@ impl RegionSource {
         let entry = brought.encode().map_err(other)?;
         Ok((Opened { blocks: in_section.clone(), entry, inline }, in_section))
     }
-}
-
-/// The namespace in a full name.
-fn namespace_in(full: &str) -> &str {
-    full.strip_suffix(own_name(full)).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("")
 }
 
 impl Source for RegionSource {

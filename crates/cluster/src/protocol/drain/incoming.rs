@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farrow_store::{ObjectId, Target};
+use farrow_store::{ObjectId, Target, namespace_of, own_name};
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use super::outgoing::failpoint;
@@ -12,7 +12,6 @@ use crate::protocol::convert::store_error;
 use crate::protocol::core::drain::{INCOMING_MAX, IncomingMove};
 use crate::protocol::identity::node_key;
 use crate::protocol::replicas::{DeleteOrigin, ImportSeal, Withdrawal};
-use crate::protocol::rights::namespace_in;
 use crate::protocol::state::NodeState;
 
 /// A request of a draining node.
@@ -139,7 +138,7 @@ impl NodeState {
         if !is_theirs || !self.clients.is_of(import.session, import.slot) {
             return Err(not_here());
         }
-        let named = self.home.namespace(namespace_in(ask.name)).map_err(store_error)?;
+        let named = self.home.namespace(namespace_of(ask.name)).map_err(store_error)?;
         if named.id != namespace {
             let text =
                 format!("its bytes were brought for another namespace than {:?}'s", ask.name);
@@ -158,7 +157,7 @@ impl NodeState {
             self.home.delete(Target::Id(entry.id)).map_err(store_error)?;
         }
         if self.home.has_name(name).unwrap_or(true) || self.home.is_reserved(name) {
-            let name = farrow_store::own_name(name).to_owned();
+            let name = own_name(name).to_owned();
             return Err(WireError::NameTaken { name });
         }
         Ok(())

@@ -4,7 +4,7 @@ use farrow_membership::naming::NameRefusal;
 use farrow_memory::{Length, Span};
 use farrow_store::{
     Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
-    own_name,
+    namespace_of, own_name,
 };
 use farrow_wire::{Extent, WireError};
 
@@ -63,11 +63,8 @@ impl NodeState {
         }
         let (name, namespace) = match &wish {
             NetQuery::Name(full) => {
-                let own = own_name(full);
-                let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0'));
-                let namespace = self.home.namespace(namespace.unwrap_or(""));
-                let is_it = brought.name.as_deref() == Some(own);
-                match namespace {
+                let is_it = brought.name.as_deref() == Some(own_name(full));
+                match self.home.namespace(namespace_of(full)) {
                     Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
                     _ => (None, NamespaceId::DEFAULT),
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_membership::naming::{self, NameRefusal, NameRequest};
-use farrow_store::{ClientSlot, ObjectId};
+use farrow_store::{ClientSlot, ObjectId, namespace_of};
 use farrow_wire::{
     BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, SealItem, WireError, WireTarget,
 };
@@ -18,7 +18,6 @@ use crate::protocol::cluster::{PendingQuestion, Question};
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::node_key;
 use crate::protocol::replicas::ReplacingSeal;
-use crate::protocol::rights::namespace_in;
 use crate::protocol::sessions::buffered::body_bytes;
 use crate::protocol::state::NodeState;
 
@@ -454,7 +453,7 @@ impl NodeState {
         let record = &self.drain.record;
         let exists = |name: &str| is_name_known(&self.home, peers, record, name);
         let (rules, key) = (&self.rules, node_key(from.name.as_str()));
-        let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
+        let may_name = |name: &str| rules.of(namespace_of(name), key).has(Rights::WRITE);
         let checks = naming::NameChecks { exists: &exists, may_name: &may_name };
         let life = naming::NumberedLife { number: from.number, incarnation: from.incarnation };
         let mut outputs = Vec::new();

@@ -1,12 +1,11 @@
 //! Names that this node holds or asks for.
 
 use farrow_membership::naming::NameRefusal;
-use farrow_store::{Home, ObjectId, own_name};
+use farrow_store::{Home, ObjectId, namespace_of, own_name};
 use farrow_wire::{Rights, WireError, WireTarget};
 
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::identity::SessionId;
-use crate::protocol::rights::namespace_in;
 
 impl OptionalCluster {
     /// Checks that this node may give an object the name now. A name that was not requested had an
@@ -72,7 +71,7 @@ impl OptionalCluster {
             NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
             NameRefusal::NotAllowed { .. } => WireError::NotGranted {
                 node,
-                namespace: namespace_in(full).to_owned(),
+                namespace: namespace_of(full).to_owned(),
                 right: Rights::WRITE.to_string(),
             },
             NameRefusal::Unread { node: lost } => self

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use farrow_membership::naming::{JoinedNames, JoinedQuestion, NumberedLife};
 use farrow_membership::{Member, NodeNumber};
-use farrow_store::{ObjectId, own_name};
+use farrow_store::{ObjectId, namespace_of, own_name};
 use farrow_wire::{Rights, WireTarget};
 
 use crate::protocol::Action;
@@ -13,7 +13,6 @@ use crate::protocol::cluster::questions::message::NAMES_MAX;
 use crate::protocol::cluster::{Answer, PendingQuestion, Question};
 use crate::protocol::identity::node_key;
 use crate::protocol::replicas::{DeleteOrigin, Withdrawal};
-use crate::protocol::rights::namespace_in;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -106,7 +105,7 @@ impl NodeState {
         }
         let node = self.cluster.name_of(question.to.number).unwrap_or_default();
         let (rules, key) = (&self.rules, node_key(&node));
-        let may_name = |name: &String| rules.of(namespace_in(name), key).has(Rights::WRITE);
+        let may_name = |name: &String| rules.of(namespace_of(name), key).has(Rights::WRITE);
         let Some(names) = &mut self.joined.names else { return };
         let lost = match answer {
             Ok(Answer::Has(mut has)) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farrow_membership::naming::Unread;
 use farrow_membership::{Member, NodeName, Reachability as Heard, View};
 use farrow_memory::Fabric;
-use farrow_store::{Home, Reader, Target, Whereabouts, own_name};
+use farrow_store::{Home, Reader, Target, Whereabouts, namespace_of, own_name};
 use farrow_wire::{MemberInfo, Reach, WireError};
 
 use super::offer::Offer;
@@ -232,13 +232,11 @@ pub(in crate::protocol) fn unread(
 }
 
 pub(in crate::protocol) fn has_name(reader: &Reader, full: &str) -> bool {
-    let own = own_name(full);
-    let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("");
     // The number of the namespace does not matter for the lookup of a name.
     let (number, _) = reader.namespace();
-    let reader = reader.clone().in_namespace(number, namespace);
+    let reader = reader.clone().in_namespace(number, namespace_of(full));
     // An unreadable name might exist.
-    !matches!(reader.whereabouts(Target::Name(own)), Ok(Whereabouts::Nowhere))
+    !matches!(reader.whereabouts(Target::Name(own_name(full))), Ok(Whereabouts::Nowhere))
 }
 
 /// The same error, for a node that did not report its names either.

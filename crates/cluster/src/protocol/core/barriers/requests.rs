@@ -1,6 +1,6 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
-use farrow_store::{NAME_BYTES_MAX, own_name};
+use farrow_store::{NAME_BYTES_MAX, namespace_of, own_name};
 use farrow_wire::{ReplyBody, SyncAsk, WireError};
 
 use super::barrier::{Arrival, Party};
@@ -12,7 +12,6 @@ use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Questio
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::SessionId;
 use crate::protocol::limits::check_limit;
-use crate::protocol::rights::namespace_in;
 
 /// Limit of waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
@@ -186,7 +185,7 @@ impl Barriers {
             WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
             WaitOutcome::NotGranted => Err(WireError::NotGranted {
                 node: context.cluster.own_name(),
-                namespace: namespace_in(&wait.name).to_owned(),
+                namespace: namespace_of(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
             }),
         };
