@@ -8,7 +8,8 @@ use farrow_net::pack::PackMode;
 use farrow_net::records::Credentials;
 use farrow_store::{Home, Layout, RegionOptions};
 
-use super::{Net, NetAction, NetOptions};
+use super::{Net, NetOptions};
+use crate::protocol::net::NetAction;
 
 /// Regression test: a node started again with other memory at the same address. No connection to it
 /// was made until a view of the cluster without it had been seen: each had the old length.

@@ -9,8 +9,8 @@ use farrow_net::source::MemberLife;
 use farrow_net::ticket::Ticket;
 use farrow_store::ObjectId;
 
-use super::broadcast::ReplicaKey;
 use super::source::{RESTORE_REFUSED, RegionSource, lock};
+use crate::protocol::net::broadcast::ReplicaKey;
 
 /// Limit of spilled objects of which it is noted that they cannot be restored.
 const UNRESTORED_MAX: usize = 256;

@@ -4,19 +4,16 @@
 //! The event loop decides ([`crate::protocol::replicas`]). Blocking calls run on threads of this
 //! module, and their results return as [`NetEvent`].
 
-pub(crate) mod broadcast;
 #[cfg(test)]
 mod connect_test;
-mod events;
+mod event_sender;
 mod faults;
 mod interests;
 mod lazy;
-pub(crate) mod listing;
 #[cfg(test)]
 mod notes_test;
 mod part;
 mod pool;
-pub(crate) mod query;
 mod serving;
 mod source;
 mod tickets;
@@ -46,8 +43,8 @@ use farrow_net::ticket::Ticket;
 
 use crate::endpoint;
 use crate::protocol::SessionId;
-use events::EventSender;
-pub use events::{NetAction, NetEvent, NetFault};
+use crate::protocol::net::{NetAction, NetEvent, NetFault};
+use event_sender::EventSender;
 pub(crate) use interests::Interests;
 use lazy::{LazyFiles, LazySource};
 use pool::{WaitGroup, WorkerPool};

@@ -10,7 +10,8 @@ use farrow_store::{Home, Layout, RegionOptions, SealRequest, Target};
 
 use super::interests::Interests;
 use super::source::{HOLDS_PER_MEMBER_MAX, RegionSource};
-use super::{EventSender, NetEvent};
+use super::EventSender;
+use crate::protocol::net::NetEvent;
 
 struct World {
     home: Home,

@@ -24,10 +24,10 @@ use farrow_store::{
     Whereabouts, namespace_of, own_name,
 };
 
-use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
-use super::events::{EventSender, NetEvent};
-use super::listing;
-use super::query::{Brought, NetQuery};
+use super::event_sender::EventSender;
+use crate::protocol::net::broadcast::{Broadcasts, ReaderId, ReplicaKey};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetEvent, listing};
 use crate::protocol::node_key;
 use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights, WireTarget};

@@ -17,6 +17,7 @@ mod core;
 mod drain;
 mod identity;
 mod limits;
+pub(crate) mod net;
 mod node;
 mod record;
 mod replicas;

@@ -14,8 +14,8 @@ use super::state::Replicas;
 use super::transfers::{
     FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
 };
-use crate::net::query::NetQuery;
-use crate::net::NetFault;
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;

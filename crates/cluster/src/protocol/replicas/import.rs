@@ -14,7 +14,7 @@ use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
 use super::transfers::{
     FetchKey, FetchWaiter, Fetching, ImportAsk, ImportSeal, ImportTarget, Opening, STEP_MS_MAX,
 };
-use crate::net::query::NetQuery;
+use crate::protocol::net::query::NetQuery;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::drain::outgoing::failpoint;

@@ -20,8 +20,9 @@ use farrow_wire::{
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
 use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, release, wish_of};
-use crate::net::query::NetQuery;
-use crate::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
+use crate::protocol::net::query::NetQuery;
+use crate::net::HOLDS_PER_MEMBER_MAX;
+use crate::protocol::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};

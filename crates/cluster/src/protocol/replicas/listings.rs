@@ -5,8 +5,8 @@ use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
 use super::transfers::release;
-use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault, listing};
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{NetAction, NetFault, listing};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{ReplyTo, RequestContext};

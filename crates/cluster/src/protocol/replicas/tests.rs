@@ -34,9 +34,10 @@ use farrow_wire::{
 
 use super::withdrawals::EVERYTHING;
 use super::{FetchKey, FetchWaiter};
-use crate::net::broadcast::ReplicaKey;
-use crate::net::query::{Brought, NetQuery};
-use crate::net::{Interests, NetAction, NetEvent, NetFault};
+use crate::protocol::net::broadcast::ReplicaKey;
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::net::Interests;
+use crate::protocol::net::{NetAction, NetEvent, NetFault};
 use crate::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction, Question,
 };

@@ -9,8 +9,8 @@ use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
-use crate::net::query::{Brought, NetQuery};
-use crate::net::{NetAction, NetFault};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetAction, NetFault};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
 use crate::protocol::identity::SessionId;

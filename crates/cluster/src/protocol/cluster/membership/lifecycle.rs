@@ -8,7 +8,7 @@ use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Outp
 
 use super::agreement::{Agreement, Outcome};
 use super::not_joined::NotJoined;
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::names::hint_table::NameHints;
 use crate::protocol::cluster::names::parked::{Lookups, Parked};

@@ -3,7 +3,7 @@
 
 use farrow_membership::View;
 
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::identity::PeerLife;

@@ -9,7 +9,7 @@ use farrow_wire::{Reach, WireError, WireTarget};
 
 use super::offer::MemoryRoute;
 use super::peer::{MappablePeer, PeerNode, because, unknown_names};
-use crate::net::NetFault;
+use crate::protocol::net::NetFault;
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::cluster::clients::watched::{Dirty, Watched};
 use crate::protocol::core::drain::DrainRecord;

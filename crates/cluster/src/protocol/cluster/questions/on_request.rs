@@ -1,7 +1,7 @@
 //! Questions of other nodes, and the answers of this one.
 
 use super::message::{Answer, NAMES_MAX, Question};
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 use crate::protocol::action::{Action, answer_peer};
 use crate::protocol::cluster::PeerAction;
 use crate::protocol::drain::incoming::TakeRequest;

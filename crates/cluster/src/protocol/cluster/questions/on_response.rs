@@ -2,7 +2,7 @@
 
 use super::message::Answer;
 use super::pending::PendingQuestion;
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::peers::peer::because;
 use crate::protocol::state::NodeState;

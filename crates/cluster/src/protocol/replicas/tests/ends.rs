@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use farrow_wire::{Extent, WireError};
 
 use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
-use crate::net::NetAction;
-use crate::net::query::NetQuery;
+use crate::protocol::net::NetAction;
+use crate::protocol::net::query::NetQuery;
 use crate::protocol::Action;
 use crate::protocol::replicas::{FetchKey, FetchWaiter};
 

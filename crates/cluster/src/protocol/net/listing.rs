@@ -17,7 +17,7 @@ const ITEM_BYTES: usize = 96;
 const MOVES_MAX: usize = 64;
 
 /// The page that starts at this position.
-pub(super) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, StoreError> {
+pub(crate) fn page(reader: &Reader, from: u64, prefix: &str) -> Result<Listing, StoreError> {
     let mut items = Vec::new();
     let mut bytes = 0;
     let mut failed = None;
@@ -59,7 +59,7 @@ fn item(reader: &Reader, listed: &DirectoryItem) -> Result<Option<ListedItem>, S
 }
 
 /// An object of the reader's namespace, as a list has it; `None` if there is none.
-pub(super) fn find(reader: &Reader, target: Target<'_>) -> Result<Option<ListedItem>, StoreError> {
+pub(crate) fn find(reader: &Reader, target: Target<'_>) -> Result<Option<ListedItem>, StoreError> {
     for _ in 0..MOVES_MAX {
         if let Some(entry) = reader.lookup(target)? {
             if entry.is_replica || entry.namespace != reader.namespace().0 {
@@ -100,6 +100,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Listing, String> {
     postcard::from_bytes(bytes).map_err(|error| format!("a list of {} B: {error}", bytes.len()))
 }
 
-pub(super) fn encode(listing: &Listing) -> Result<Vec<u8>, String> {
+pub(crate) fn encode(listing: &Listing) -> Result<Vec<u8>, String> {
     postcard::to_allocvec(listing).map_err(|error| error.to_string())
 }

@@ -1,37 +1,12 @@
 //! What the event loop asks of the network fabric, and what its threads report.
 
-use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use farrow_memory::{Offset, Span};
 use farrow_net::frame::{ErrorCode, Opened};
 use farrow_net::{ConnectionError, NetError};
 use farrow_store::ObjectId;
 use farrow_wire::PartSpec;
-
-/// Queue through which threads send events to the event loop.
-#[derive(Clone, Debug)]
-pub(crate) struct EventSender {
-    sender: Sender<NetEvent>,
-    wake: Arc<UnixStream>,
-}
-
-impl EventSender {
-    /// Sends events by `sender`, and wakes who reads the other end of `wake`.
-    pub(super) fn new(sender: Sender<NetEvent>, wake: UnixStream) -> Self {
-        Self { sender, wake: Arc::new(wake) }
-    }
-
-    pub(super) fn send(&self, event: NetEvent) {
-        if self.sender.send(event).is_ok() {
-            // If the pipe is full, the event loop wakes anyway.
-            let _ = (&*self.wake).write(&[1]);
-        }
-    }
-}
 
 /// Why another node did not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
