@@ -23,7 +23,6 @@ fn a_node_with_other_memory_at_the_same_address_is_connected_anew() {
     let options = NetOptions {
         listen: "127.0.0.1:0".parse().unwrap(),
         credentials: Credentials::Plain,
-        rules: Arc::default(),
         packing: PackMode::Off,
         #[cfg(feature = "rdma")]
         rdma: None,

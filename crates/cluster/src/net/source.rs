@@ -27,9 +27,8 @@ use farrow_store::{
 use super::event_sender::EventSender;
 use crate::protocol::net::broadcast::{Broadcasts, ReaderId, ReplicaKey};
 use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::net::{NetEvent, listing};
+use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetEvent, ReaderRules, listing};
 use crate::protocol::node_key;
-use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights, WireTarget};
 
 /// Time after which the event loop is asked again to restore an object: it may have been at a
@@ -38,17 +37,6 @@ const RESTORE_AGAIN: Duration = Duration::from_millis(100);
 
 /// Time for which opens of an object that cannot be restored fail, before it is tried again.
 pub(super) const RESTORE_REFUSED: Duration = Duration::from_secs(1);
-
-/// Limit on the objects that one member holds.
-pub(crate) const HOLDS_PER_MEMBER_MAX: usize = 256;
-
-/// The access rules that the event loop set last.
-#[derive(Debug, Default)]
-pub(crate) struct Rules {
-    pub(crate) rights: RightsTable,
-    /// Names of namespaces by number.
-    pub(crate) namespaces: BTreeMap<u16, String>,
-}
 
 /// An object that a member reads.
 pub(super) struct Reading {
@@ -93,7 +81,8 @@ pub(crate) struct RegionSource {
     pub(super) region: Arc<Region>,
     pub(super) reader: Reader,
     holds: Mutex<Option<Arc<HoldTable>>>,
-    pub(super) rules: Arc<RwLock<Rules>>,
+    /// The rules that the event loop published last.
+    pub(super) rules: RwLock<ReaderRules>,
     pub(super) state: Mutex<ServedState>,
     event_sender: EventSender,
     /// Bytes that other nodes read of objects of this node, and of replicas.
@@ -109,7 +98,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl RegionSource {
     pub(super) fn new(
         region: &Arc<Region>,
-        rules: Arc<RwLock<Rules>>,
         event_sender: EventSender,
     ) -> Result<Arc<Self>, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
@@ -123,7 +111,7 @@ impl RegionSource {
             region: Arc::clone(region),
             reader,
             holds: Mutex::default(),
-            rules,
+            rules: RwLock::default(),
             state: Mutex::default(),
             event_sender,
             served: [const { AtomicU64::new(0) }; 2],

@@ -3,8 +3,8 @@
 //! Events and the time are arguments, actions are results. The server, the tests and the fuzzers
 //! run the same code.
 //!
-//! From below: `identity`, `context`, `action`, `convert`, `limits`, `spill_job` and `rights` are the
-//! vocabulary. `core/`, and the states of `cluster/`, `core/barriers/` and `replicas/`, are structs
+//! From below: `identity`, `context`, `action`, `convert`, `limits`, `net/`, `rights` and
+//! `spill_job` are the vocabulary. `core/`, and the states of `cluster/`, `core/barriers/` and `replicas/`, are structs
 //! that know only themselves, the store and the actions. `state` joins them in [`NodeState`]. The
 //! files of `sessions/`, `requests/` and `drain/`, and the others of `cluster/` and `replicas/`,
 //! handle one kind of event or request each, and `node` routes to them.
@@ -36,6 +36,7 @@ pub(crate) use core::resize::Preparation;
 pub(crate) use identity::node_key;
 pub use identity::{PeerIdentity, PeerLife, SessionId};
 pub use requests::settings::LogControl;
+pub use limits::MEMORY_BYTES_MIN;
 pub(crate) use sessions::handover::unfinished;
 pub use spill_job::{SpillDone, SpillJob, WriteFault};
 pub use state::{AdoptedState, DaemonInfo, NodeState};

@@ -257,7 +257,7 @@ impl NodeState {
         let token = self.replicas.token();
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         let port = self.replicas.port.as_ref().filter(|_| is_broadcast(loading));
-        let Some(key) = port.and_then(|port| port.interests.serve_replica(origin, local)) else {
+        let Some(key) = port.and_then(|port| port.readers.serve_replica(origin, local)) else {
             return;
         };
         loading.sender = FetchSender::Done;

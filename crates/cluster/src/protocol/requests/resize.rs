@@ -11,11 +11,11 @@ use farrow_memory::{Length, Span};
 use farrow_store::StoreError;
 use farrow_wire::{ReplyBody, WireError};
 
-use crate::node::MEMORY_BYTES_MIN;
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::context::ReplyTo;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::resize::{Preparation, ResizeJob};
+use crate::protocol::limits::MEMORY_BYTES_MIN;
 use crate::protocol::state::NodeState;
 
 /// Bytes of one piece. The kernel allocates or frees them in a few milliseconds, for which all

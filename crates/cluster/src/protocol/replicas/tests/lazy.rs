@@ -3,7 +3,7 @@
 use farrow_wire::{LazyObject, Listen, OpenLazy, WireTarget};
 
 use super::*;
-use crate::net::HOLDS_PER_MEMBER_MAX;
+use crate::protocol::net::HOLDS_PER_MEMBER_MAX;
 
 const READER: &str = "b";
 const BLOCK: u64 = 1 << 20;
