@@ -1,10 +1,13 @@
 //! Answers of other nodes to questions and notifications of this one.
 
+use farrow_store::ClientSlot;
+
 use super::message::Answer;
 use super::pending::PendingQuestion;
-use crate::protocol::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::peers::peer::because;
+use crate::protocol::identity::PeerIdentity;
+use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -29,110 +32,140 @@ impl NodeState {
         if let Err(reason) = &answer {
             tracing::debug!(?about, %reason, "no answer");
         }
-        match (about, answer) {
-            // By now another client may have that slot.
-            (PendingQuestion::Watch(slot, peer), Ok(Answer::IsThere(false)))
-                if self.clients.orphan(slot) == Some(peer) =>
-            {
-                self.remote_client_ended(slot, now_ms);
+        self.settle_question(about, answer, now_ms, out);
+    }
+
+    /// Passes an answer to the part that asked.
+    fn settle_question(
+        &mut self,
+        about: PendingQuestion,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let is_there = is_there(&answer);
+        match about {
+            PendingQuestion::Naming => {}
+            PendingQuestion::Watch(slot, peer) => self.on_watched(slot, peer, is_there, now_ms),
+            PendingQuestion::Family(slot) => self.on_family_response(slot, is_there, now_ms),
+            PendingQuestion::Clean(slot) => self.on_clean_response(slot, is_done(&answer), now_ms),
+            PendingQuestion::Await(names) => self.on_await_response(names, answer, now_ms, out),
+            PendingQuestion::StillAwaited(names) => {
+                self.cluster.on_still_awaited(&names, answer, out);
             }
-            (PendingQuestion::Watch(slot, _), _) => self.cluster.watch_later(slot, now_ms),
-            (PendingQuestion::Family(slot), Ok(Answer::IsThere(is_there))) => {
-                self.on_family_response(slot, Some(is_there), now_ms);
-            }
-            (PendingQuestion::Family(slot), _) => self.on_family_response(slot, None, now_ms),
-            (PendingQuestion::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
-            (PendingQuestion::Clean(slot), _) => self.cluster.clean_later(slot, now_ms),
-            (PendingQuestion::Await(question), answer) => {
-                self.on_await_response(question, answer, now_ms, out);
-            }
-            (PendingQuestion::StillAwaited(question), answer) => {
-                self.cluster.on_still_awaited(&question, answer, out);
-            }
-            (PendingQuestion::Has { lookup, node }, answer) => {
+            PendingQuestion::Has { lookup, node } => {
                 self.cluster.on_lookup_response(lookup, &node, answer, out);
             }
-            (PendingQuestion::Where(search), answer) => {
-                self.on_hint_response(search, answer, now_ms, out);
+            PendingQuestion::Where(search) => self.on_hint_response(search, answer, now_ms, out),
+            PendingQuestion::DataAddress { node, incarnation } => {
+                let of = (node.as_str(), incarnation).into();
+                self.on_data_address_response(of, answer, now_ms, out);
             }
-            (PendingQuestion::DataAddress { node, incarnation }, answer) => {
-                self.on_data_address_response(
-                    (node.as_str(), incarnation).into(),
-                    answer,
-                    now_ms,
-                    out,
-                );
-            }
-            (PendingQuestion::Room { node, incarnation }, answer) => {
+            PendingQuestion::Room { node, incarnation } => {
                 self.on_room_response((node.as_str(), incarnation).into(), answer, now_ms);
             }
-            (PendingQuestion::Draining { node, incarnation, notice }, answer) => {
-                self.on_draining_response(
-                    (node.as_str(), incarnation).into(),
-                    notice,
-                    answer,
-                    now_ms,
-                );
+            PendingQuestion::Draining { node, incarnation, notice } => {
+                let of = (node.as_str(), incarnation).into();
+                self.on_draining_response(of, notice, answer, now_ms);
             }
-            (PendingQuestion::IsRemoved { node, object, number }, Ok(Answer::Has(has)))
-                if has[..] == [false] && self.drain.is_from(&node, object, number) =>
-            {
-                self.object_removed(&node, object, now_ms, out);
+            PendingQuestion::IsRemoved { node, object, number } => {
+                if has_none(&answer) && self.drain.is_from(&node, object, number) {
+                    self.object_removed(&node, object, now_ms, out);
+                }
             }
-            (PendingQuestion::IsRemoved { .. }, _) => {}
-            (PendingQuestion::Take { number, node }, answer) => {
+            PendingQuestion::Take { number, node } => {
                 self.on_take_response((number, &node), answer, now_ms, out);
             }
-            (PendingQuestion::Untake { number, node }, answer) => {
+            PendingQuestion::Untake { number, node } => {
                 self.on_untake_response((number, &node), &answer);
             }
-            (PendingQuestion::Ticket { node, number }, answer) => {
-                let result = match answer {
-                    Ok(Answer::Ticket(ticket)) => Ok(ticket),
-                    Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
-                    Ok(_) => Err(format!("{node} sent an answer of another kind")),
-                };
-                out.push(Action::Net(NetAction::Ticket { number, result }));
+            PendingQuestion::Ticket { node, number } => pass_ticket(&node, number, answer, out),
+            PendingQuestion::Invalidate(notice) => {
+                self.on_invalidation_response(&notice, is_done(&answer), now_ms, out);
             }
-            (PendingQuestion::Invalidate(notice), answer) => {
-                let is_done = matches!(answer, Ok(Answer::Done));
-                self.on_invalidation_response(&notice, is_done, now_ms, out);
+            PendingQuestion::Delete { node, which } => {
+                self.on_deleted_elsewhere(&node, which, answer, out);
             }
-            (PendingQuestion::Delete { node, which }, answer) => {
-                let result = match answer {
-                    Ok(Answer::Deleted(result)) => result,
-                    Ok(Answer::No(why)) | Err(why) => {
-                        Err(because(&self.cluster.unreachable(&node), &why))
-                    }
-                    Ok(_) => Err(self.cluster.unreachable(&node)),
-                };
-                self.on_delete_response(which, result, out);
+            PendingQuestion::Sync(number) => self.barriers.on_response(number, answer, now_ms),
+            PendingQuestion::Restarted { node, incarnation } => {
+                let (barriers, mut rest) = self.barriers(now_ms, out);
+                let of = (node.as_str(), incarnation).into();
+                barriers.on_restarted_response(of, &answer, &mut rest);
             }
-            (PendingQuestion::Sync(number), Err(_)) => self.barriers.unanswered(number, now_ms),
-            (PendingQuestion::Sync(number), Ok(Answer::No(why))) => {
-                self.barriers.refused(number, why, now_ms)
+            PendingQuestion::HandOver { node, epoch } => {
+                let (barriers, mut rest) = self.barriers(now_ms, out);
+                barriers.on_handover_response((&node, epoch), answer, &mut rest);
             }
-            (PendingQuestion::Restarted { node, incarnation }, answer) => {
-                let member = (node.as_str(), incarnation).into();
-                let (barriers, mut context) = self.barriers(now_ms, out);
-                barriers.on_restarted_response(member, &answer, &mut context);
-            }
-            (PendingQuestion::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
-                let (barriers, mut context) = self.barriers(now_ms, out);
-                barriers.handed_over((&node, epoch), Some(names), &mut context);
-            }
-            (PendingQuestion::HandOver { node, epoch }, _) => {
-                let (barriers, mut context) = self.barriers(now_ms, out);
-                barriers.handed_over((&node, epoch), None, &mut context);
-            }
-            (PendingQuestion::Joined { incarnation, question }, answer) => {
+            PendingQuestion::Joined { incarnation, question } => {
                 self.on_joined_response((incarnation, question), answer, now_ms, out);
             }
-            (PendingQuestion::Notification { node, incarnation, notification }, answer) => {
+            PendingQuestion::Notification { node, incarnation, notification } => {
                 let to = (node.as_str(), incarnation).into();
                 self.on_notification_response(to, notification, &answer, now_ms, out);
             }
-            (PendingQuestion::Naming | PendingQuestion::Sync(_), _) => {}
         }
     }
+
+    fn on_watched(
+        &mut self,
+        slot: ClientSlot,
+        peer: PeerIdentity,
+        is_there: Option<bool>,
+        now_ms: u64,
+    ) {
+        // By now another client may have that slot.
+        if is_there == Some(false) && self.clients.orphan(slot) == Some(peer) {
+            self.remote_client_ended(slot, now_ms);
+        } else {
+            self.cluster.watch_later(slot, now_ms);
+        }
+    }
+
+    fn on_clean_response(&mut self, slot: ClientSlot, is_done: bool, now_ms: u64) {
+        match is_done {
+            true => self.cleaned(slot, now_ms),
+            false => self.cluster.clean_later(slot, now_ms),
+        }
+    }
+
+    /// Handles the result of a delete that another node performed.
+    fn on_deleted_elsewhere(
+        &mut self,
+        node: &str,
+        which: (u64, usize),
+        answer: Result<Answer, String>,
+        out: &mut Vec<Action>,
+    ) {
+        let result = match answer {
+            Ok(Answer::Deleted(result)) => result,
+            Ok(Answer::No(why)) | Err(why) => Err(because(&self.cluster.unreachable(node), &why)),
+            Ok(_) => Err(self.cluster.unreachable(node)),
+        };
+        self.on_delete_response(which, result, out);
+    }
+}
+
+fn is_there(answer: &Result<Answer, String>) -> Option<bool> {
+    match answer {
+        Ok(Answer::IsThere(is_there)) => Some(*is_there),
+        _ => None,
+    }
+}
+
+fn is_done(answer: &Result<Answer, String>) -> bool {
+    matches!(answer, Ok(Answer::Done))
+}
+
+/// Whether a node lacks the one name that it was asked for.
+fn has_none(answer: &Result<Answer, String>) -> bool {
+    matches!(answer, Ok(Answer::Has(has)) if has[..] == [false])
+}
+
+fn pass_ticket(node: &str, number: u64, answer: Result<Answer, String>, out: &mut Vec<Action>) {
+    let result = match answer {
+        Ok(Answer::Ticket(ticket)) => Ok(ticket),
+        Ok(Answer::No(why)) | Err(why) => Err(format!("{node} gives no ticket: {why}")),
+        Ok(_) => Err(format!("{node} sent an answer of another kind")),
+    };
+    out.push(Action::Net(NetAction::Ticket { number, result }));
 }

@@ -103,16 +103,30 @@ impl Barriers {
         }
     }
 
+    /// Handles the owner's answer to a request. The outcome follows by a message of its own.
+    pub(in crate::protocol) fn on_response(
+        &mut self,
+        number: u64,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+    ) {
+        match answer {
+            Err(_) => self.unanswered(number, now_ms),
+            Ok(Answer::No(why)) => self.refused(number, why, now_ms),
+            Ok(_) => {}
+        }
+    }
+
     /// The owner did not answer: it is asked again until it is lost or the wait ends. It may have
     /// received the request, and performs each number once.
-    pub(in crate::protocol) fn unanswered(&mut self, number: u64, now_ms: u64) {
+    fn unanswered(&mut self, number: u64, now_ms: u64) {
         if let Some(wait) = self.waits.get_mut(&number) {
             wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
         }
     }
 
     /// The supposed owner refused the request: the owner at that time is asked later.
-    pub(in crate::protocol) fn refused(&mut self, number: u64, reason: String, now_ms: u64) {
+    fn refused(&mut self, number: u64, reason: String, now_ms: u64) {
         if let Some(wait) = self.waits.get_mut(&number) {
             wait.refusal = Some(reason);
         }
