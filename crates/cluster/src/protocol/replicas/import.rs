@@ -9,12 +9,13 @@ use farrow_store::{
     ClientSlot, Home, METADATA_BYTES_MAX, Metadata, ObjectId, ObjectKind, ReplicaSeal, SpillHead,
     Target,
 };
-use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
+use farrow_wire::{Extent, ImportStep, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::transfers::{
     FetchKey, FetchWaiter, Fetching, ImportAsk, ImportSeal, ImportTarget, Opening, STEP_MS_MAX,
 };
 use crate::protocol::net::query::NetQuery;
+use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::drain::outgoing::failpoint;
@@ -30,9 +31,23 @@ const IMPORTS_MAX: usize = 256;
 const IMPORTS_PER_SESSION_MAX: usize = 64;
 
 impl NodeState {
-    /// Brings an object of another node and makes it one of this node. `None`: the answer comes
+    /// Brings an object of another node and makes it one of this node. `None`: the answer follows
     /// later.
-    pub(in crate::protocol) fn import(
+    pub(in crate::protocol) fn import_for(
+        &mut self,
+        context: RequestContext,
+        origin: ObjectId,
+        step: ImportStep,
+        wait_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+        let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
+        self.import(ask, now_ms, out)
+    }
+
+    fn import(
         &mut self,
         ask: ImportAsk,
         now_ms: u64,

@@ -47,7 +47,8 @@ use invalidation_notice::LastNotice;
 use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
-pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, wish_of};
+pub(super) use search::pages_elsewhere;
+pub(super) use transfers::ImportSeal;
 pub(super) use withdrawals::{DeleteOrigin, ReplacingSeal, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this

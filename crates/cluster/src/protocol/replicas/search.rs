@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, SpillHead, Target};
-use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
+use farrow_wire::{Extent, PartSpec, ReplyBody, WAIT_MS_MAX, WireError, WireTarget};
 
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
-use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release};
+use super::transfers::{
+    FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release, wish_of,
+};
 use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
+use crate::protocol::context::RequestContext;
 use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
@@ -51,7 +54,30 @@ pub(super) fn fetched(found: Option<LocalReplica>) -> ReplyBody {
     }
 }
 
+/// The answer to a request for pages over a connection for other requests.
+pub(in crate::protocol) fn pages_elsewhere() -> WireError {
+    WireError::Invalid("pages are brought over another connection".into())
+}
+
 impl NodeState {
+    /// Fetches an object or part for a client. Returns `None` if the answer follows later.
+    pub(in crate::protocol) fn fetch_for(
+        &mut self,
+        context: RequestContext,
+        target: &WireTarget,
+        extent: Extent,
+        wait_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if matches!(extent, Extent::Lazy { .. }) {
+            return Err(pages_elsewhere());
+        }
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let key = FetchKey::new(wish_of(&self.full_target(slot, target)?), extent)?;
+        let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+        self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out)
+    }
+
     /// Finds an object in memory that cannot be mapped, and fetches it. Returns `None` if the
     /// answer follows later.
     pub(in crate::protocol) fn fetch(

@@ -33,7 +33,7 @@ use farrow_wire::{
 };
 
 use super::withdrawals::EVERYTHING;
-use super::{FetchKey, FetchWaiter};
+use super::transfers::{FetchKey, FetchWaiter};
 use crate::protocol::net::broadcast::ReplicaKey;
 use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::net::{NetAction, NetEvent, NetFault, NetReaders, ReaderRules};

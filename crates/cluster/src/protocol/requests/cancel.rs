@@ -1,6 +1,6 @@
 //! Cancelled requests.
 
-use farrow_wire::WireError;
+use farrow_wire::{ReplyBody, WireError};
 
 use crate::protocol::action::answer_to;
 use crate::protocol::state::NodeState;
@@ -15,7 +15,7 @@ impl NodeState {
         seq: u64,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) {
+    ) -> ReplyBody {
         let (barriers, mut context) = self.barriers(now_ms, out);
         let was_waiting = barriers.cancel(session, seq, &mut context)
             || self.waits.cancel(session, seq)
@@ -30,5 +30,6 @@ impl NodeState {
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));
         }
+        ReplyBody::Done
     }
 }

@@ -3,6 +3,7 @@
 pub(super) mod answers;
 pub(super) mod cancel;
 pub(super) mod deletes;
+pub(super) mod memory;
 pub(super) mod namespaces;
 pub(super) mod objects;
 pub(super) mod overview;

@@ -243,6 +243,28 @@ impl NodeState {
         Ok(ReplyBody::Pinned(pinned.collect()))
     }
 
+    pub(in crate::protocol) fn end_leases(
+        &mut self,
+        slot: ClientSlot,
+        ids: &[(u64, u64)],
+        now_ms: u64,
+    ) -> ReplyBody {
+        self.leases.end_some(ids, slot, now_ms);
+        ReplyBody::Done
+    }
+
+    /// Asks whether a name is in the memory of a lost node. `None`: the answer follows later.
+    pub(in crate::protocol) fn find_lost(
+        &mut self,
+        context: RequestContext,
+        name: &str,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let full = self.full_name(context.slot, name)?;
+        self.cluster.find_lost(&self.home, context.reply_to(), &full, out)
+    }
+
+    /// Waits for objects. `None`: the answer follows later.
     pub(in crate::protocol) fn wait(
         &mut self,
         context: RequestContext,
@@ -250,7 +272,7 @@ impl NodeState {
         count: u32,
         timeout_ms: u64,
         out: &mut Vec<Action>,
-    ) -> Result<Option<Vec<bool>>, WireError> {
+    ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { session, slot, seq, now_ms } = context;
         let targets: Vec<WireTarget> = targets
             .iter()
@@ -270,7 +292,7 @@ impl NodeState {
             })
             .collect();
         if have >= count || timeout_ms == 0 || have + names.len() < count {
-            return Ok(Some(ready));
+            return Ok(Some(ReplyBody::Ready(ready)));
         }
         let waiting = self.waits.count_of(session);
         check_limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;

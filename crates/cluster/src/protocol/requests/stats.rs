@@ -28,13 +28,23 @@ impl NodeState {
         context: RequestContext,
         kind: CountKind,
         out: &mut Vec<Action>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Option<ReplyBody>, WireError> {
         let RequestContext { session, seq, now_ms, .. } = context;
         if self.counting.count_of(session) >= COUNTS_PER_SESSION_MAX as usize {
             return Err(too_many("requests for statistics", COUNTS_PER_SESSION_MAX));
         }
         self.begin_count(CountRequest { kind, asker: Some((session, seq)) }, now_ms, out);
-        Ok(())
+        Ok(None)
+    }
+
+    /// Counts for an overview of the heap in this number of cells.
+    pub(in crate::protocol) fn overview(
+        &mut self,
+        context: RequestContext,
+        cells: u32,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        self.count(context, CountKind::Overview(cells), out)
     }
 
     /// Counts for the scrapers of metrics: [`Action::Scraped`] follows.

@@ -1,8 +1,9 @@
-//! Requests of clients that wait for events.
+//! Requests of clients that wait for events, and those of barriers and flags.
 
 use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX};
-use farrow_wire::{Listen, ReplyBody, WAIT_MS_MAX, Watch, WireError};
+use farrow_wire::{Listen, ReplyBody, SyncAsk, WAIT_MS_MAX, Watch, WireError};
 
+use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::clients::Admitted;
 use crate::protocol::core::watches::{
@@ -11,12 +12,25 @@ use crate::protocol::core::watches::{
 use crate::protocol::limits::check_limit;
 use crate::protocol::sessions::hello::check_owner;
 use crate::protocol::state::NodeState;
-use crate::protocol::{PeerIdentity, SessionId};
+use crate::protocol::{Action, PeerIdentity, SessionId};
 
 /// Limit of connections of one client that wait for events: each costs the node two descriptors.
 const LISTENERS_MAX: usize = 256;
 
 impl NodeState {
+    /// Passes a request for a barrier or for flags on to their owner. The answer follows later.
+    pub(in crate::protocol) fn sync(
+        &mut self,
+        context: RequestContext,
+        name: &str,
+        ask: SyncAsk,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let full = self.full_name(context.slot, name)?;
+        let (barriers, mut rest) = self.barriers(context.now_ms, out);
+        barriers.request(context, full, ask, &mut rest).map(|()| None)
+    }
+
     /// The first message of a connection that only waits for events. The connection has no slot and
     /// holds nothing; it belongs to a client that has a slot.
     pub(in crate::protocol) fn listen(

@@ -8,7 +8,7 @@ use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
 use crate::protocol::net::NetAction;
 use crate::protocol::net::query::NetQuery;
 use crate::protocol::Action;
-use crate::protocol::replicas::{FetchKey, FetchWaiter};
+use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
 impl Pair {
     /// A round of which node a sees nothing, as if its process were stopped.

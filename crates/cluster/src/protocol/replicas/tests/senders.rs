@@ -11,7 +11,7 @@ use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::net::{NetAction, NetEvent, NetFault};
 use crate::protocol::Action;
 use crate::protocol::cluster::Question;
-use crate::protocol::replicas::{FetchKey, FetchWaiter};
+use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
 const BYTES: u64 = BROADCAST_BYTES_MIN;
 /// The hold of the reader at the home.
