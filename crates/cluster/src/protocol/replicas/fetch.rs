@@ -14,7 +14,7 @@ use super::state::Replicas;
 use super::transfers::{
     FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
 };
-use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
@@ -61,16 +61,7 @@ impl NodeState {
             }
             return;
         }
-        let (name, namespace) = match &wish {
-            NetQuery::Name(full) => {
-                let is_it = brought.name.as_deref() == Some(own_name(full));
-                match self.home.namespace(namespace_of(full)) {
-                    Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
-                    _ => (None, NamespaceId::DEFAULT),
-                }
-            }
-            _ => (None, NamespaceId::DEFAULT),
-        };
+        let (name, namespace) = self.name_of_fetched(&wish, &brought);
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
         let importer = import.as_ref().and_then(|one| self.home.client(one.slot).ok());
         let namespace = importer.map_or(namespace, |record| record.namespace);
@@ -99,6 +90,16 @@ impl NodeState {
         };
         self.replicas.loading.insert(origin, loading);
         self.load_replica(origin, now_ms, out);
+    }
+
+    /// The full name for a replica, and its namespace here. `None`: it was not fetched by its name.
+    fn name_of_fetched(&self, wish: &NetQuery, brought: &Brought) -> (Option<String>, NamespaceId) {
+        let NetQuery::Name(full) = wish else { return (None, NamespaceId::DEFAULT) };
+        let is_it = brought.name.as_deref() == Some(own_name(full));
+        match self.home.namespace(namespace_of(full)) {
+            Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
+            _ => (None, NamespaceId::DEFAULT),
+        }
     }
 
     /// Starts the transfer of an object if there is room for it.

@@ -59,18 +59,7 @@ impl NodeState {
             return Ok(Some(ReplyBody::Done));
         }
         self.check_writer(slot)?;
-        // Also of a node whose memory is mapped here: the client's node does not map this one's,
-        // and its daemon keeps the object until this one has copied it.
-        let Some(node) = self.cluster.member_with_region(origin.hi) else {
-            let text = format!("object {origin} is not of a node that is reached by network");
-            return Err(WireError::Invalid(text));
-        };
-        // This node may read more there than the client's node may elsewhere.
-        let importer = self.clients.session(session).and_then(|one| one.peer.remote_client);
-        if importer.is_none_or(|client| client.node != node_key(&node)) {
-            let text = format!("object {origin} is of node {node}, not of the client's own");
-            return Err(WireError::Denied(text));
-        }
+        let node = self.node_of_import(session, origin)?;
         let import = ImportTarget { session, slot, seal: self.seal_of(slot, step)? };
         let query = NetQuery::Id(origin.hi, origin.lo);
         let key = FetchKey::new(query, Extent::Whole)?;
@@ -122,6 +111,23 @@ impl NodeState {
         let opening = Opening { import: Some(import), ..opening };
         self.replicas.openings.insert(token, opening);
         Ok(None)
+    }
+
+    /// The node of an object that a client may have imported: its own.
+    fn node_of_import(&self, session: SessionId, origin: ObjectId) -> Result<String, WireError> {
+        // Also of a node whose memory is mapped here: the client's node does not map this one's,
+        // and its daemon keeps the object until this one has copied it.
+        let Some(node) = self.cluster.member_with_region(origin.hi) else {
+            let text = format!("object {origin} is not of a node that is reached by network");
+            return Err(WireError::Invalid(text));
+        };
+        // This node may read more there than the client's node may elsewhere.
+        let importer = self.clients.session(session).and_then(|one| one.peer.remote_client);
+        if importer.is_none_or(|client| client.node != node_key(&node)) {
+            let text = format!("object {origin} is of node {node}, not of the client's own");
+            return Err(WireError::Denied(text));
+        }
+        Ok(node)
     }
 
     fn seal_of(&self, slot: ClientSlot, step: ImportStep) -> Result<Option<ImportSeal>, WireError> {

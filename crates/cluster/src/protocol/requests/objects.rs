@@ -174,24 +174,7 @@ impl NodeState {
             is_reserved: item.is_reserved,
             is_staged: item.is_staged,
         };
-        let wall_ns = self.home.now_ns();
-        let seal = |node: &mut Self| match replaces {
-            true => node.home.seal_replacing(slot, &request, wall_ns),
-            false => {
-                let id = node.home.seal(slot, &request, wall_ns)?;
-                Ok(Replacement { id, replaced: None })
-            }
-        };
-        let mut sealed = seal(self);
-        let is_full = matches!(
-            sealed,
-            Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
-        );
-        // The store checks for room last: the rest of the request is valid.
-        if is_full && self.find_entry(name.as_deref())? {
-            sealed = seal(self);
-        }
-        let Replacement { id, replaced } = sealed.map_err(store_error)?;
+        let Replacement { id, replaced } = self.seal_in_store(slot, &request, replaces)?;
         self.counts.sealed += 1;
         self.quota.reservations.note_sealed();
         if let Some(deleted) = replaced {
@@ -221,6 +204,33 @@ impl NodeState {
             self.notify_sealed(name, out);
         }
         Ok((id.hi, id.lo))
+    }
+
+    /// Seals an object, with room for its entry if there is none at first.
+    fn seal_in_store(
+        &mut self,
+        slot: ClientSlot,
+        request: &SealRequest<'_>,
+        replaces: bool,
+    ) -> Result<Replacement, WireError> {
+        let wall_ns = self.home.now_ns();
+        let seal = |node: &mut Self| match replaces {
+            true => node.home.seal_replacing(slot, request, wall_ns),
+            false => {
+                let id = node.home.seal(slot, request, wall_ns)?;
+                Ok(Replacement { id, replaced: None })
+            }
+        };
+        let mut sealed = seal(self);
+        let is_full = matches!(
+            sealed,
+            Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
+        );
+        // The store checks for room last: the rest of the request is valid.
+        if is_full && self.find_entry(request.name)? {
+            sealed = seal(self);
+        }
+        sealed.map_err(store_error)
     }
 
     /// Makes room for an entry of the directory. Returns whether there is room.
