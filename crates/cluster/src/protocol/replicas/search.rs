@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::frame::Opened;
-use farrow_store::{ObjectId, SpillHead, Target};
+use farrow_store::{ObjectId, Target};
 use farrow_wire::{Extent, PartSpec, ReplyBody, WAIT_MS_MAX, WireError, WireTarget};
 
 use super::lazy_objects::can_be_lazy;
