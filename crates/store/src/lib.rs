@@ -39,7 +39,7 @@ pub use coherence::clean;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
 pub use format::entry::{Entry, encode_extra};
-pub use format::full_name::own_name;
+pub use format::full_name::{namespace_of, own_name};
 pub use format::header::{FORMAT_VERSION, watched_bit};
 pub use format::ids::{
     Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,

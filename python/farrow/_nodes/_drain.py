@@ -1,7 +1,7 @@
 """Draining a node: its objects move to other nodes before it leaves.
 
-The node decides about each move (``crates/cluster/src/protocol/drain.rs``).  This module chooses
-the objects and their new nodes, and tries again what could not move, until a deadline.
+The node decides about each move (``crates/cluster/src/protocol/drain/outgoing.rs``).  This module
+chooses the objects and their new nodes, and tries again what could not move, until a deadline.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ const MEMORY: &str = "64MiB";
 const MEMORY_BYTES: u64 = 64 << 20;
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 /// The module that logs the end of a quarantine, and its message.
-const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::remote_clients";
+const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::clients::remote_clients";
 const QUARANTINE_WORDS: &str = "out of quarantine";
 /// Names that are checked after each fault; at the end all are checked.
 const SAMPLE: usize = 10;

@@ -172,6 +172,45 @@ def test_two_circles_are_two() -> None:
     assert rust_structure.circles(arrows) == [["c", "d", "e"], ["a", "b"]]
 
 
+# Rooms of the daemon that have sockets and threads.
+ROOMS_WITH_THREADS = ("net", "peers", "server", "node")
+
+
+def test_the_decisions_of_the_daemon_use_no_room_with_threads() -> None:
+    """`protocol/` has events and the time as arguments, so it can be tested without either."""
+    crate = ROOT / "crates/cluster"
+    arrows = rust_structure.arrows_of(crate)
+    assert "protocol/node.rs" in arrows
+    assert arrows_between(arrows, "protocol", ROOMS_WITH_THREADS) == []
+    # Tests too, and names that such a room only passes on.
+    path = re.compile(rf"^[^/]*\bcrate::(?:{'|'.join(ROOMS_WITH_THREADS)})\b", re.M)
+    files = (crate / "src/protocol").rglob("*.rs")
+    assert [str(file) for file in files if path.search(file.read_text())] == []
+
+
+def arrows_between(
+    arrows: dict[str, dict[str, set[str]]], room: str, others: tuple[str, ...]
+) -> list[str]:
+    """The arrows from the files of a room to those of others."""
+    return [
+        f"{file} -> {target}: {', '.join(sorted(names))}"
+        for file, targets in arrows.items()
+        if file.startswith(f"{room}/")
+        for target, names in targets.items()
+        if target.split("/")[0].removesuffix(".rs") in others
+    ]
+
+
+def test_arrows_between_rooms_are_found() -> None:
+    """The canary."""
+    arrows = {
+        "protocol/a.rs": {"net/b.rs": {"B"}, "node.rs": {"N"}, "protocol/net/c.rs": {"C"}},
+        "net/b.rs": {"server/d.rs": {"D"}},
+    }
+    found = arrows_between(arrows, "protocol", ("net", "node", "server"))
+    assert found == ["protocol/a.rs -> net/b.rs: B", "protocol/a.rs -> node.rs: N"]
+
+
 # More arguments are a struct with a name.
 ARGUMENTS_MAX = 5
 SOURCES = sorted(

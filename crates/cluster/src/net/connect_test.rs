@@ -8,7 +8,8 @@ use farrow_net::pack::PackMode;
 use farrow_net::records::Credentials;
 use farrow_store::{Home, Layout, RegionOptions};
 
-use super::{Net, NetAction, NetOptions};
+use super::{Net, NetOptions};
+use crate::protocol::net::NetAction;
 
 /// Regression test: a node started again with other memory at the same address. No connection to it
 /// was made until a view of the cluster without it had been seen: each had the old length.
@@ -22,7 +23,6 @@ fn a_node_with_other_memory_at_the_same_address_is_connected_anew() {
     let options = NetOptions {
         listen: "127.0.0.1:0".parse().unwrap(),
         credentials: Credentials::Plain,
-        rules: Arc::default(),
         packing: PackMode::Off,
         #[cfg(feature = "rdma")]
         rdma: None,

@@ -4,19 +4,16 @@
 //! The event loop decides ([`crate::protocol::replicas`]). Blocking calls run on threads of this
 //! module, and their results return as [`NetEvent`].
 
-pub(crate) mod broadcast;
 #[cfg(test)]
 mod connect_test;
-mod events;
+mod event_sender;
 mod faults;
-mod interests;
 mod lazy;
-pub(crate) mod listing;
 #[cfg(test)]
 mod notes_test;
 mod part;
 mod pool;
-pub(crate) mod query;
+mod readers;
 mod serving;
 mod source;
 mod tickets;
@@ -30,7 +27,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farrow_memory::sync::AtomicU64;
@@ -46,12 +43,10 @@ use farrow_net::ticket::Ticket;
 
 use crate::endpoint;
 use crate::protocol::SessionId;
-use events::EventSender;
-pub use events::{NetAction, NetEvent, NetFault};
-pub(crate) use interests::Interests;
+use crate::protocol::net::{NetAction, NetEvent, NetFault, NetReaders};
+use event_sender::EventSender;
 use lazy::{LazyFiles, LazySource};
 use pool::{WaitGroup, WorkerPool};
-pub(crate) use source::{HOLDS_PER_MEMBER_MAX, Rules};
 use source::{RegionSource, lock};
 use tickets::{PeerControl, TicketWaits};
 use transfer::{ReplicaMemory, TransferCost};
@@ -109,7 +104,6 @@ pub(crate) struct NetOptions {
     /// Address of the data server. Port 0 means any port.
     pub(crate) listen: SocketAddr,
     pub(crate) credentials: Credentials,
-    pub(crate) rules: Arc<RwLock<Rules>>,
     /// When objects are compressed on their way.
     pub(crate) packing: PackMode,
     /// The network card for one-sided reads.
@@ -147,13 +141,13 @@ fn words(error: impl Display) -> String {
 impl Net {
     /// Serves a region.
     pub(crate) fn start(region: &Arc<Region>, options: NetOptions) -> Result<Self, String> {
-        let NetOptions { listen, credentials, rules, packing, .. } = options;
+        let NetOptions { listen, credentials, packing, .. } = options;
         let (wake, wake_writer) = UnixStream::pair().map_err(words)?;
         wake.set_nonblocking(true).map_err(words)?;
         wake_writer.set_nonblocking(true).map_err(words)?;
         let (sender, events) = channel();
         let event_sender = EventSender::new(sender, wake_writer);
-        let source = RegionSource::new(region, rules, event_sender.clone())?;
+        let source = RegionSource::new(region, event_sender.clone())?;
         let listener = endpoint::listen(listen).map_err(|error| format!("{listen}: {error}"))?;
         let reads: Arc<dyn Source> = Arc::clone(&source) as _;
         let map = writable_map(region)?;
@@ -230,8 +224,8 @@ impl Net {
         self.shared.source.add_hold_block(block)
     }
 
-    /// The members that may have replicas of this node's objects.
-    pub(crate) fn interests(&self) -> Arc<dyn Interests> {
+    /// The threads that serve other nodes, for the decisions.
+    pub(crate) fn readers(&self) -> Arc<dyn NetReaders> {
         Arc::clone(&self.shared.source) as _
     }
 

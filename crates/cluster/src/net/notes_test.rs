@@ -8,9 +8,9 @@ use farrow_memory::{Access, Length, Region};
 use farrow_net::source::MemberLife;
 use farrow_store::{Home, Layout, RegionOptions, SealRequest, Target};
 
-use super::interests::Interests;
-use super::source::{HOLDS_PER_MEMBER_MAX, RegionSource};
-use super::{EventSender, NetEvent};
+use super::EventSender;
+use super::source::RegionSource;
+use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetEvent, NetReaders};
 
 struct World {
     home: Home,
@@ -28,7 +28,7 @@ impl World {
         let (sender, events) = mpsc::channel::<NetEvent>();
         let (wake, woken) = UnixStream::pair().unwrap();
         let event_sender = EventSender::new(sender, wake);
-        let source = RegionSource::new(&region, Arc::default(), event_sender).unwrap();
+        let source = RegionSource::new(&region, event_sender).unwrap();
         Self { home, source, _events: (events, woken) }
     }
 }

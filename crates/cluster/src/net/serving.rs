@@ -14,8 +14,8 @@ use farrow_net::source::{MemberLife, SourceRefusal};
 use farrow_store::{Held, ObjectId, Target};
 use farrow_wire::Rights;
 
-use super::broadcast::{ReaderId, ReplicaKey, SenderAnswer, SenderRequest};
 use super::source::{RegionSource, lock};
+use crate::protocol::net::broadcast::{ReaderId, ReplicaKey, SenderAnswer, SenderRequest};
 use crate::protocol::node_key;
 
 fn answer(answer: &SenderAnswer) -> Result<Opened, SourceRefusal> {

@@ -21,15 +21,14 @@ use farrow_net::pack::PackedCounts;
 use farrow_net::source::{Guard, HoldId, MemberLife, Source, SourceRefusal};
 use farrow_store::{
     BlockLocation, Held, HoldTable, NamespaceId, ObjectId, Reader, SpillHead, StoreError, Target,
-    Whereabouts, own_name,
+    Whereabouts, namespace_of, own_name,
 };
 
-use super::broadcast::{Broadcasts, ReaderId, ReplicaKey};
-use super::events::{EventSender, NetEvent};
-use super::listing;
-use super::query::{Brought, NetQuery};
+use super::event_sender::EventSender;
+use crate::protocol::net::broadcast::{Broadcasts, ReaderId, ReplicaKey};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetEvent, ReaderRules, listing};
 use crate::protocol::node_key;
-use crate::protocol::rights::RightsTable;
 use farrow_wire::{Listing, Rights, WireTarget};
 
 /// Time after which the event loop is asked again to restore an object: it may have been at a
@@ -38,17 +37,6 @@ const RESTORE_AGAIN: Duration = Duration::from_millis(100);
 
 /// Time for which opens of an object that cannot be restored fail, before it is tried again.
 pub(super) const RESTORE_REFUSED: Duration = Duration::from_secs(1);
-
-/// Limit on the objects that one member holds.
-pub(crate) const HOLDS_PER_MEMBER_MAX: usize = 256;
-
-/// The access rules that the event loop set last.
-#[derive(Debug, Default)]
-pub(crate) struct Rules {
-    pub(crate) rights: RightsTable,
-    /// Names of namespaces by number.
-    pub(crate) namespaces: BTreeMap<u16, String>,
-}
 
 /// An object that a member reads.
 pub(super) struct Reading {
@@ -93,7 +81,8 @@ pub(crate) struct RegionSource {
     pub(super) region: Arc<Region>,
     pub(super) reader: Reader,
     holds: Mutex<Option<Arc<HoldTable>>>,
-    pub(super) rules: Arc<RwLock<Rules>>,
+    /// The rules that the event loop published last.
+    pub(super) rules: RwLock<ReaderRules>,
     pub(super) state: Mutex<ServedState>,
     event_sender: EventSender,
     /// Bytes that other nodes read of objects of this node, and of replicas.
@@ -109,7 +98,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl RegionSource {
     pub(super) fn new(
         region: &Arc<Region>,
-        rules: Arc<RwLock<Rules>>,
         event_sender: EventSender,
     ) -> Result<Arc<Self>, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
@@ -123,7 +111,7 @@ impl RegionSource {
             region: Arc::clone(region),
             reader,
             holds: Mutex::default(),
-            rules,
+            rules: RwLock::default(),
             state: Mutex::default(),
             event_sender,
             served: [const { AtomicU64::new(0) }; 2],
@@ -280,7 +268,7 @@ impl RegionSource {
         };
         let reader = match wish {
             NetQuery::Name(full) => {
-                let namespace = namespace_in(full);
+                let namespace = namespace_of(full);
                 self.check_rights(member, namespace)?;
                 // A lookup by name does not use the number.
                 let (number, _) = self.reader.namespace();
@@ -415,11 +403,6 @@ impl RegionSource {
         let entry = brought.encode().map_err(other)?;
         Ok((Opened { blocks: in_section.clone(), entry, inline }, in_section))
     }
-}
-
-/// The namespace in a full name.
-fn namespace_in(full: &str) -> &str {
-    full.strip_suffix(own_name(full)).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("")
 }
 
 impl Source for RegionSource {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use farrow_net::peer::DaemonControl;
 use farrow_net::ticket::Ticket;
 
-use super::events::{EventSender, NetEvent};
+use super::event_sender::EventSender;
 use super::source::lock;
+use crate::protocol::net::NetEvent;
 
 /// Time limit for a ticket, which the peer issues on request.
 const TICKET_MAX: Duration = Duration::from_secs(3);

@@ -12,8 +12,8 @@ use farrow_net::source::HoldId;
 use farrow_wire::PartSpec;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::events::NetFault;
 use super::part::{self, NEW_BLOCK_AT, NewBlocks, OpenedPart};
+use crate::protocol::net::NetFault;
 
 /// Time limit for the transfer of an object: a terabyte at 300 MB/s. A transfer without progress
 /// fails much sooner.

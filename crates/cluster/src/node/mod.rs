@@ -25,6 +25,7 @@ pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
 use crate::place::RegionFolder;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
+pub use crate::protocol::MEMORY_BYTES_MIN;
 use crate::protocol::{AdoptedState, DaemonInfo, NodeState, Preparation, unfinished};
 use crate::server::{Handover, LoopEnd, Remains, Server, ServerParts};
 pub use crate::spill::SpillTarget;
@@ -33,8 +34,7 @@ use crate::upgrade::{self, Succession, TakenOver, UpgradeState};
 pub use error::NodeError;
 pub(crate) use error::{check_socket_path, failed};
 pub use options::{
-    ClusterConfig, EvictionKind, MEMORY_BYTES_MIN, MemorySource, NetCompress, NetConfig, NetUse,
-    NodeOptions,
+    ClusterConfig, EvictionKind, MemorySource, NetCompress, NetConfig, NetUse, NodeOptions,
 };
 use scraped::Scraped;
 use start::{

@@ -14,9 +14,6 @@ use crate::peers::{EtcdConfig, PeerTls};
 use crate::protocol::{BUFFERS_BYTES_DEFAULT, Quotas};
 use crate::spill::SpillTarget;
 
-/// Smallest useful heap: a few extents.
-pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
-
 /// The source of a node's memory.
 #[derive(Debug, Clone)]
 pub enum MemorySource {

@@ -119,11 +119,9 @@ pub(super) fn start_net(
         None => Credentials::Plain,
     };
     let region = Arc::clone(state.home().region());
-    let rules = Arc::default();
     let options = NetOptions {
         listen,
         credentials,
-        rules: Arc::clone(&rules),
         packing: match config.net.compress {
             NetCompress::Auto => PackMode::Auto,
             NetCompress::Off => PackMode::Off,
@@ -133,7 +131,7 @@ pub(super) fn start_net(
         rdma: config.net.rdma.clone(),
     };
     let net = Net::start(&region, options).map_err(failed)?;
-    state.set_net(net.interests(), rules, net.kind(), cache.map(|bytes| bytes.0));
+    state.set_net(net.readers(), net.kind(), cache.map(|bytes| bytes.0));
     let bound = net.address().map_err(failed)?;
     let host = config.advertise.as_ref().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
     let address = match (advertise, host) {

@@ -7,7 +7,7 @@ use super::context::Asker;
 use super::core::waits::Wait;
 use super::identity::SessionId;
 use super::spill_job::SpillJob;
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 
 /// Work for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -39,6 +39,16 @@ pub(in crate::protocol) struct RequestContext {
     pub(in crate::protocol) now_ms: u64,
 }
 
+impl RequestContext {
+    pub(in crate::protocol) fn asker(&self) -> Asker {
+        Asker { session: self.session, seq: self.seq, slot: self.slot }
+    }
+
+    pub(in crate::protocol) fn reply_to(&self) -> ReplyTo {
+        ReplyTo { session: self.session, seq: self.seq }
+    }
+}
+
 /// How a refused request waited: the number of requests ahead of it, and the time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::protocol) struct QueueWait {

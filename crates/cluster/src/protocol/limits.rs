@@ -1,9 +1,12 @@
-//! Counts against their limits.
+//! Limits of memory and of lists.
 
 use farrow_wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, ROOM_RANGES_MAX, RequestBody, RoomAsk, SETTINGS_MAX,
     WireError,
 };
+
+/// Smallest useful heap: a few extents.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// # Errors
 ///

@@ -1,22 +1,16 @@
 //! State of one node, as its local clients see it.
 
 use farrow_membership::naming::JoinedNames;
-use farrow_store::ClientSlot;
-use farrow_wire::{
-    Extent, Reply, ReplyBody, Request, RequestBody, WAIT_MS_MAX, WireError, wire_span,
-};
+use farrow_store::{ClientSlot, ObjectId};
+use farrow_wire::{Reply, ReplyBody, Request, RequestBody, WireError};
 
 use super::action::{Action, answer, answer_to, answer_wait};
-use super::context::{Asker, FirstRequest, ReplyTo, RequestContext};
-use super::convert::store_error;
+use super::context::{FirstRequest, ReplyTo, RequestContext};
 use super::core::clients::ClientSession;
 use super::core::counting::CountKind;
-use super::core::quota::ReservationRequest;
-use super::core::reclaim::reclaim;
-use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
 use super::limits::check_lists;
-use super::replicas::{FetchKey, FetchWaiter, ImportAsk, ReplacingSeal, wish_of};
+use super::replicas::pages_elsewhere;
 use super::spill_job::SpillDone;
 use super::state::NodeState;
 
@@ -189,28 +183,6 @@ impl NodeState {
         self.watches.notify(&self.home, &mut self.fan_out, out);
     }
 
-    /// Grants memory. `None`: the answer follows later.
-    fn grant(
-        &mut self,
-        asker: Asker,
-        body: RequestBody,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) -> Result<Option<ReplyBody>, WireError> {
-        let ask = RoomRequest::new(&self.home, asker.slot, body)?;
-        let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
-        rooms.check(asker.slot, &ask, now_ms, out)?;
-        self.admission.grant(&mut rooms, asker, ask, now_ms)
-    }
-
-    /// Serves requests that wait for memory.
-    fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
-        self.admission.serve(&mut rooms, now_ms, out);
-    }
-
     fn answer(&mut self, session: SessionId, request: Request, now_ms: u64, out: &mut Vec<Action>) {
         self.counts.requests += 1;
         let Request { seq, body } = request;
@@ -296,7 +268,8 @@ impl NodeState {
         body: RequestBody,
         out: &mut Vec<Action>,
     ) {
-        let answer = self.route(context, body, out).transpose();
+        let allowed = self.check_right(context.slot, &body);
+        let answer = allowed.and_then(|()| self.route(context, body, out)).transpose();
         out.extend(answer.map(|answer| answer_to(context.session, context.seq, answer)));
     }
 
@@ -307,145 +280,80 @@ impl NodeState {
         body: RequestBody,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let RequestContext { session, slot, seq, now_ms } = context;
-        let asker = Asker { session, seq, slot };
-        self.check_right(slot, &body)?;
-        let done = match body {
-            body @ (RequestBody::Grant { .. } | RequestBody::Room(_)) => {
-                return self.grant(asker, body, now_ms, out);
-            }
+        let RequestContext { session, slot, now_ms, .. } = context;
+        Ok(Some(match body {
+            RequestBody::Grant { .. } => return self.grant(context, body, out),
+            RequestBody::Room(_) => return self.grant(context, body, out),
             RequestBody::ReserveObjects { objects, wait_ms } => {
-                let request = ReservationRequest { asker, objects, wait_ms };
-                return self.quota.reserve(&mut self.home, request, now_ms, out);
+                return self.reserve_objects(context, objects, wait_ms, out);
             }
-            RequestBody::Evict { bytes } => {
-                let Self { home, residency, replicas, .. } = self;
-                residency.check_evictions(asker.session)?;
-                return residency.evict(home, replicas, asker, bytes).map_err(store_error);
-            }
-            RequestBody::Restore { id } => {
-                return self.residency.restore(&self.home, asker, id.into(), now_ms);
-            }
+            RequestBody::Evict { bytes } => return self.evict(context, bytes),
+            RequestBody::Restore { id } => return self.restore(context, id),
             RequestBody::Wait { targets, count, timeout_ms } => {
-                let ready = self.wait(context, &targets, count, timeout_ms, out)?;
-                return Ok(ready.map(ReplyBody::Ready));
-            }
-            // Over a connection of its own.
-            RequestBody::Fetch { extent: Extent::Lazy { .. }, .. } | RequestBody::Pages { .. } => {
-                Err(WireError::Invalid("pages are brought over another connection".into()))
+                return self.wait(context, &targets, count, timeout_ms, out);
             }
             RequestBody::Fetch { target, extent, wait_ms } => {
-                let wish = wish_of(&self.full_target(slot, &target)?);
-                let key = FetchKey::new(wish, extent)?;
-                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-                return self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out);
+                return self.fetch_for(context, &target, extent, wait_ms, out);
             }
             RequestBody::Import { origin, step, wait_ms } => {
-                let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-                let origin = origin.into();
-                let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
-                return self.import(ask, now_ms, out);
+                return self.import_for(context, origin.into(), step, wait_ms, out);
             }
             RequestBody::ListAt { node, prefix, from } => {
-                let query = self.page_query(slot, prefix, from)?;
-                return self.ask_for_items(context, node, &query, out).map(|()| None);
+                return self.list_at(context, node, prefix, from, out);
             }
             RequestBody::FindAt { node, targets } => {
-                let query = self.find_query(slot, targets)?;
-                return self.ask_for_items(context, node, &query, out).map(|()| None);
+                return self.find_at(context, node, targets, out);
             }
-            RequestBody::FindLost { name } => {
-                let full = self.full_name(slot, &name)?;
-                return self.cluster.find_lost(&self.home, ReplyTo { session, seq }, &full, out);
-            }
-            RequestBody::Sync { name, ask } => {
-                let full = self.full_name(slot, &name)?;
-                let (barriers, mut rest) = self.barriers(now_ms, out);
-                return barriers.request(context, full, ask, &mut rest).map(|()| None);
-            }
-            RequestBody::Delete { targets } => {
-                return self.delete_anywhere(context, &targets, out);
-            }
-            RequestBody::Seal { items } if items.iter().any(|item| item.is_replacing) => {
-                let seal = ReplacingSeal { context, items, granted: Vec::new() };
-                return self.seal_in_places(seal, out);
-            }
-            RequestBody::Seal { items } => self.seal_all(slot, items, now_ms, out),
-            RequestBody::Cancel { seq: earlier } => {
-                self.cancel(session, earlier, now_ms, out);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Goodbye => {
-                self.clients.said_goodbye(session);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Release { spans } => self.release(slot, spans),
-            RequestBody::Reserve { names } => self.reserve(slot, &names),
-            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all),
-            RequestBody::Unreserve { names } => self.unreserve(slot, &names),
-            RequestBody::UnreserveObjects { objects } => {
-                self.quota.reservations.take_back(slot, objects);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::ReservedObjects { objects } => {
-                self.quota.renew(&mut self.home, slot, objects);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Confirm { ids } => self.confirm(slot, &ids, now_ms),
-            RequestBody::ConfirmEarlier => self.confirm_earlier(slot, now_ms),
-            RequestBody::HoldBlock => {
-                // No client takes the blocks without which others could not join.
-                if self.home.spare_hold_blocks() == 0 {
-                    let max = self.home.layout().hold_blocks_max.into();
-                    return Err(WireError::TooMany { what: "hold blocks".to_owned(), max });
-                }
-                let block = self.home.hold_block(slot).map_err(store_error)?;
-                Ok(ReplyBody::HoldBlock(wire_span(block)))
-            }
-            RequestBody::EntryPages { count } => {
-                self.quota.check_unseen(&self.home, slot)?;
-                let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
-                Ok(ReplyBody::EntryPages(wire_span(pages)))
-            }
-            RequestBody::Reclaim => {
-                reclaim(&mut self.home);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Overview { cells } => {
-                return self.count(context, CountKind::Overview(cells), out).map(|()| None);
-            }
-            RequestBody::Stats => {
-                return self.count(context, CountKind::Stats, out).map(|()| None);
-            }
-            RequestBody::EndLeases { ids } => {
-                self.leases.end_some(&ids, slot, now_ms);
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Set(settings) => return self.set(ReplyTo { session, seq }, settings),
+            RequestBody::FindLost { name } => return self.find_lost(context, &name, out),
+            RequestBody::Sync { name, ask } => return self.sync(context, &name, ask, out),
+            RequestBody::Delete { targets } => return self.delete_anywhere(context, &targets, out),
+            RequestBody::Seal { items } => return self.seal_items(context, items, out),
+            RequestBody::Set(settings) => return self.set(context.reply_to(), settings),
             RequestBody::Drain(step) => return self.drain_step(context, step, out),
-            RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
-            RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
-            RequestBody::DropNamespace { name } => self.drop_namespace(&name),
-            RequestBody::Namespaces => {
-                return self.count(context, CountKind::Namespaces, out).map(|()| None);
-            }
-            RequestBody::SetRule(rule) => self.set_rule(rule),
-            RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
-            RequestBody::Rules => Ok(self.rules()),
-            RequestBody::Nodes => Ok(self.nodes()),
-            RequestBody::Forget { node } => self.forget_node(&node, now_ms),
-            RequestBody::Shutdown => {
-                out.push(Action::Stop);
-                Ok(ReplyBody::Done)
-            }
+            RequestBody::Overview { cells } => return self.overview(context, cells, out),
+            RequestBody::Stats => return self.count(context, CountKind::Stats, out),
+            RequestBody::Namespaces => return self.count(context, CountKind::Namespaces, out),
+            RequestBody::Cancel { seq } => self.cancel(session, seq, now_ms, out),
+            RequestBody::Goodbye => self.goodbye(session),
+            RequestBody::Release { spans } => self.release(slot, spans)?,
+            RequestBody::Reserve { names } => self.reserve(slot, &names)?,
+            RequestBody::Renew { names, are_all } => self.renew(slot, &names, are_all)?,
+            RequestBody::Unreserve { names } => self.unreserve(slot, &names)?,
+            RequestBody::UnreserveObjects { objects } => self.unreserve_objects(slot, objects),
+            RequestBody::ReservedObjects { objects } => self.renew_objects(slot, objects),
+            RequestBody::Confirm { ids } => self.confirm(slot, &ids, now_ms)?,
+            RequestBody::ConfirmEarlier => self.confirm_earlier(slot, now_ms)?,
+            RequestBody::HoldBlock => self.hold_block(slot)?,
+            RequestBody::EntryPages { count } => self.entry_pages(slot, count)?,
+            RequestBody::Reclaim => self.reclaim_now(),
+            RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
+            RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned)?,
+            RequestBody::CreateNamespace(spec) => self.create_namespace(spec)?,
+            RequestBody::DropNamespace { name } => self.drop_namespace(&name)?,
+            RequestBody::SetRule(rule) => self.set_rule(rule)?,
+            RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node)?,
+            RequestBody::Rules => self.rules(),
+            RequestBody::Nodes => self.nodes(),
+            RequestBody::Forget { node } => self.forget_node(&node, now_ms)?,
+            RequestBody::Shutdown => shut_down(out),
+            RequestBody::Pages { .. } => return Err(pages_elsewhere()),
             RequestBody::Hello(_)
             | RequestBody::Listen(_)
             | RequestBody::OpenLazy(_)
             | RequestBody::Handover { .. }
-            | RequestBody::Watch(_) => Err(not_first()),
-        };
-        done.map(Some)
+            | RequestBody::Watch(_) => return Err(not_first()),
+        }))
     }
+
+    fn goodbye(&mut self, session: SessionId) -> ReplyBody {
+        self.clients.said_goodbye(session);
+        ReplyBody::Done
+    }
+}
+
+fn shut_down(out: &mut Vec<Action>) -> ReplyBody {
+    out.push(Action::Stop);
+    ReplyBody::Done
 }
 
 fn not_first() -> WireError {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use farrow_store::own_name;
+use farrow_store::namespace_of;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
 use farrow_wire::{NotGranted, WireError};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ impl RightsTable {
     /// Whether another node has a right on a full name, for a client of its own or for its own
     /// memory.
     pub fn may(&self, node: &str, right: Rights, full: &str) -> bool {
-        self.of(namespace_in(full), node_key(node)).has(right)
+        self.of(namespace_of(full), node_key(node)).has(right)
     }
 
     /// As [`Self::may`], with the error.
@@ -75,7 +75,7 @@ impl RightsTable {
         if self.may(node, right, full) {
             return Ok(());
         }
-        let namespace = namespace_in(full).to_owned();
+        let namespace = namespace_of(full).to_owned();
         let (node, right) = (node.to_owned(), right.to_string());
         Err(WireError::NotGranted(NotGranted { node, namespace, right }))
     }
@@ -90,12 +90,6 @@ impl RightsTable {
         let meant = self.rules.iter().filter_map(|(key, rights)| Some((closeness(key)?, *rights)));
         meant.max_by_key(|(closeness, _)| *closeness).map_or(Rights::ALL, |(_, rights)| rights)
     }
-}
-
-/// The namespace of a full name.
-pub(in crate::protocol) fn namespace_in(full: &str) -> &str {
-    let rest = full.strip_suffix(own_name(full)).unwrap_or_default();
-    rest.strip_suffix('\0').unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -140,10 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_of_a_full_name_is_what_stands_before_the_nul() {
-        for (full, namespace) in [("x", ""), ("team\0x", "team"), ("a:b\0a:b", "a:b"), ("", "")] {
-            assert_eq!(namespace_in(full), namespace, "{full:?}");
-        }
+    fn no_node_has_the_name_that_stands_for_all() {
         assert!(
             ANY.parse::<farrow_membership::NodeName>().is_err(),
             "no node is called like all of them"

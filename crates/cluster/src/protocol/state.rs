@@ -24,8 +24,8 @@ use super::core::waits::Waits;
 use super::core::watches::Watches;
 use super::identity::{PeerIdentity, SessionId};
 use super::replicas::Replicas;
+use super::requests::settings::RuntimeSettings;
 use super::rights::RightsTable;
-use super::settings::RuntimeSettings;
 
 /// Counters since start.
 #[derive(Debug, Default, Clone, Copy)]

@@ -4,7 +4,7 @@ use farrow_net::source::MemberLife;
 use farrow_wire::{BootTime, Reply, ReplyBody, WireError, awake_ns};
 
 use super::Server;
-use crate::net::NetAction;
+use crate::protocol::net::NetAction;
 use crate::protocol::cluster::Answer;
 use crate::protocol::{Action, SessionId, answer_peer};
 

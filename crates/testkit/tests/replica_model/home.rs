@@ -183,7 +183,7 @@ impl Protocol {
         state.home.last[id][reader] = Last::Sent { number };
     }
 
-    /// `Interests::take`: the readers that are noted are told to drop their replicas.
+    /// `NetReaders::take`: the readers that are noted are told to drop their replicas.
     fn recall(&self, state: &mut State, id: usize) {
         state.home.complete[id] = 0;
         let noted = std::mem::take(&mut state.home.notes[id]);

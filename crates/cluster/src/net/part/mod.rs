@@ -14,8 +14,8 @@ use farrow_net::frame::Opened;
 use farrow_store::{BLOCK_BYTES, ObjectKind, SpillHead};
 use farrow_wire::PartSpec;
 
-use super::events::NetFault;
-use super::query::Brought;
+use crate::protocol::net::NetFault;
+use crate::protocol::net::query::Brought;
 pub(super) use new_blocks::NewBlocks;
 use pieces::Whole;
 

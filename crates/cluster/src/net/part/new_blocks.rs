@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::net::events::NetFault;
+use crate::protocol::net::NetFault;
 
 /// Limit on the bytes of all new blocks: eight parts of the largest size. Others wait.
 const NEW_BLOCKS_BYTES_MAX: usize = 256 << 20;

@@ -4,7 +4,7 @@ use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::Opened;
 use farrow_store::BLOCK_BYTES;
 
-use crate::net::events::NetFault;
+use crate::protocol::net::NetFault;
 
 /// Blocks begin and end at multiples of this, so a part's buffers keep their alignment.
 const ALIGNMENT: u64 = BLOCK_BYTES;

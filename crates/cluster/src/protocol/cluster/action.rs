@@ -4,7 +4,7 @@ use farrow_membership::etcd;
 use farrow_store::ClientSlot;
 use farrow_wire::RequestBody;
 
-use super::offer::Offer;
+use super::peers::offer::Offer;
 use crate::protocol::identity::SessionId;
 
 /// Work that involves other nodes.

@@ -2,7 +2,7 @@
 
 use farrow_membership::NodeName;
 
-use super::offer::Offer;
+use super::peers::offer::Offer;
 
 /// How the nodes of a cluster agree on their members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

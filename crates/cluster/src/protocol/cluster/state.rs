@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use farrow_membership::naming::Naming;
 use farrow_store::{ClientSlot, ObjectId};
 
-use super::agreement::Agreement;
-use super::awaited::Awaited;
-use super::hint_table::NameHints;
-use super::not_joined::NotJoined;
-use super::notification_queues::PeerNotifications;
+use super::clients::watched::{Dirty, Watched};
+use super::membership::agreement::Agreement;
+use super::membership::not_joined::NotJoined;
+use super::names::hint_table::NameHints;
+use super::names::parked::{Lookups, Parked};
 use super::options::ClusterOptions;
-use super::peer::PeerNode;
-use super::pending::PendingQuestion;
-use super::waiting::{Lookups, Parked};
-use super::watched::{Dirty, Watched};
+use super::peers::peer::PeerNode;
+use super::questions::pending::PendingQuestion;
+use super::questions::queues::PeerNotifications;
+use super::waits::awaited::Awaited;
 
 /// Limit of the time for a question to another node, in leases: the facts in question do not change
 /// sooner.

@@ -18,7 +18,7 @@ use farrow_wire::{
     RequestBody, Rights, Rule, SealItem, Welcome, WireError, WireSpan, WireTarget, span,
 };
 
-use super::watched::AGAIN_MS;
+use super::clients::watched::AGAIN_MS;
 use super::*;
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, answer_peer, node_key,

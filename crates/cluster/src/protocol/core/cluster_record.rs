@@ -2,8 +2,8 @@
 //! settings that were changed while the node served.
 
 use super::drain::DrainRecord;
+use crate::protocol::requests::settings::SettingsRecord;
 use crate::protocol::rights::RightsTable;
-use crate::protocol::settings::SettingsRecord;
 
 /// The content of the record.
 #[derive(Debug, Default, PartialEq, Eq)]

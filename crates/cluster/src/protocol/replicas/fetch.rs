@@ -4,16 +4,18 @@ use farrow_membership::naming::NameRefusal;
 use farrow_memory::{Length, Span};
 use farrow_store::{
     Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
-    own_name,
+    namespace_of, own_name,
 };
 use farrow_wire::{Extent, NoRoom, OutOfMemory, TooLarge, WireError};
 
 use super::replica_table::Replica;
 use super::search::{LocalReplica, LostFetch, answer_all, fetched};
 use super::state::Replicas;
-use super::transfers::{FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX};
-use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault};
+use super::transfers::{
+    FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
+};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
@@ -42,13 +44,13 @@ impl NodeState {
             whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
         let is_loading = self.replicas.loading.contains_key(&origin);
         if import.is_some() && is_loading {
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
             let text = format!("object {origin} is being brought already");
             return answer_all(waiters, &Err(WireError::Invalid(text)), out);
         }
         if import.is_none() && (known.is_some() || is_loading) {
             // Somebody else was faster.
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
             match self.replicas.loading.get_mut(&origin) {
                 // The answers to the steps of an import are for its client only.
                 Some(one) if known.is_none() && one.part == part && one.import.is_none() => {
@@ -59,19 +61,7 @@ impl NodeState {
             }
             return;
         }
-        let (name, namespace) = match &wish {
-            NetQuery::Name(full) => {
-                let own = own_name(full);
-                let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0'));
-                let namespace = self.home.namespace(namespace.unwrap_or(""));
-                let is_it = brought.name.as_deref() == Some(own);
-                match namespace {
-                    Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
-                    _ => (None, NamespaceId::DEFAULT),
-                }
-            }
-            _ => (None, NamespaceId::DEFAULT),
-        };
+        let (name, namespace) = self.name_of_fetched(&wish, &brought);
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
         let importer = import.as_ref().and_then(|one| self.home.client(one.slot).ok());
         let namespace = importer.map_or(namespace, |record| record.namespace);
@@ -100,6 +90,16 @@ impl NodeState {
         };
         self.replicas.loading.insert(origin, loading);
         self.load_replica(origin, now_ms, out);
+    }
+
+    /// The full name for a replica, and its namespace here. `None`: it was not fetched by its name.
+    fn name_of_fetched(&self, wish: &NetQuery, brought: &Brought) -> (Option<String>, NamespaceId) {
+        let NetQuery::Name(full) = wish else { return (None, NamespaceId::DEFAULT) };
+        let is_it = brought.name.as_deref() == Some(own_name(full));
+        match self.home.namespace(namespace_of(full)) {
+            Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
+            _ => (None, NamespaceId::DEFAULT),
+        }
     }
 
     /// Starts the transfer of an object if there is room for it.
@@ -336,7 +336,7 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, import, is_recalled, .. } = loading;
         self.cluster.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        release(out, node.as_str(), hold);
         if import.is_some() {
             let what = Target::Id(origin).to_string();
             let error = if is_recalled {
@@ -359,7 +359,7 @@ impl NodeState {
         let Some(loading) = self.replicas.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, lost_ms, .. } = loading;
         self.cluster.find_by_net_again(&node, now_ms);
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        release(out, node.as_str(), hold);
         waiters.extend(later);
         self.fetch_after_loss(waiters, &LostFetch { node, until_ms: lost_ms }, now_ms);
     }
@@ -408,7 +408,7 @@ impl NodeState {
         let Fetching { node, hold, waiters, later, part, import, sender, .. } = loading;
         // The answer of the home to the notice about the replica releases it otherwise.
         if sender != FetchSender::Done {
-            out.push(Action::Net(NetAction::Release { node, hold }));
+            release(out, node, hold);
         }
         let importer = import.and_then(|import| self.clients.session(import.session));
         if let (Some(importer), Ok(id)) = (importer, &result) {

@@ -9,15 +9,16 @@ use farrow_store::{
     ClientSlot, Home, METADATA_BYTES_MAX, Metadata, ObjectId, ObjectKind, ReplicaSeal, SpillHead,
     Target,
 };
-use farrow_wire::{Extent, ImportStep, ReplyBody, WireError};
+use farrow_wire::{Extent, ImportStep, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::transfers::{
     FetchKey, FetchWaiter, Fetching, ImportAsk, ImportSeal, ImportTarget, Opening, STEP_MS_MAX,
 };
-use crate::net::query::NetQuery;
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
-use crate::protocol::drain::failpoint;
+use crate::protocol::drain::outgoing::failpoint;
 use crate::protocol::limits::check_limit;
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
@@ -30,9 +31,23 @@ const IMPORTS_MAX: usize = 256;
 const IMPORTS_PER_SESSION_MAX: usize = 64;
 
 impl NodeState {
-    /// Brings an object of another node and makes it one of this node. `None`: the answer comes
+    /// Brings an object of another node and makes it one of this node. `None`: the answer follows
     /// later.
-    pub(in crate::protocol) fn import(
+    pub(in crate::protocol) fn import_for(
+        &mut self,
+        context: RequestContext,
+        origin: ObjectId,
+        step: ImportStep,
+        wait_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+        let ask = ImportAsk { session, slot, seq, origin, step, until_ms };
+        self.import(ask, now_ms, out)
+    }
+
+    fn import(
         &mut self,
         ask: ImportAsk,
         now_ms: u64,
@@ -44,18 +59,7 @@ impl NodeState {
             return Ok(Some(ReplyBody::Done));
         }
         self.check_writer(slot)?;
-        // Also of a node whose memory is mapped here: the client's node does not map this one's,
-        // and its daemon keeps the object until this one has copied it.
-        let Some(node) = self.cluster.member_with_region(origin.hi) else {
-            let text = format!("object {origin} is not of a node that is reached by network");
-            return Err(WireError::Invalid(text));
-        };
-        // This node may read more there than the client's node may elsewhere.
-        let importer = self.clients.session(session).and_then(|one| one.peer.remote_client);
-        if importer.is_none_or(|client| client.node != node_key(&node)) {
-            let text = format!("object {origin} is of node {node}, not of the client's own");
-            return Err(WireError::Denied(text));
-        }
+        let node = self.node_of_import(session, origin)?;
         let import = ImportTarget { session, slot, seal: self.seal_of(slot, step)? };
         let query = NetQuery::Id(origin.hi, origin.lo);
         let key = FetchKey::new(query, Extent::Whole)?;
@@ -107,6 +111,23 @@ impl NodeState {
         let opening = Opening { import: Some(import), ..opening };
         self.replicas.openings.insert(token, opening);
         Ok(None)
+    }
+
+    /// The node of an object that a client may have imported: its own.
+    fn node_of_import(&self, session: SessionId, origin: ObjectId) -> Result<String, WireError> {
+        // Also of a node whose memory is mapped here: the client's node does not map this one's,
+        // and its daemon keeps the object until this one has copied it.
+        let Some(node) = self.cluster.member_with_region(origin.hi) else {
+            let text = format!("object {origin} is not of a node that is reached by network");
+            return Err(WireError::Invalid(text));
+        };
+        // This node may read more there than the client's node may elsewhere.
+        let importer = self.clients.session(session).and_then(|one| one.peer.remote_client);
+        if importer.is_none_or(|client| client.node != node_key(&node)) {
+            let text = format!("object {origin} is of node {node}, not of the client's own");
+            return Err(WireError::Denied(text));
+        }
+        Ok(node)
     }
 
     fn seal_of(&self, slot: ClientSlot, step: ImportStep) -> Result<Option<ImportSeal>, WireError> {

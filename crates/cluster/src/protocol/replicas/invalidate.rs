@@ -68,7 +68,7 @@ impl NodeState {
         let Replicas { made, named_parts, port, lazy, .. } = &mut self.replicas;
         lazy.outdate(|of, _| of == origin);
         if let Some(port) = port {
-            port.interests.hide_replica(origin);
+            port.readers.hide_replica(origin);
         }
         let removed = made.remove_all_of(origin);
         named_parts.retain(|_, of| *of != origin || removed.is_empty());
@@ -174,7 +174,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(port) = &self.replicas.port else { return true };
-        let interests = Arc::clone(&port.interests);
+        let readers = Arc::clone(&port.readers);
         let ids = self.ids_of(&withdrawal.target).unwrap_or_else(|error| {
             // The delete reports the error.
             tracing::error!(target = %withdrawal.target, %error, "an object to delete");
@@ -184,7 +184,7 @@ impl NodeState {
         for id in ids {
             // The home may have taken the object over meanwhile, under one more id.
             if withdrawal.ids.insert(id) {
-                for member in interests.close(id) {
+                for member in readers.close(id) {
                     self.invalidate_at_member(&member, id, now_ms, out);
                 }
             }
@@ -201,7 +201,7 @@ impl NodeState {
     /// Lets other nodes open objects again, if these still exist.
     pub(super) fn reopen<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) {
         if let Some(port) = &self.replicas.port {
-            ids.into_iter().for_each(|id| port.interests.reopen(*id));
+            ids.into_iter().for_each(|id| port.readers.reopen(*id));
         }
     }
 
@@ -309,7 +309,7 @@ impl NodeState {
     pub(super) fn recall_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut left = std::mem::take(&mut self.replicas.wanted_bytes);
         let Some(port) = self.replicas.port.as_ref().filter(|_| left > 0) else { return };
-        let interests = Arc::clone(&port.interests);
+        let readers = Arc::clone(&port.readers);
         let ranked = self.residency.held_by_replicas(&self.home, &self.replicas);
         let Ok(mut ranked) = ranked else { return };
         ranked.truncate(RECALLS_MAX);
@@ -319,7 +319,7 @@ impl NodeState {
             }
             left = left.saturating_sub(candidate.bytes.0);
             for id in [Some(candidate.id), candidate.former].into_iter().flatten() {
-                for member in interests.take(id) {
+                for member in readers.take(id) {
                     self.invalidate_at_member(&member, id, now_ms, out);
                 }
             }

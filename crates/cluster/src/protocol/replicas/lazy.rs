@@ -19,9 +19,9 @@ use farrow_wire::{
 
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
-use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, wish_of};
-use crate::net::query::NetQuery;
-use crate::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
+use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, release, wish_of};
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};
@@ -95,20 +95,19 @@ impl NodeState {
         let waiters: Vec<_> = waiters.into_iter().chain(late).collect();
         let waiting: Vec<_> = waiters.iter().map(FetchWaiter::reply_to).collect();
         let bytes: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
-        let release = Action::Net(NetAction::Release { node: node.clone(), hold });
         let is_again = key.extent == Extent::Lazy { is_again: true };
         let whole = self.replica_of(origin, None).filter(|_| !is_again);
         if let Some(whole) = whole.map(LocalReplica::Whole) {
-            out.push(release);
+            release(out, node, hold);
             return answer_all(waiters, &Ok(fetched(Some(whole))), out);
         }
         if let Some(file) = self.replicas.lazy.known(&NetQuery::Id(origin.hi, origin.lo)) {
-            out.push(release);
+            release(out, node, hold);
             return self.attach_lazy(file, waiting, out);
         }
         let room = self.hold_for_lazy(&node, out);
         if let Err(error) = room.and_then(|()| self.room_for_lazy(bytes, now_ms, out)) {
-            out.push(release);
+            release(out, node, hold);
             return answer_all(waiters, &Err(error), out);
         }
         let object = LazyObject {
@@ -267,7 +266,7 @@ impl NodeState {
 fn release_lazy(idle: Vec<(u64, Lazy)>, out: &mut Vec<Action>) {
     for (file, Lazy { node, hold, .. }) in idle {
         out.push(Action::Net(NetAction::CloseFile { file }));
-        out.push(Action::Net(NetAction::Release { node, hold }));
+        release(out, node, hold);
     }
 }
 

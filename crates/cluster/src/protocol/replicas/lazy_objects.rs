@@ -7,7 +7,7 @@ use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, ObjectKind, SpillHead};
 use farrow_wire::{LAZY_BLOCKS_MAX, LAZY_DESCRIPTOR_BYTES_MAX, LazyObject};
 
-use crate::net::query::{Brought, NetQuery};
+use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::identity::SessionId;
 
 /// Time for which an object without clients stays: another process may read it next.

@@ -4,11 +4,12 @@ use farrow_net::frame::{OPEN_BYTES_MAX, Opened};
 use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
-use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault, listing};
+use super::transfers::release;
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{NetAction, NetFault, listing};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
-use crate::protocol::context::{ReplyTo, RequestContext};
+use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
@@ -17,26 +18,31 @@ use crate::protocol::state::NodeState;
 const LISTINGS_MAX: usize = 256;
 
 impl NodeState {
-    /// The query for a page of another node's list.
-    pub(in crate::protocol) fn page_query(
-        &self,
-        slot: ClientSlot,
+    /// Asks another node for a page of its list. The answer follows later.
+    pub(in crate::protocol) fn list_at(
+        &mut self,
+        context: RequestContext,
+        node: String,
         prefix: String,
         from: u64,
-    ) -> Result<NetQuery, WireError> {
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
         check_limit("bytes of a prefix", prefix.len(), NAME_BYTES_MAX as usize)?;
-        Ok(NetQuery::List { namespace: self.namespace_name(slot)?, prefix, from })
+        let namespace = self.namespace_name(context.slot)?;
+        self.ask_for_items(context, node, &NetQuery::List { namespace, prefix, from }, out)
     }
 
-    /// The query for objects of another node.
-    pub(in crate::protocol) fn find_query(
-        &self,
-        slot: ClientSlot,
+    /// Asks another node which of these objects it has. The answer follows later.
+    pub(in crate::protocol) fn find_at(
+        &mut self,
+        context: RequestContext,
+        node: String,
         targets: Vec<WireTarget>,
-    ) -> Result<NetQuery, WireError> {
-        let query = NetQuery::Find { namespace: self.namespace_name(slot)?, targets };
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let query = NetQuery::Find { namespace: self.namespace_name(context.slot)?, targets };
         check_limit("bytes of names to look for", query.encode().len(), OPEN_BYTES_MAX as usize)?;
-        Ok(query)
+        self.ask_for_items(context, node, &query, out)
     }
 
     fn namespace_name(&self, slot: ClientSlot) -> Result<String, WireError> {
@@ -44,14 +50,13 @@ impl NodeState {
         Ok(namespace.options.name.clone())
     }
 
-    /// Asks another node for a client. The answer follows later.
-    pub(in crate::protocol) fn ask_for_items(
+    fn ask_for_items(
         &mut self,
         context: RequestContext,
         node: String,
         query: &NetQuery,
         out: &mut Vec<Action>,
-    ) -> Result<(), WireError> {
+    ) -> Result<Option<ReplyBody>, WireError> {
         check_limit(
             "lists that are asked for at other nodes",
             self.replicas.listings.len() + 1,
@@ -63,9 +68,8 @@ impl NodeState {
         let token = self.replicas.token();
         let want = query.encode();
         out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
-        let RequestContext { session, seq, .. } = context;
-        self.replicas.listings.insert(token, ReplyTo { session, seq });
-        Ok(())
+        self.replicas.listings.insert(token, context.reply_to());
+        Ok(None)
     }
 
     /// Handles the result of a request for a page. `false`: the token is not that of a list.
@@ -80,7 +84,7 @@ impl NodeState {
         let unreachable = self.cluster.unreachable_by_net(node);
         let body = match result {
             Ok((hold, opened)) => {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));
+                release(out, node, *hold);
                 listing::decode(&opened.entry).map_err(NetFault::Other)
             }
             Err(fault) => Err(fault.clone()),

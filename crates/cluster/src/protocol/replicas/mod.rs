@@ -33,7 +33,7 @@ mod tests;
 mod transfers;
 mod withdrawals;
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use farrow_memory::Span;
 use farrow_store::StoreError;
@@ -42,12 +42,13 @@ use farrow_wire::ReplyBody;
 use super::Action;
 use super::action::answer_to;
 use super::state::NodeState;
-use crate::net::{Interests, NetAction, NetEvent, NetFault, Rules};
+use super::net::{NetAction, NetEvent, NetFault, NetReaders};
 use invalidation_notice::LastNotice;
 use state::Port;
 pub(super) use state::Replicas;
 use transfers::ROOM_MS_MAX;
-pub(super) use transfers::{FetchKey, FetchWaiter, ImportAsk, ImportSeal, wish_of};
+pub(super) use search::pages_elsewhere;
+pub(super) use transfers::ImportSeal;
 pub(super) use withdrawals::{DeleteOrigin, ReplacingSeal, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this
@@ -58,12 +59,11 @@ impl NodeState {
     /// Attaches the network fabric. `bytes_max` limits the memory of replicas.
     pub(crate) fn set_net(
         &mut self,
-        interests: Arc<dyn Interests>,
-        rules: Arc<RwLock<Rules>>,
+        readers: Arc<dyn NetReaders>,
         kind: &'static str,
         bytes_max: Option<u64>,
     ) {
-        self.replicas.port = Some(Port { interests, rules, kind });
+        self.replicas.port = Some(Port { readers, kind });
         self.replicas.bytes_max = bytes_max;
         // An earlier incarnation created this record once another node read from it by network.
         self.replicas.is_new_life = self.home.clients().any(|one| one.start_time == NET_START_TIME);
@@ -122,7 +122,7 @@ impl NodeState {
     pub(super) fn tick_replicas(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let unrestored = self.residency.take_unrestored();
         if let Some(port) = &self.replicas.port {
-            unrestored.into_iter().for_each(|(id, why)| port.interests.not_restored(id, why));
+            unrestored.into_iter().for_each(|(id, why)| port.readers.not_restored(id, why));
         }
         self.end_imports(now_ms, out);
         self.end_stalled_imports(now_ms, out);

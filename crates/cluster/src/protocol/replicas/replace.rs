@@ -16,6 +16,19 @@ use crate::protocol::state::NodeState;
 const REPLACEMENTS_MAX: usize = 64;
 
 impl NodeState {
+    /// Seals objects. Returns `None` if the answer follows later.
+    pub(in crate::protocol) fn seal_items(
+        &mut self,
+        context: RequestContext,
+        items: Vec<SealItem>,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if items.iter().any(|item| item.is_replacing) {
+            return self.seal_in_places(ReplacingSeal { context, items, granted: Vec::new() }, out);
+        }
+        self.seal_all(context.slot, items, context.now_ms, out).map(Some)
+    }
+
     /// Seals objects, some of which replace others. Returns `None` if the answer follows later:
     /// names that were granted for them are settled then.
     pub(in crate::protocol) fn seal_in_places(

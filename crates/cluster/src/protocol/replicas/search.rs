@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::frame::Opened;
-use farrow_store::{ObjectId, SpillHead, Target};
-use farrow_wire::{Extent, PartSpec, ReplyBody, WireError};
+use farrow_store::{ObjectId, Target};
+use farrow_wire::{Extent, PartSpec, ReplyBody, WAIT_MS_MAX, WireError, WireTarget};
 
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
-use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max};
-use crate::net::query::{Brought, NetQuery};
-use crate::net::{NetAction, NetFault};
+use super::transfers::{
+    FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release, wish_of,
+};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
+use crate::protocol::context::RequestContext;
 use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
 
@@ -36,6 +39,14 @@ pub(super) struct LostFetch {
     pub(super) until_ms: u64,
 }
 
+/// An object that a node has opened for this one.
+struct OpenReply<'a> {
+    token: u64,
+    node: &'a str,
+    hold: u64,
+    opened: Opened,
+}
+
 /// An object of this node that replicates one of another node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocalReplica {
@@ -51,7 +62,30 @@ pub(super) fn fetched(found: Option<LocalReplica>) -> ReplyBody {
     }
 }
 
+/// The answer to a request for pages over a connection for other requests.
+pub(in crate::protocol) fn pages_elsewhere() -> WireError {
+    WireError::Invalid("pages are brought over another connection".into())
+}
+
 impl NodeState {
+    /// Fetches an object or part for a client. Returns `None` if the answer follows later.
+    pub(in crate::protocol) fn fetch_for(
+        &mut self,
+        context: RequestContext,
+        target: &WireTarget,
+        extent: Extent,
+        wait_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        if matches!(extent, Extent::Lazy { .. }) {
+            return Err(pages_elsewhere());
+        }
+        let RequestContext { session, slot, seq, now_ms } = context;
+        let key = FetchKey::new(wish_of(&self.full_target(slot, target)?), extent)?;
+        let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+        self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out)
+    }
+
     /// Finds an object in memory that cannot be mapped, and fetches it. Returns `None` if the
     /// answer follows later.
     pub(in crate::protocol) fn fetch(
@@ -216,6 +250,7 @@ impl NodeState {
         entry.is_replica.then_some(entry.id)
     }
 
+    /// Handles the answer of a node that was asked to open something.
     pub(super) fn opened_elsewhere(
         &mut self,
         token: u64,
@@ -231,15 +266,89 @@ impl NodeState {
             let reply = SenderReply { token, node, result };
             return self.sender_event(question, reply, now_ms, out);
         }
-        let opening = self.replicas.openings.get(&token);
-        let is_import = opening.is_some_and(|opening| opening.import.is_some());
-        let region = match is_import {
-            true => self.cluster.region_offered_by(node).filter(|_| self.cluster.is_peer(node)),
-            false => self.cluster.net_region_of(node),
+        match result {
+            Ok((hold, opened)) => {
+                let reply = OpenReply { token, node, hold, opened };
+                self.object_opened(reply, now_ms, out);
+            }
+            Err(fault) => self.object_not_opened(token, node, fault, now_ms),
+        }
+        self.settle_opening(token, now_ms, out);
+    }
+
+    /// Begins the transfer of an object that a node has opened. If the answer may be outdated, the
+    /// node is asked again.
+    fn object_opened(&mut self, reply: OpenReply<'_>, now_ms: u64, out: &mut Vec<Action>) {
+        let OpenReply { token, node, hold, opened } = reply;
+        let region = self.region_for_opening(token, node);
+        let Some(opening) = self.replicas.openings.get_mut(&token) else {
+            return release(out, node, hold);
         };
+        opening.left.remove(node);
+        let is_outdated = opening.outdated.remove(node);
+        let what = opening.key.wish.to_string();
+        let Some(region) = region else {
+            // The node was lost meanwhile: its answer may be outdated.
+            release(out, node, hold);
+            let lost = NetFault::Lost("it was lost meanwhile".to_owned());
+            opening.fault.get_or_insert(self.cluster.unreachable_by_net(node)(lost, &what));
+            return;
+        };
+        if is_outdated {
+            release(out, node, hold);
+            opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+            return;
+        }
+        match Brought::decode(&opened.entry) {
+            Ok((_, head)) if opening.invalidated.contains(&head.id) => {
+                // The next answer is newer than the notice.
+                opening.invalidated.remove(&head.id);
+                release(out, node, hold);
+                // After the pause either all nodes find it, or none does.
+                opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+            }
+            Ok((brought, head)) if head.id.hi == region => {
+                let node = node.to_owned();
+                let found = ObjectAtHome { node, hold, opened, brought, head };
+                self.begin_fetch(token, found, now_ms, out);
+            }
+            other => {
+                let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
+                release(out, node, hold);
+                let text = format!("invalid description of object {what} from node {node}: {why}");
+                opening.fault.get_or_insert(WireError::Damaged(text));
+            }
+        }
+    }
+
+    fn begin_fetch(
+        &mut self,
+        token: u64,
+        found: ObjectAtHome,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(opening) = self.replicas.openings.remove(&token) else { return };
+        match opening.key.extent {
+            Extent::Metadata => {
+                release(out, found.node, found.hold);
+                let waiters = opening.waiters.into_iter().chain(opening.late);
+                answer_all(waiters, &Ok(ReplyBody::Metadata(found.brought.metadata)), out);
+            }
+            Extent::Lazy { .. } if can_be_lazy(&found.opened, &found.brought, &found.head) => {
+                self.begin_lazy(opening, found, now_ms, out);
+            }
+            _ => self.begin_load(opening, found, now_ms, out),
+        }
+    }
+
+    /// Notes why a node has not opened an object. If it may do so soon, it is asked again.
+    fn object_not_opened(&mut self, token: u64, node: &str, fault: NetFault, now_ms: u64) {
+        let is_import = self.is_import(token);
         let unreachable = self.cluster.unreachable_by_net(node);
-        let is_lost = matches!(result, Err(NetFault::Lost(_)));
+        let is_lost = matches!(fault, NetFault::Lost(_));
         let is_mapped = self.cluster.is_mapped(node) && !is_import;
+        let region = self.region_for_opening(token, node);
         let is_without_net = region.is_none() && self.cluster.is_peer(node);
         if is_lost && is_import {
             let has_net = self.replicas.kind().is_some();
@@ -247,86 +356,40 @@ impl NodeState {
         } else if is_lost {
             self.cluster.find_by_net_again(node, now_ms);
         }
-        let Some(opening) = self.replicas.openings.get_mut(&token) else {
-            if let Ok((hold, _)) = result {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-            }
-            return;
-        };
+        let Some(opening) = self.replicas.openings.get_mut(&token) else { return };
         opening.left.remove(node);
-        let is_outdated = opening.outdated.remove(node);
+        opening.outdated.remove(node);
         let what = opening.key.wish.to_string();
-        match result {
-            Ok((hold, _)) if is_outdated && region.is_some() => {
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
-            }
-            Ok((hold, opened)) => {
-                let Some(region) = region else {
-                    // The node was lost meanwhile: its answer may be outdated.
-                    out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                    let lost = NetFault::Lost("it was lost meanwhile".to_owned());
-                    opening.fault.get_or_insert(unreachable(lost, &what));
-                    return self.settle_opening(token, now_ms, out);
-                };
-                let decoded = Brought::decode(&opened.entry);
-                let is_of_it = |head: &SpillHead| head.id.hi == region;
-                match decoded {
-                    Ok((_, head)) if opening.invalidated.contains(&head.id) => {
-                        // The next answer is newer than the notice.
-                        opening.invalidated.remove(&head.id);
-                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                        // After the pause either all nodes find it, or none does.
-                        opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
-                    }
-                    Ok((brought, head)) if is_of_it(&head) => {
-                        let Some(opening) = self.replicas.openings.remove(&token) else { return };
-                        if opening.key.extent == Extent::Metadata {
-                            out.push(Action::Net(NetAction::Release {
-                                node: node.to_owned(),
-                                hold,
-                            }));
-                            return answer_all(
-                                opening.waiters.into_iter().chain(opening.late),
-                                &Ok(ReplyBody::Metadata(brought.metadata)),
-                                out,
-                            );
-                        }
-                        let is_lazy = matches!(opening.key.extent, Extent::Lazy { .. })
-                            && can_be_lazy(&opened, &brought, &head);
-                        let node = node.to_owned();
-                        let found = ObjectAtHome { node, hold, opened, brought, head };
-                        if is_lazy {
-                            return self.begin_lazy(opening, found, now_ms, out);
-                        }
-                        return self.begin_load(opening, found, now_ms, out);
-                    }
-                    other => {
-                        let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
-                        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
-                        let text =
-                            format!("invalid description of object {what} from node {node}: {why}");
-                        opening.fault.get_or_insert(WireError::Damaged(text));
-                    }
-                }
-            }
-            Err(NetFault::NotFound) => {}
+        match fault {
+            NetFault::NotFound => {}
             // The client finds the objects of a mapped node by loads.
-            Err(NetFault::Lost(_)) if is_mapped => {}
-            Err(NetFault::Lost(why)) if is_without_net => {
+            NetFault::Lost(_) if is_mapped => {}
+            NetFault::Lost(why) if is_without_net => {
                 opening.fault.get_or_insert(unreachable(NetFault::Other(why), &what));
             }
-            Err(fault @ (NetFault::Busy(_) | NetFault::Lost(_)))
+            fault @ (NetFault::Busy(_) | NetFault::Lost(_))
                 if now_ms < opening.deadline_ms && (!is_lost || now_ms < opening.lost_ms) =>
             {
                 opening.again.insert(node.to_owned(), now_ms + BUSY_PAUSE_MS);
                 opening.refusals.insert(node.to_owned(), fault);
             }
-            Err(fault) => {
+            fault => {
                 opening.fault.get_or_insert(unreachable(fault, &what));
             }
         }
-        self.settle_opening(token, now_ms, out);
+    }
+
+    fn is_import(&self, token: u64) -> bool {
+        self.replicas.openings.get(&token).is_some_and(|opening| opening.import.is_some())
+    }
+
+    /// The region in which a node has the object of an opening. `None`: it is lost, or reached by no
+    /// network.
+    fn region_for_opening(&self, token: u64, node: &str) -> Option<u64> {
+        match self.is_import(token) {
+            true => self.cluster.region_offered_by(node).filter(|_| self.cluster.is_peer(node)),
+            false => self.cluster.net_region_of(node),
+        }
     }
 
     /// Waits no longer for nodes that have not answered within the limit. Later answers find no

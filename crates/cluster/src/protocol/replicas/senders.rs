@@ -8,10 +8,10 @@ use farrow_memory::{Offset, Span};
 use farrow_net::frame::Opened;
 use farrow_store::ObjectId;
 
-use super::transfers::{FetchSender, Fetching, SenderQuestion};
-use crate::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
-use crate::net::query::NetQuery;
-use crate::net::{NetAction, NetFault};
+use super::transfers::{FetchSender, Fetching, SenderQuestion, release};
+use crate::protocol::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::state::NodeState;
 
@@ -127,12 +127,12 @@ impl NodeState {
         let SenderReply { token, node, result } = reply;
         match question {
             SenderQuestion::Complete { hold } => {
-                release(node, &result, out);
-                out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold }));
+                release_opened(out, node, &result);
+                release(out, node, hold);
             }
             SenderQuestion::Which(origin) => {
                 // The query holds nothing.
-                release(node, &result, out);
+                release_opened(out, node, &result);
                 let until_ms = match self.replicas.loading.get(&origin).map(|one| &one.sender) {
                     Some(FetchSender::Requested { token: of, until_ms }) if *of == token => {
                         *until_ms
@@ -151,10 +151,10 @@ impl NodeState {
             SenderQuestion::Open(origin) => {
                 let sender = self.replicas.loading.get(&origin).map(|one| &one.sender);
                 if sender != Some(&FetchSender::Opening { token }) {
-                    return release(node, &result, out);
+                    return release_opened(out, node, &result);
                 }
                 if self.replicas.loading.get(&origin).is_some_and(|one| one.is_invalidated) {
-                    release(node, &result, out);
+                    release_opened(out, node, &result);
                     self.is_given_up(origin, now_ms, out);
                     return;
                 }
@@ -219,7 +219,7 @@ impl NodeState {
             }
             None => {
                 tracing::debug!(%origin, node, "a replica is not sent");
-                release(node, &result, out);
+                release_opened(out, node, &result);
                 self.fall_back(origin, node.to_owned(), out);
             }
         }
@@ -237,7 +237,7 @@ impl NodeState {
         let FetchSender::Member { node, hold } = std::mem::take(&mut loading.sender) else {
             return false;
         };
-        out.push(Action::Net(NetAction::Release { node: node.clone(), hold }));
+        release(out, node.as_str(), hold);
         let is_again = has_failed && !loading.is_invalidated;
         if is_again {
             tracing::debug!(%origin, node, "a replica was not sent whole");
@@ -257,7 +257,7 @@ impl NodeState {
         let token = self.replicas.token();
         let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
         let port = self.replicas.port.as_ref().filter(|_| is_broadcast(loading));
-        let Some(key) = port.and_then(|port| port.interests.serve_replica(origin, local)) else {
+        let Some(key) = port.and_then(|port| port.readers.serve_replica(origin, local)) else {
             return;
         };
         loading.sender = FetchSender::Done;
@@ -280,9 +280,8 @@ fn are_whole(from: &[Span], to: &[Span]) -> bool {
     from.len() == to.len() && from.iter().zip(to).all(|(from, to)| from.length >= to.length)
 }
 
-/// Releases what a node opened.
-fn release(node: &str, result: &Result<(u64, Opened), NetFault>, out: &mut Vec<Action>) {
+fn release_opened(out: &mut Vec<Action>, node: &str, result: &Result<(u64, Opened), NetFault>) {
     if let Ok((hold, _)) = result {
-        out.push(Action::Net(NetAction::Release { node: node.to_owned(), hold: *hold }));
+        release(out, node, *hold);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use farrow_memory::Length;
 use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
@@ -15,16 +15,15 @@ use super::transfers::{FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, S
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
-use crate::net::{Interests, Rules};
 use crate::protocol::context::ReplyTo;
 use crate::protocol::core::residency::RemoteReplicas;
 use crate::protocol::identity::SessionId;
+use crate::protocol::net::{NetReaders, ReaderRules};
 use crate::protocol::rights::RightsTable;
 
 /// Access of the state to the network fabric.
 pub(in crate::protocol) struct Port {
-    pub(in crate::protocol) interests: Arc<dyn Interests>,
-    pub(in crate::protocol) rules: Arc<RwLock<Rules>>,
+    pub(in crate::protocol) readers: Arc<dyn NetReaders>,
     pub(in crate::protocol) kind: &'static str,
 }
 
@@ -82,11 +81,10 @@ impl Replicas {
     /// Passes the current rules to the threads of the network fabric.
     pub(in crate::protocol) fn publish_rules(&self, rights: &RightsTable, home: &Home) {
         if let Some(port) = &self.port {
-            let mut rules = port.rules.write().unwrap_or_else(PoisonError::into_inner);
-            rules.rights = rights.clone();
             let namespaces = home.namespaces();
             let namespaces = namespaces.map(|one| (one.id.0, one.options.name.clone()));
-            rules.namespaces = namespaces.collect();
+            let namespaces = namespaces.collect();
+            port.readers.publish_rules(ReaderRules { rights: rights.clone(), namespaces });
         }
     }
 
@@ -95,16 +93,14 @@ impl Replicas {
         [self.fetched_total, self.fetched_bytes_total]
     }
 
-    /// Bytes that travelled compressed: see [`Interests::packed`].
-    ///
-    /// [`Interests::packed`]: crate::net::Interests::packed
+    /// Bytes that travelled compressed: see [`NetReaders::packed`].
     pub(in crate::protocol) fn packed(&self) -> [[u64; 2]; 2] {
-        self.port.as_ref().map(|port| port.interests.packed()).unwrap_or_default()
+        self.port.as_ref().map(|port| port.readers.packed()).unwrap_or_default()
     }
 
     /// Bytes that other nodes read of objects of this node, and of its replicas.
     pub(in crate::protocol) fn served(&self) -> [u64; 2] {
-        self.port.as_ref().map(|port| port.interests.served()).unwrap_or_default()
+        self.port.as_ref().map(|port| port.readers.served()).unwrap_or_default()
     }
 
     /// An import whose bytes are here and whose client says later what becomes of it, and its
@@ -144,7 +140,7 @@ impl Replicas {
             if part.is_some() {
                 of_parts.insert(origin);
             } else if let Some(port) = port {
-                port.interests.hide_replica(origin);
+                port.readers.hide_replica(origin);
             }
         }
         if !of_parts.is_empty() {
@@ -251,7 +247,7 @@ impl RemoteReplicas for Replicas {
         let Some(port) = &self.port else { return false };
         // What is being recalled may still be there, and after a restart all of it.
         self.is_new_life
-            || port.interests.is_any(id)
+            || port.readers.is_any(id)
             || self.leaving.contains_key(&id)
             || self.leaving.contains_key(&EVERYTHING)
     }

@@ -33,10 +33,10 @@ use farrow_wire::{
 };
 
 use super::withdrawals::EVERYTHING;
-use super::{FetchKey, FetchWaiter};
-use crate::net::broadcast::ReplicaKey;
-use crate::net::query::{Brought, NetQuery};
-use crate::net::{Interests, NetAction, NetEvent, NetFault};
+use super::transfers::{FetchKey, FetchWaiter};
+use crate::protocol::net::broadcast::ReplicaKey;
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetAction, NetEvent, NetFault, NetReaders, ReaderRules};
 use crate::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction, Question,
 };
@@ -52,9 +52,11 @@ const CLIENT: SessionId = SessionId(1);
 const KEY: ReplicaKey = ReplicaKey([7; 32]);
 
 /// No member has opened anything.
-struct NoInterests;
+struct NoReaders;
 
-impl Interests for NoInterests {
+impl NetReaders for NoReaders {
+    fn publish_rules(&self, _: ReaderRules) {}
+
     fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
         BTreeSet::new()
     }
@@ -111,7 +113,7 @@ fn node(number: usize) -> NodeState {
     let home = Home::create(Arc::new(region), &options, 0).unwrap();
     let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: 0 };
     let mut node = NodeState::new(home, daemon, AdoptedState::default(), 0);
-    node.set_net(Arc::new(NoInterests), Arc::default(), "net", None);
+    node.set_net(Arc::new(NoReaders), "net", None);
     node.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
     let options = ClusterOptions {
         net: Some("127.0.0.1:9".to_owned()),

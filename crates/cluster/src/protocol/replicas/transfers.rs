@@ -9,8 +9,8 @@ use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
-use crate::net::query::{Brought, NetQuery};
-use crate::net::{NetAction, NetFault};
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetAction, NetFault};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
 use crate::protocol::identity::SessionId;
@@ -36,6 +36,11 @@ impl FetchKey {
         let (want, part) = (self.wish.encode(), self.extent.part().cloned());
         Action::Net(NetAction::Open { token, node, want, part })
     }
+}
+
+/// Ends a hold on an object that was opened at another node.
+pub(super) fn release(out: &mut Vec<Action>, node: impl Into<String>, hold: u64) {
+    out.push(Action::Net(NetAction::Release { node: node.into(), hold }));
 }
 
 /// A client that waits for an object.

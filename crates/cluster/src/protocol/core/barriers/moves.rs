@@ -164,12 +164,11 @@ impl Barriers {
         Ok(Answer::HandedOver(self.moves.page(from, after)))
     }
 
-    /// Handles the state from a member that was asked in that epoch. `None`: it did not answer, or
-    /// is in another epoch.
-    pub(in crate::protocol) fn handed_over(
+    /// Handles the state from a member that was asked in that epoch.
+    pub(in crate::protocol) fn on_handover_response(
         &mut self,
         (node, epoch): (&str, Epoch),
-        names: Option<Vec<(String, NameState)>>,
+        answer: Result<Answer, String>,
         context: &mut BarrierContext<'_>,
     ) {
         let moves = &mut self.moves;
@@ -177,7 +176,8 @@ impl Barriers {
         else {
             return;
         };
-        let Some(names) = names else {
+        let Ok(Answer::HandedOver(names)) = answer else {
+            // It did not answer, or is in another epoch.
             return self.ask_source_later(node, context.now_ms);
         };
         let Some((last, _)) = names.last() else {

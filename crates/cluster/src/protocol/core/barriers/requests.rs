@@ -1,6 +1,6 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
-use farrow_store::{NAME_BYTES_MAX, own_name};
+use farrow_store::{NAME_BYTES_MAX, namespace_of, own_name};
 use farrow_wire::{BarrierBroken, NotGranted, ReplyBody, SyncAsk, WireError};
 
 use super::barrier::{Arrival, Party};
@@ -12,7 +12,6 @@ use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Questio
 use crate::protocol::context::RequestContext;
 use crate::protocol::identity::SessionId;
 use crate::protocol::limits::check_limit;
-use crate::protocol::rights::namespace_in;
 
 /// Limit of waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
@@ -104,16 +103,30 @@ impl Barriers {
         }
     }
 
+    /// Handles the owner's answer to a request. The outcome follows by a message of its own.
+    pub(in crate::protocol) fn on_response(
+        &mut self,
+        number: u64,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+    ) {
+        match answer {
+            Err(_) => self.unanswered(number, now_ms),
+            Ok(Answer::No(why)) => self.refused(number, why, now_ms),
+            Ok(_) => {}
+        }
+    }
+
     /// The owner did not answer: it is asked again until it is lost or the wait ends. It may have
     /// received the request, and performs each number once.
-    pub(in crate::protocol) fn unanswered(&mut self, number: u64, now_ms: u64) {
+    fn unanswered(&mut self, number: u64, now_ms: u64) {
         if let Some(wait) = self.waits.get_mut(&number) {
             wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
         }
     }
 
     /// The supposed owner refused the request: the owner at that time is asked later.
-    pub(in crate::protocol) fn refused(&mut self, number: u64, reason: String, now_ms: u64) {
+    fn refused(&mut self, number: u64, reason: String, now_ms: u64) {
         if let Some(wait) = self.waits.get_mut(&number) {
             wait.refusal = Some(reason);
         }
@@ -186,7 +199,7 @@ impl Barriers {
             WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
             WaitOutcome::NotGranted => Err(WireError::NotGranted(NotGranted {
                 node: context.cluster.own_name(),
-                namespace: namespace_in(&wait.name).to_owned(),
+                namespace: namespace_of(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
             })),
         };

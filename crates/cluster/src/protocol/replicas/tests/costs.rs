@@ -3,7 +3,7 @@
 use farrow_wire::{NodeCost, ReplyBody};
 
 use super::{Pair, ROUND_MS};
-use crate::net::NetEvent;
+use crate::protocol::net::NetEvent;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, PeerAction, Question};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use farrow_wire::{Extent, NodeUnreachable, WireError};
 
 use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
-use crate::net::NetAction;
-use crate::net::query::NetQuery;
+use crate::protocol::net::NetAction;
+use crate::protocol::net::query::NetQuery;
 use crate::protocol::Action;
-use crate::protocol::replicas::{FetchKey, FetchWaiter};
+use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
 impl Pair {
     /// A round of which node a sees nothing, as if its process were stopped.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::action::answer_peer;
-use crate::protocol::moved_in::TakeRequest;
+use crate::protocol::drain::incoming::TakeRequest;
 use crate::protocol::replicas::transfers::STEP_MS_MAX;
 
 /// The client of node b, with its connection to node a.

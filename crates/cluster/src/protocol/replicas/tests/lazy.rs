@@ -5,7 +5,7 @@ use farrow_wire::{
 };
 
 use super::*;
-use crate::net::HOLDS_PER_MEMBER_MAX;
+use crate::protocol::net::HOLDS_PER_MEMBER_MAX;
 
 const READER: &str = "b";
 const BLOCK: u64 = 1 << 20;

@@ -20,7 +20,9 @@ impl CountedCloses {
     }
 }
 
-impl Interests for CountedCloses {
+impl NetReaders for CountedCloses {
+    fn publish_rules(&self, _: ReaderRules) {}
+
     fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
         BTreeSet::new()
     }
@@ -58,7 +60,9 @@ impl Interests for CountedCloses {
 #[derive(Default)]
 struct OpenedByB(Mutex<BTreeSet<ObjectId>>);
 
-impl Interests for OpenedByB {
+impl NetReaders for OpenedByB {
+    fn publish_rules(&self, _: ReaderRules) {}
+
     fn take(&self, _: ObjectId) -> BTreeSet<MemberLife> {
         BTreeSet::new()
     }
@@ -141,7 +145,7 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
         // The first of two has the lease without the other.
         let mut pair = Pair::of(3);
         let opened = Arc::new(OpenedByB::default());
-        pair.nodes[0].set_net(Arc::clone(&opened) as _, Arc::default(), "net", None);
+        pair.nodes[0].set_net(Arc::clone(&opened) as _, "net", None);
         let start = pair.connect_writer();
         let item = |name: &str, number: u64| SealItem {
             name: Some(name.to_owned()),
@@ -249,7 +253,7 @@ fn a_seal_that_waited_for_a_move_asks_for_its_new_names() {
 fn a_refused_replacement_leaves_no_object_closed() {
     let mut pair = Pair::new();
     let counted = Arc::new(CountedCloses::default());
-    pair.nodes[0].set_net(Arc::clone(&counted) as _, Arc::default(), "net", None);
+    pair.nodes[0].set_net(Arc::clone(&counted) as _, "net", None);
     let start = pair.connect_writer();
     let mut seal = |names: &[&str]| {
         let items = names.iter().zip(0..).map(|(name, number)| SealItem {

@@ -1,0 +1,115 @@
+//! Memory and object slots of clients: what is granted, reserved, evicted and given back.
+
+use farrow_store::{ClientSlot, ObjectId};
+use farrow_wire::{ReplyBody, RequestBody, WireError, wire_span};
+
+use crate::protocol::Action;
+use crate::protocol::context::RequestContext;
+use crate::protocol::convert::store_error;
+use crate::protocol::core::quota::ReservationRequest;
+use crate::protocol::core::reclaim::reclaim;
+use crate::protocol::core::rooms::{RoomRequest, Rooms};
+use crate::protocol::state::NodeState;
+
+impl NodeState {
+    /// Grants memory. `None`: the answer follows later.
+    pub(in crate::protocol) fn grant(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { slot, now_ms, .. } = context;
+        let ask = RoomRequest::new(&self.home, slot, body)?;
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
+        rooms.check(slot, &ask, now_ms, out)?;
+        self.admission.grant(&mut rooms, context.asker(), ask, now_ms)
+    }
+
+    /// Serves requests that wait for memory.
+    pub(in crate::protocol) fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
+        self.admission.serve(&mut rooms, now_ms, out);
+    }
+
+    /// Reserves room in the quotas of objects. `None`: the answer follows later.
+    pub(in crate::protocol) fn reserve_objects(
+        &mut self,
+        context: RequestContext,
+        objects: u32,
+        wait_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let request = ReservationRequest { asker: context.asker(), objects, wait_ms };
+        self.quota.reserve(&mut self.home, request, context.now_ms, out)
+    }
+
+    pub(in crate::protocol) fn unreserve_objects(
+        &mut self,
+        slot: ClientSlot,
+        objects: u32,
+    ) -> ReplyBody {
+        self.quota.reservations.take_back(slot, objects);
+        ReplyBody::Done
+    }
+
+    pub(in crate::protocol) fn renew_objects(
+        &mut self,
+        slot: ClientSlot,
+        objects: u32,
+    ) -> ReplyBody {
+        self.quota.renew(&mut self.home, slot, objects);
+        ReplyBody::Done
+    }
+
+    /// Evicts objects of the client's namespace. `None`: the answer follows later.
+    pub(in crate::protocol) fn evict(
+        &mut self,
+        context: RequestContext,
+        bytes: u64,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let Self { home, residency, replicas, .. } = self;
+        residency.check_evictions(context.session)?;
+        residency.evict(home, replicas, context.asker(), bytes).map_err(store_error)
+    }
+
+    /// Brings a spilled object back into memory. `None`: the answer follows later.
+    pub(in crate::protocol) fn restore(
+        &mut self,
+        context: RequestContext,
+        (hi, lo): (u64, u64),
+    ) -> Result<Option<ReplyBody>, WireError> {
+        self.residency.restore(&self.home, context.asker(), ObjectId { hi, lo }, context.now_ms)
+    }
+
+    pub(in crate::protocol) fn hold_block(
+        &mut self,
+        slot: ClientSlot,
+    ) -> Result<ReplyBody, WireError> {
+        // No client takes the blocks without which others could not join.
+        if self.home.spare_hold_blocks() == 0 {
+            let max = self.home.layout().hold_blocks_max.into();
+            return Err(WireError::TooMany { what: "hold blocks".to_owned(), max });
+        }
+        let block = self.home.hold_block(slot).map_err(store_error)?;
+        Ok(ReplyBody::HoldBlock(wire_span(block)))
+    }
+
+    pub(in crate::protocol) fn entry_pages(
+        &mut self,
+        slot: ClientSlot,
+        count: u32,
+    ) -> Result<ReplyBody, WireError> {
+        self.quota.check_unseen(&self.home, slot)?;
+        let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
+        Ok(ReplyBody::EntryPages(wire_span(pages)))
+    }
+
+    /// Frees deleted objects that are held no more.
+    pub(in crate::protocol) fn reclaim_now(&mut self) -> ReplyBody {
+        reclaim(&mut self.home);
+        ReplyBody::Done
+    }
+}

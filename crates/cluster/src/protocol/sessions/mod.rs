@@ -1,0 +1,7 @@
+//! Connections of clients: their first message, their limits and permissions, their end.
+
+pub(super) mod buffered;
+pub(super) mod families;
+pub(super) mod handover;
+pub(super) mod hello;
+pub(super) mod permissions;
