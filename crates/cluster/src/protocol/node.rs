@@ -1,7 +1,7 @@
 //! State of one node, as its local clients see it.
 
 use farrow_membership::naming::JoinedNames;
-use farrow_store::{ClientSlot, ObjectId};
+use farrow_store::ClientSlot;
 use farrow_wire::{Reply, ReplyBody, Request, RequestBody, WireError};
 
 use super::action::{Action, answer, answer_to, answer_wait};

@@ -1,7 +1,7 @@
 //! Memory and object slots of clients: what is granted, reserved, evicted and given back.
 
-use farrow_store::{ClientSlot, ObjectId};
-use farrow_wire::{ReplyBody, RequestBody, WireError, wire_span};
+use farrow_store::ClientSlot;
+use farrow_wire::{ReplyBody, RequestBody, WireError, WireObjectId, wire_span};
 
 use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
@@ -79,9 +79,9 @@ impl NodeState {
     pub(in crate::protocol) fn restore(
         &mut self,
         context: RequestContext,
-        (hi, lo): (u64, u64),
+        id: WireObjectId,
     ) -> Result<Option<ReplyBody>, WireError> {
-        self.residency.restore(&self.home, context.asker(), ObjectId { hi, lo }, context.now_ms)
+        self.residency.restore(&self.home, context.asker(), id.into(), context.now_ms)
     }
 
     pub(in crate::protocol) fn hold_block(

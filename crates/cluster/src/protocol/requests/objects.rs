@@ -258,7 +258,7 @@ impl NodeState {
     pub(in crate::protocol) fn end_leases(
         &mut self,
         slot: ClientSlot,
-        ids: &[(u64, u64)],
+        ids: &[WireObjectId],
         now_ms: u64,
     ) -> ReplyBody {
         self.leases.end_some(ids, slot, now_ms);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_membership::Member;
 use farrow_membership::naming::{self, NameRefusal, NameRequest};
-use farrow_store::{ClientSlot, ObjectId, namespace_of};
+use farrow_store::{ClientSlot, namespace_of};
 use farrow_wire::{
     BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, SealItem, WireError, WireTarget,
 };

@@ -1,7 +1,7 @@
 //! Names that this node holds or asks for.
 
 use farrow_membership::naming::NameRefusal;
-use farrow_store::{Home, ObjectId, namespace_of, own_name};
+use farrow_store::{Home, namespace_of, own_name};
 use farrow_wire::{NotGranted, Rights, WireError, WireTarget};
 
 use crate::protocol::cluster::OptionalCluster;
