@@ -117,6 +117,8 @@ class Query:
                 if prepared.unused:
                     prepared.reason += f" that can be used, {len(prepared.unused)} that cannot"
         except CannotDistribute as error:
+            # The processes of the workers serve other queries while this one runs here.
+            prepared.close()
             prepared.reason = str(error)
         except InvalidArgument as error:
             prepared.close()
@@ -144,6 +146,8 @@ class Query:
                 # What a lost node or worker produced is computed again. Rows of tables that are
                 # lost with a node are an error of the next attempt, which names the node.
                 if attempt == _RUNS_MAX:
+                    if isinstance(error, WorkerLost):
+                        raise QueryFailed(str(error)) from None
                     raise
                 self._check_time(error)
             except Late:
