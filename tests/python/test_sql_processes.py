@@ -11,7 +11,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Node, wait_until
-from sql_cases import WORKERS, rows_of
+from sql_cases import WORKERS, nameless, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,3 +83,16 @@ def test_a_query_that_turns_out_to_be_whole_occupies_no_worker(
     assert rows_of(found) == [(4950,)]
     assert prepared.plan is None
     assert seen == [True]
+
+
+def test_a_worker_that_ends_leaves_nothing(node: Node, worker: subprocess.Popen[bytes]) -> None:
+    """What a task had put and not yet shared stayed, without a name and a lease, until the node
+    ended: its announcement, by which others find it, was deleted."""
+    client = farrow.connect(node.socket)
+    [name] = client.list(WORKERS)["name"].to_pylist()
+    labels = {"farrow.sql.worker": name, "farrow.sql.process": str(worker.pid)}
+    client.put(pa.table({"k": list(range(100_000))}), metadata=labels)
+    assert nameless(client) == 1
+    worker.terminate()
+    assert worker.wait(LIMIT_SECONDS) == 0
+    assert nameless(client) == 0
