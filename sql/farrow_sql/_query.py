@@ -11,7 +11,7 @@ import farrow
 from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
 from farrow_sql import _plan
 from farrow_sql._deadline import Deadline
-from farrow_sql._errors import CannotDistribute, Late
+from farrow_sql._errors import CannotDistribute, Late, QueryFailed
 from farrow_sql._exchange import open_output
 from farrow_sql._local import LocalQuery, Moved, check
 from farrow_sql._running import announced
@@ -136,7 +136,7 @@ class Query:
             Timeout: it took longer than its limit.
             NodeLost: a node is lost that has rows of its tables.
             OutOfMemory: a node, or the memory of a task, has no room; the message has the numbers.
-            QueryFailed: DataFusion reported an error while it ran.
+            QueryFailed: DataFusion reported an error while it ran, or workers ended in each run.
         """
         for attempt in range(1, _RUNS_MAX + 1):
             prepared = self.prepare()
@@ -175,6 +175,7 @@ class Query:
                 prepared.moved = self._moved(schedule.runs, outputs)
                 return found
             except CannotDistribute as error:
+                prepared.close()
                 prepared.plan, prepared.reason, prepared.runs = None, str(error), []
         local = LocalQuery(self._client, self._text, self._deadline)
         found = local.run(prepared.sources)

@@ -96,3 +96,20 @@ def test_a_worker_that_ends_leaves_nothing(node: Node, worker: subprocess.Popen[
     worker.terminate()
     assert worker.wait(LIMIT_SECONDS) == 0
     assert nameless(client) == 0
+
+
+def test_workers_that_end_in_each_run_fail_the_query(
+    client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error was of a private class."""
+    runs = []
+
+    def run(query: Any, prepared: Any) -> None:
+        runs.append(prepared)
+        raise farrow_sql._workers.WorkerLost("worker a-1 on node 'a' ended: reset by peer")
+
+    client.put(pa.table({"k": [1]}), "numbers")
+    monkeypatch.setattr(farrow_sql._query.Query, "_run", run)
+    with pytest.raises(farrow_sql.QueryFailed, match="worker a-1 on node 'a' ended"):
+        farrow.sql(QUERY, client, timeout=60)
+    assert len(runs) == 3
