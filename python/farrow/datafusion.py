@@ -17,7 +17,8 @@ for each partition; a native table provider would need DataFusion itself in this
 DataFusion leaves each filter that it can express to Arrow, for which comparisons with NaN are
 false.  For DataFusion, NaN is greater than all numbers and equal to itself.  So it applies filters
 on floating-point columns itself, and they exclude no chunk.  ``NOT IN`` of Arrow is true for null:
-such a filter is rewritten.
+such a filter is rewritten.  A constant null in an ``in`` list or a ``between`` raises a TypeError:
+DataFusion cannot translate it for a dataset.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def sql(
         Timeout: the query took longer than ``timeout``.
         NodeLost: a node is lost that has rows of a table of the query.
         OutOfMemory: a node has no room for an exchange, or a task none for an operator.
-        QueryFailed: DataFusion reported another error while the query ran.
+        QueryFailed: DataFusion reported another error while the query ran, or workers ended in
+            each of three runs.
 
     Examples:
         >>> import farrow_sql

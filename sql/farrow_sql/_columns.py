@@ -73,7 +73,7 @@ class Column:
             chunk = self._chunks[number]
             low, high = max(0, begin - start), min(len(chunk), end - start)
             parts.append(chunk.slice(low, high - low))
-        return _rebased(parts[0]) if len(parts) == 1 else pa.concat_arrays(parts)
+        return _rebased(parts[0]) if len(parts) == 1 else _joined(parts)
 
     def _some(self, rows: np.ndarray[Any, Any]) -> pa.Array:
         found = np.searchsorted(self._starts, rows, side="right") - 1
@@ -88,7 +88,7 @@ class Column:
             _take(self._chunks[number], rows[order[begin:end]] - self._starts[number])
             for number, begin, end in zip(numbers, begins, ends, strict=True)
         ]
-        joined = pa.concat_arrays(parts)
+        joined = _joined(parts)
         if bool(np.all(order[1:] > order[:-1])):
             return joined
         back = np.empty(len(rows), np.int64)
@@ -111,6 +111,37 @@ def _as(kind: pa.DataType, values: pa.Array) -> pa.Array:
         return values
     indices = values.indices.cast(kind.index_type)
     return pa.DictionaryArray.from_arrays(indices, values.dictionary, ordered=kind.ordered)
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """The values of several arrays, one after another."""
+    try:
+        return pa.concat_arrays(parts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Arrow unifies no dictionaries with nulls, as DataFusion makes them in lists.
+        return pa.concat_arrays([_without_null_words(part) for part in parts])
+
+
+def _without_null_words(values: pa.Array) -> pa.Array:
+    """The same values, whose nulls are none of the words of dictionaries."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        is_word = values.dictionary.is_valid().to_numpy(zero_copy_only=False)
+        numbers = pa.array(np.cumsum(is_word) - 1, kind.index_type, mask=~is_word)
+        words = values.dictionary.drop_null()
+        return pa.DictionaryArray.from_arrays(
+            numbers.take(values.indices), words, ordered=kind.ordered
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = _without_null_words(values.values)
+        own = values.buffers()[:2]
+        return pa.Array.from_buffers(
+            kind, len(values), own, values.null_count, values.offset, [items]
+        )
+    if pa.types.is_struct(kind) and kind.num_fields:
+        fields = [_without_null_words(values.field(number)) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=values.is_null())
+    return values
 
 
 def _take(values: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:

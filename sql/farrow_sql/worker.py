@@ -310,8 +310,13 @@ class Supervisor:
         )
 
     def _end(self) -> None:
-        with contextlib.suppress(farrow.FarrowError):
+        has_node = True
+        try:
             self._client.delete(self.name)
+        except farrow.Disconnected:
+            has_node = False
+        except farrow.FarrowError:
+            pass
         self._listener.close()
         for process in self._processes:
             process.end()
@@ -322,5 +327,8 @@ class Supervisor:
                 process.popen.kill()
                 process.popen.wait()
             process.popen.stdout.close()  # type: ignore[union-attr]
+        if has_node:
+            # No other worker looks for them: they are found by the announcement.
+            delete_leftovers(self._client, worker=self.name)
         if self._spill is not None:
             self._spill.close()

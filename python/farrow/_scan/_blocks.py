@@ -6,6 +6,7 @@ A task may end, and its process too, long before the job: each block is an objec
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -19,13 +20,16 @@ __all__ = ["Block", "append_blocks", "drop_blocks", "dropped_on_error", "put_blo
 # A written block waits for the other blocks of its job: longer than most jobs.
 _LEASE_SECONDS = 3600.0
 _WAIT_SECONDS = 10.0
+# After this time and the lease the memory of a block that no driver appended or dropped returns,
+# though its process lives on: longer than jobs, and a job of each night finds the memory free.
+_UNUSED_SECONDS = 12 * 3600.0
 
 # A reference to a block in the memory of a node; or a small block itself.
 Block: TypeAlias = bytes | pa.Table
 
-# Leases of blocks that this process has written; the driver deletes the blocks when it has appended
-# them.
-_written: dict[bytes, _native.SharedReference] = {}
+# Leases of blocks that this process has written, and when, in this order; the driver deletes the
+# blocks when it has appended them.
+_written: dict[bytes, tuple[float, _native.SharedReference]] = {}
 
 
 def put_block(client: _native.Client, table: pa.Table) -> Block:
@@ -38,8 +42,18 @@ def put_block(client: _native.Client, table: pa.Table) -> Block:
     if shared is None:
         # No buffer has a page of its own.
         return table
-    _written[shared.message] = shared
+    _forget_unused()
+    _written[shared.message] = time.monotonic(), shared
     return shared.message
+
+
+def _forget_unused() -> None:
+    """Let the leases of old blocks run.  Results of a task that was repeated reach no driver."""
+    before = time.monotonic() - _UNUSED_SECONDS
+    for message, (written, _) in list(_written.items()):
+        if written > before:
+            break
+        _written.pop(message, None)
 
 
 def append_blocks(

@@ -40,7 +40,7 @@ def chunks(
     try:
         huge = client.huge_table(name)
     except (NotFound, InvalidArgument):
-        value = client.get(name)
+        one = _listed(client, name)
     else:
         version = huge.version if version is None else version
         known = [chunk for chunk, _ in chunk_statistics(huge, version)]
@@ -50,18 +50,33 @@ def chunks(
         return schema_without_views(huge.schema), [known[number].partition for number in numbers]
     if version is not None:
         raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
-    if not isinstance(value, (pa.Table, pa.RecordBatch)):
-        raise InvalidArgument(f"{name!r} is a {type(value).__name__}, not a table")
-    _check_columns(filter, value.schema)
+    if one["kind"] not in ("table", "record batch"):
+        raise InvalidArgument(f"{name!r} is not a table, its kind is {one['kind']}")
+    # By its id: another object may take the name.  Neither get brings rows of another node.
+    schema = client.get(one["id"], rows=slice(0, 0)).schema
+    _check_columns(filter, schema)
+    rows = client.get(one["id"], columns=[]).num_rows
+    whole = Partition(0, rows, one["node"] or "", one["bytes"], one["id"], 0)
+    return schema_without_views(schema), [whole]
+
+
+def _listed(client: Client, name: str) -> dict[str, Any]:
+    """The row of the object of this name in the list of all nodes.
+
+    Raises:
+        NotFound: there is none.
+        NodeLost: a node is lost that may have it.
+    """
     listed = client.list(name, all_nodes=True)
     # Times of a list do not fit Python's datetime, which would need pandas.
-    listed = listed.select(["name", "node", "bytes", "id"])
+    listed = listed.select(["name", "node", "kind", "bytes", "id"])
     rows = listed.filter(pc.equal(listed["name"], name)).to_pylist()
     if not rows:
+        # The list leaves out nodes that are lost: this raises why the object is not found.
+        client.metadata(name)
         raise NotFound(f"no object named {name!r}")
-    one = rows[0]
-    whole = Partition(0, value.num_rows, one["node"] or "", one["bytes"], one["id"], 0)
-    return schema_without_views(value.schema), [whole]
+    found: dict[str, Any] = rows[0]
+    return found
 
 
 def _check_columns(filter: pc.Expression | None, schema: pa.Schema) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from farrow import Client
+    from farrow.dataset import FarrowDataset
 
 __all__ = ["Engine", "Statement", "TableSource"]
 
@@ -299,7 +300,7 @@ class Engine:
                 if name not in expressions:
                     raise
         if named is None or _OF_CATALOG.search(statement.sql):
-            self._attach_all(connection, named or set())
+            self._attach_all(connection, named or set(), is_snapshot)
         connection.execute("BEGIN TRANSACTION READ ONLY")
 
     def _rows(self, table: str, is_snapshot: bool) -> Any:
@@ -307,12 +308,15 @@ class Engine:
             return self.tables.read(lambda client: dataset(table, client))
         return self.tables.read(lambda client: NewestRows(table, client))
 
-    def _attach_all(self, connection: Any, attached: set[str]) -> None:
+    def _attach_all(self, connection: Any, attached: set[str], is_snapshot: bool) -> None:
+        # Most of them are never read.
+        kind = _FirstRows if is_snapshot else NewestRows
         taken = {folded(name) for name in attached}
         for name in self.tables.names()[:_LISTED_TABLES_MAX]:
             if folded(name) not in taken:
                 with contextlib.suppress(FarrowError):
-                    register(connection, name, self._rows(name, is_snapshot=False))
+                    rows = self.tables.read(lambda client: kind(name, client))  # noqa: B023
+                    register(connection, name, rows)
                     taken.add(folded(name))
 
     def bound(self, connection: Any, bound: pa.Table | None) -> list[dict[str, Any] | None]:
@@ -354,6 +358,22 @@ class Engine:
     def reader(self, relation: Any) -> pa.RecordBatchReader:
         """Start a query; its rows are computed as they are read."""
         return relation.to_arrow_reader(_BATCH_ROWS)
+
+
+class _FirstRows(NewestRows):
+    """A table that the first scan opens: all scans find the same rows."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        super().__init__(name, client)
+        self._lock = threading.Lock()
+
+    def _open(self) -> FarrowDataset:
+        with self._lock:
+            self._snapshot = super()._open()
+        return self._snapshot
+
+    def _open_for_scan(self) -> FarrowDataset:
+        return self._open()
 
 
 def _named_tables(connection: Any, sql: str) -> tuple[set[str] | None, set[str]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import farrow
 from farrow.exceptions import InvalidArgument, NodeLost, NodeUnreachable, NotFound, Timeout
 from farrow_sql._deadline import Deadline
-from farrow_sql._errors import CannotDistribute, Late
+from farrow_sql._errors import CannotDistribute, Late, QueryFailed
 from farrow_sql._exchange import open_output
 from farrow_sql._plans import _plan
 from farrow_sql._run._local import LocalQuery, Moved, check
@@ -117,6 +117,8 @@ class Query:
                 if prepared.unused:
                     prepared.reason += f" that can be used, {len(prepared.unused)} that cannot"
         except CannotDistribute as error:
+            # The processes of the workers serve other queries while this one runs here.
+            prepared.close()
             prepared.reason = str(error)
         except InvalidArgument as error:
             prepared.close()
@@ -134,7 +136,7 @@ class Query:
             Timeout: it took longer than its limit.
             NodeLost: a node is lost that has rows of its tables.
             OutOfMemory: a node, or the memory of a task, has no room; the message has the numbers.
-            QueryFailed: DataFusion reported an error while it ran.
+            QueryFailed: DataFusion reported an error while it ran, or workers ended in each run.
         """
         for attempt in range(1, _RUNS_MAX + 1):
             prepared = self.prepare()
@@ -144,6 +146,8 @@ class Query:
                 # What a lost node or worker produced is computed again. Rows of tables that are
                 # lost with a node are an error of the next attempt, which names the node.
                 if attempt == _RUNS_MAX:
+                    if isinstance(error, WorkerLost):
+                        raise QueryFailed(str(error)) from None
                     raise
                 self._check_time(error)
             except Late:
@@ -171,6 +175,7 @@ class Query:
                 prepared.moved = self._moved(schedule.runs, outputs)
                 return found
             except CannotDistribute as error:
+                prepared.close()
                 prepared.plan, prepared.reason, prepared.runs = None, str(error), []
         local = LocalQuery(self._client, self._text, self._deadline)
         found = local.run(prepared.sources)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from conftest import wait_until
 from farrow._scan import _blocks
 
 if TYPE_CHECKING:
@@ -113,3 +114,26 @@ def test_a_failed_task_of_ray_leaves_nothing(client: farrow.Client, node: Node) 
     returned = [sink.write([rows(), rows().slice(0, 0)], context)]
     sink.on_write_complete(SimpleNamespace(write_returns=returned))
     assert client.huge_table("written").rows == ROWS
+
+
+def test_blocks_of_which_no_driver_knows_are_freed(
+    client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of a task that lost to its repetition: their blocks stayed while their process, which
+    Spark reuses, went on."""
+    monkeypatch.setattr(_blocks, "_LEASE_SECONDS", 0.1)
+    lost = _blocks.put_block(client, rows())
+    # Newer blocks wait for their job.
+    used = _blocks.put_block(client, rows())
+    assert isinstance(lost, bytes)
+    assert isinstance(used, bytes)
+    assert [*_blocks._written] == [lost, used]
+    written = _blocks._written[lost]
+    _blocks._written[lost] = (written[0] - _blocks._UNUSED_SECONDS, written[1])
+    del written
+    newest = _blocks.put_block(client, rows())
+    assert [*_blocks._written] == [used, newest]
+    wait_until(lambda: not client.contains(_blocks._object_of(lost)), "the lease is over")
+    assert client.contains(_blocks._object_of(used))
+    _blocks.drop_blocks(client, [used, newest])
+    wait_until(lambda: is_empty(client), "all blocks are freed")

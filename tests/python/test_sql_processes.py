@@ -1,0 +1,115 @@
+"""The processes of workers: which queries occupy them, and what they leave when they end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS, Node, wait_until
+from sql_cases import WORKERS, nameless, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("datafusion")
+farrow_sql = pytest.importorskip("farrow_sql")
+
+QUERY = "select sum(k) from numbers"
+# A filter above a limit is not divided.
+WHOLE = "select count(*) from (select k from numbers limit 50) where k < 60"
+
+
+@pytest.fixture
+def worker(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that serves one query at a time, and a table."""
+    client = farrow.connect(node.socket)
+    client.put(pa.table({"k": list(range(100))}), "numbers")
+    command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--queries", "1"]
+    process = subprocess.Popen([*command, "--socket", node.socket], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: client.list(WORKERS).num_rows == 1, "a worker")
+        yield process
+    finally:
+        process.terminate()
+        process.wait(LIMIT_SECONDS)
+
+
+def is_served(client: farrow.Client) -> bool:
+    """Whether a query runs on the worker."""
+    found, prepared = farrow_sql._query.Query(QUERY, client, timeout=60).run()
+    assert rows_of(found) == [(4950,)]
+    return prepared.plan is not None
+
+
+def test_a_query_in_the_client_occupies_no_worker(
+    node: Node, worker: subprocess.Popen[bytes]
+) -> None:
+    """It kept a process of each worker until its end, which did nothing meanwhile."""
+    client = farrow.connect(node.socket)
+    prepared = farrow_sql._query.Query(WHOLE, client, timeout=60).prepare()
+    try:
+        assert prepared.plan is None
+        assert is_served(client)
+    finally:
+        prepared.close()
+    assert rows_of(farrow.sql(WHOLE, client, timeout=60)) == [(50,)]
+
+
+def test_a_query_that_turns_out_to_be_whole_occupies_no_worker(
+    node: Node, worker: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some plans are found to be whole only when their tasks are made."""
+    client = farrow.connect(node.socket)
+    query = farrow_sql._query
+    run_tasks, run_here = query.Schedule.run, query.LocalQuery.run
+    seen = []
+
+    def run(schedule: Any) -> Any:
+        monkeypatch.setattr(query.Schedule, "run", run_tasks)
+        raise farrow_sql.CannotDistribute("a child that is not in its parent")
+
+    def run_local(local: Any, found: Any) -> pa.Table:
+        seen.append(is_served(client))
+        return run_here(local, found)
+
+    monkeypatch.setattr(query.Schedule, "run", run)
+    monkeypatch.setattr(query.LocalQuery, "run", run_local)
+    found, prepared = query.Query(QUERY, client, timeout=60).run()
+    assert rows_of(found) == [(4950,)]
+    assert prepared.plan is None
+    assert seen == [True]
+
+
+def test_a_worker_that_ends_leaves_nothing(node: Node, worker: subprocess.Popen[bytes]) -> None:
+    """What a task had put and not yet shared stayed, without a name and a lease, until the node
+    ended: its announcement, by which others find it, was deleted."""
+    client = farrow.connect(node.socket)
+    [name] = client.list(WORKERS)["name"].to_pylist()
+    labels = {"farrow.sql.worker": name, "farrow.sql.process": str(worker.pid)}
+    client.put(pa.table({"k": list(range(100_000))}), metadata=labels)
+    assert nameless(client) == 1
+    worker.terminate()
+    assert worker.wait(LIMIT_SECONDS) == 0
+    assert nameless(client) == 0
+
+
+def test_workers_that_end_in_each_run_fail_the_query(
+    client: farrow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error was of a private class."""
+    runs = []
+
+    def run(query: Any, prepared: Any) -> None:
+        runs.append(prepared)
+        raise farrow_sql._workers.WorkerLost("worker a-1 on node 'a' ended: reset by peer")
+
+    client.put(pa.table({"k": [1]}), "numbers")
+    monkeypatch.setattr(farrow_sql._query.Query, "_run", run)
+    with pytest.raises(farrow_sql.QueryFailed, match="worker a-1 on node 'a' ended"):
+        farrow.sql(QUERY, client, timeout=60)
+    assert len(runs) == 3
