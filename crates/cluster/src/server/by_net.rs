@@ -4,8 +4,8 @@ use farrow_net::source::MemberLife;
 use farrow_wire::{BootTime, Reply, ReplyBody, WireError, awake_ns};
 
 use super::Server;
-use crate::protocol::net::NetAction;
 use crate::protocol::cluster::Answer;
+use crate::protocol::net::NetAction;
 use crate::protocol::{Action, SessionId, answer_peer};
 
 const NS_IN_MS: u64 = 1_000_000;

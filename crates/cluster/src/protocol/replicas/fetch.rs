@@ -14,11 +14,11 @@ use super::state::Replicas;
 use super::transfers::{
     FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
 };
-use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
+use crate::protocol::net::NetFault;
+use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::state::NodeState;
 
 /// Fewest remembered replicas at which evicted ones are forgotten.

@@ -14,12 +14,12 @@ use farrow_wire::{Extent, ImportStep, ReplyBody, WAIT_MS_MAX, WireError};
 use super::transfers::{
     FetchKey, FetchWaiter, Fetching, ImportAsk, ImportSeal, ImportTarget, Opening, STEP_MS_MAX,
 };
-use crate::protocol::net::query::NetQuery;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::drain::outgoing::failpoint;
 use crate::protocol::limits::check_limit;
+use crate::protocol::net::query::NetQuery;
 use crate::protocol::node_key;
 use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};

@@ -20,12 +20,12 @@ use farrow_wire::{
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
 use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, release, wish_of};
-use crate::protocol::net::query::NetQuery;
-use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::{FirstRequest, ReplyTo};
 use crate::protocol::limits::check_limit;
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
 use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.

@@ -7,8 +7,8 @@ use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, ObjectKind, SpillHead};
 use farrow_wire::{LAZY_BLOCKS_MAX, LAZY_DESCRIPTOR_BYTES_MAX, LazyObject};
 
-use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::identity::SessionId;
+use crate::protocol::net::query::{Brought, NetQuery};
 
 /// Time for which an object without clients stays: another process may read it next.
 const LINGER_MS: u64 = 2_000;

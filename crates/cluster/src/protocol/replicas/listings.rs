@@ -5,13 +5,13 @@ use farrow_store::{ClientSlot, NAME_BYTES_MAX};
 use farrow_wire::{ReplyBody, WireError, WireTarget};
 
 use super::transfers::release;
-use crate::protocol::net::query::NetQuery;
-use crate::protocol::net::{NetAction, NetFault, listing};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::limits::check_limit;
+use crate::protocol::net::query::NetQuery;
+use crate::protocol::net::{NetAction, NetFault, listing};
 use crate::protocol::state::NodeState;
 
 /// Limit of pages requested at a time.

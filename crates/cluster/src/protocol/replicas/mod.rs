@@ -41,14 +41,14 @@ use farrow_wire::ReplyBody;
 
 use super::Action;
 use super::action::answer_to;
-use super::state::NodeState;
 use super::net::{NetAction, NetEvent, NetFault, NetReaders};
+use super::state::NodeState;
 use invalidation_notice::LastNotice;
+pub(super) use search::pages_elsewhere;
 use state::Port;
 pub(super) use state::Replicas;
-use transfers::ROOM_MS_MAX;
-pub(super) use search::pages_elsewhere;
 pub(super) use transfers::ImportSeal;
+use transfers::ROOM_MS_MAX;
 pub(super) use withdrawals::{DeleteOrigin, ReplacingSeal, Withdrawal};
 
 /// Start time in the client record of the threads that read for other nodes: no process has this

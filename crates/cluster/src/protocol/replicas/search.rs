@@ -11,13 +11,13 @@ use super::senders::SenderReply;
 use super::transfers::{
     FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release, wish_of,
 };
-use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::net::NetFault;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
 use crate::protocol::context::RequestContext;
 use crate::protocol::limits::check_limit;
+use crate::protocol::net::NetFault;
+use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
@@ -321,13 +321,7 @@ impl NodeState {
         }
     }
 
-    fn begin_fetch(
-        &mut self,
-        token: u64,
-        found: ObjectAtHome,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
+    fn begin_fetch(&mut self, token: u64, found: ObjectAtHome, now_ms: u64, out: &mut Vec<Action>) {
         let Some(opening) = self.replicas.openings.remove(&token) else { return };
         match opening.key.extent {
             Extent::Metadata => {

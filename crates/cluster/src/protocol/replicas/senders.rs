@@ -9,10 +9,10 @@ use farrow_net::frame::Opened;
 use farrow_store::ObjectId;
 
 use super::transfers::{FetchSender, Fetching, SenderQuestion, release};
+use crate::protocol::Action;
 use crate::protocol::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
 use crate::protocol::net::query::NetQuery;
 use crate::protocol::net::{NetAction, NetFault};
-use crate::protocol::Action;
 use crate::protocol::state::NodeState;
 
 /// Pause before the home is asked again for a sender.

@@ -32,15 +32,15 @@ use farrow_wire::{
     Welcome, WireError, WireObjectId,
 };
 
-use super::withdrawals::EVERYTHING;
 use super::transfers::{FetchKey, FetchWaiter};
-use crate::protocol::net::broadcast::ReplicaKey;
-use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::net::{NetAction, NetEvent, NetFault, NetReaders, ReaderRules};
+use super::withdrawals::EVERYTHING;
 use crate::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, MappablePeer, Offer, PeerAction, Question,
 };
 use crate::protocol::core::residency::RemoteReplicas;
+use crate::protocol::net::broadcast::ReplicaKey;
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetAction, NetEvent, NetFault, NetReaders, ReaderRules};
 use crate::protocol::{
     Action, AdoptedState, DaemonInfo, NodeState, PeerIdentity, SessionId, node_key,
 };

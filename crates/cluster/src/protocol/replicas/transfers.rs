@@ -9,12 +9,12 @@ use farrow_wire::{
     Extent, ImportStep, PART_COLUMNS_MAX, PART_NAME_BYTES_MAX, PartSpec, WireError, WireTarget,
 };
 
-use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::net::{NetAction, NetFault};
 use crate::protocol::action::Action;
 use crate::protocol::context::ReplyTo;
 use crate::protocol::identity::SessionId;
 use crate::protocol::limits::check_limit;
+use crate::protocol::net::query::{Brought, NetQuery};
+use crate::protocol::net::{NetAction, NetFault};
 
 /// An object or part that a client wants. Clients with equal keys share one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,6 @@ use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Outp
 
 use super::agreement::{Agreement, Outcome};
 use super::not_joined::NotJoined;
-use crate::protocol::net::NetAction;
 use crate::protocol::action::Action;
 use crate::protocol::cluster::names::hint_table::NameHints;
 use crate::protocol::cluster::names::parked::{Lookups, Parked};
@@ -18,6 +17,7 @@ use crate::protocol::cluster::state::Cluster;
 use crate::protocol::cluster::waits::awaited::Awaited;
 use crate::protocol::cluster::{ClusterOptions, JoinError, PeerAction};
 use crate::protocol::identity::PeerLife;
+use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
 impl NodeState {

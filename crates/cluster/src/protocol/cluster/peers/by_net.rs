@@ -3,10 +3,10 @@
 
 use farrow_membership::View;
 
-use crate::protocol::net::NetAction;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::identity::PeerLife;
+use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
 /// Limit of the time for a ticket: a connection waits for it.

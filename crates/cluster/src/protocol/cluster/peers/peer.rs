@@ -44,13 +44,13 @@ pub(in crate::protocol) struct PeerNode {
     pub(in crate::protocol::cluster) has_ended: bool,
     /// It left in order, so no node waits for its objects.
     pub(in crate::protocol) has_left: bool,
-    pub(in crate::protocol::cluster) memory: PeerMemory,
+    pub(super) memory: PeerMemory,
     /// Fabric by which its objects are fetched: `net` or `net+TLS`, with `+rdma` behind it if a
     /// network card read the last ones.
     pub(in crate::protocol) by_net: Option<&'static str>,
     /// Time of the next question for the address of its data server.
     pub(in crate::protocol) ask_net_at_ms: Option<u64>,
-    pub(in crate::protocol::cluster) cost: PeerCost,
+    pub(super) cost: PeerCost,
 }
 
 impl PeerNode {

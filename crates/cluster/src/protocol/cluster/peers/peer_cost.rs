@@ -11,7 +11,7 @@ const ROOM_MS_MAX: u64 = 5_000;
 /// What is known of the cost of another node, and when it is asked next.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PeerCost {
-    pub(in crate::protocol::cluster) measured: NodeCost,
+    pub(super) measured: NodeCost,
     /// When the next question is due, unless one is under way.
     ask_at_ms: u64,
     is_queried: bool,
@@ -34,30 +34,30 @@ impl PeerCost {
     }
 
     /// When the next question is due.
-    pub(in crate::protocol::cluster) fn ask_at_ms(&self) -> Option<u64> {
+    pub(super) fn ask_at_ms(&self) -> Option<u64> {
         (!self.is_queried).then_some(self.ask_at_ms)
     }
 
-    pub(in crate::protocol::cluster) fn query_sent(&mut self) {
+    pub(super) fn query_sent(&mut self) {
         self.is_queried = true;
     }
 
     /// Notes the free bytes of an answer, if it has them.
-    pub(in crate::protocol::cluster) fn on_response(&mut self, free: Option<u64>, now_ms: u64) {
+    pub(super) fn on_response(&mut self, free: Option<u64>, now_ms: u64) {
         (self.measured.free, self.room_at_ms) = (free, now_ms);
     }
 
     /// Notes how many bytes it lends. Returns whether that is another number than before.
-    pub(in crate::protocol::cluster) fn lends(&mut self, capacity: u64) -> bool {
+    pub(super) fn lends(&mut self, capacity: u64) -> bool {
         self.capacity.replace(capacity) != Some(capacity)
     }
 
-    pub(in crate::protocol::cluster) fn capacity(&self) -> Option<u64> {
+    pub(super) fn capacity(&self) -> Option<u64> {
         self.capacity
     }
 
     /// Notes that a question had no answer.
-    pub(in crate::protocol::cluster) fn on_no_response(&mut self, now_ms: u64) {
+    pub(super) fn on_no_response(&mut self, now_ms: u64) {
         if now_ms.saturating_sub(self.room_at_ms) > ROOM_MS_MAX {
             self.measured.free = None;
         }
@@ -68,11 +68,11 @@ impl PeerCost {
         (self.is_queried, self.ask_at_ms) = (false, at_ms);
     }
 
-    pub(in crate::protocol::cluster) fn round_trip(&mut self, elapsed_us: u64) {
+    pub(super) fn round_trip(&mut self, elapsed_us: u64) {
         self.measured.latency_us = Some(mean(self.measured.latency_us, elapsed_us));
     }
 
-    pub(in crate::protocol::cluster) fn transferred(&mut self, bytes: u64, elapsed_us: u64) {
+    pub(super) fn transferred(&mut self, bytes: u64, elapsed_us: u64) {
         if bytes < TRANSFER_BYTES_MIN {
             return;
         }

@@ -9,11 +9,11 @@ use farrow_wire::{Reach, WireError, WireTarget};
 
 use super::offer::MemoryRoute;
 use super::peer::{MappablePeer, PeerNode, because, unknown_names};
-use crate::protocol::net::NetFault;
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::cluster::clients::watched::{Dirty, Watched};
 use crate::protocol::core::drain::DrainRecord;
 use crate::protocol::identity::{PeerIdentity, node_key};
+use crate::protocol::net::NetFault;
 
 impl OptionalCluster {
     /// The name of this node; empty without a cluster.

@@ -4,11 +4,11 @@ use farrow_memory::family::is_mapped_by_client;
 use farrow_wire::WireSpan;
 
 use super::message::{Answer, NAMES_MAX, Question};
-use crate::protocol::net::NetAction;
 use crate::protocol::action::{Action, answer_peer};
 use crate::protocol::cluster::PeerAction;
 use crate::protocol::drain::incoming::TakeRequest;
 use crate::protocol::identity::PeerLife;
+use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
 impl NodeState {

@@ -3,9 +3,9 @@
 use farrow_wire::{NodeCost, ReplyBody};
 
 use super::{Pair, ROUND_MS};
-use crate::protocol::net::NetEvent;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, PeerAction, Question};
+use crate::protocol::net::NetEvent;
 
 fn costs_of_b(pair: &Pair) -> NodeCost {
     match pair.nodes[0].nodes() {

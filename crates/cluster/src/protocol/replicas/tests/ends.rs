@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use farrow_wire::{Extent, NodeUnreachable, WireError};
 
 use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
+use crate::protocol::Action;
 use crate::protocol::net::NetAction;
 use crate::protocol::net::query::NetQuery;
-use crate::protocol::Action;
 use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
 impl Pair {

@@ -6,11 +6,11 @@ use farrow_store::{ObjectId, ObjectKind, SpillHead};
 use farrow_wire::{Extent, ReplyBody, WireError};
 
 use super::{CLIENT, INCARNATION, KEY, Pair};
+use crate::protocol::Action;
+use crate::protocol::cluster::Question;
 use crate::protocol::net::broadcast::{BROADCAST_BYTES_MIN, ReplicaKey, SenderAnswer, wait_max};
 use crate::protocol::net::query::{Brought, NetQuery};
 use crate::protocol::net::{NetAction, NetEvent, NetFault};
-use crate::protocol::Action;
-use crate::protocol::cluster::Question;
 use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
 const BYTES: u64 = BROADCAST_BYTES_MIN;
