@@ -43,7 +43,7 @@ impl ObjectKey {
 
     pub(crate) fn wire(&self) -> WireTarget {
         match self {
-            Self::Id(id) => WireTarget::Id(id.into()),
+            Self::Id(id) => WireTarget::Id((*id).into()),
             Self::Name(name) => WireTarget::Name(name.clone()),
         }
     }

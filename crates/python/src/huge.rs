@@ -13,7 +13,7 @@ use farrow::arrow::statistics::{
 };
 use farrow::arrow_ffi;
 use farrow::{
-    AppendOptions, Client, ObjectId, Partition, SchemaNode, Snapshot, TableOptions, WaitFor,
+    AppendOptions, Client, ObjectId, Partition, SchemaNode, Snapshot, TableOptions, Value, WaitFor,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -141,7 +141,7 @@ impl HugeTable {
         let timeout = duration(timeout)?;
         let done = without_gil(py, || {
             let options = AppendOptions { position, node, timeout, statistics };
-            let done = self.table.append(&rows.value(), &options);
+            let done = self.table.append(&Value::from(&*rows), &options);
             drop(rows);
             done
         });

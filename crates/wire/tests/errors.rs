@@ -1,7 +1,8 @@
 //! The bytes, the text and the label of every error of the protocol, as nodes and clients of other
 //! builds write and read them.
 //!
-//! `tests/python/test_error_attributes.py` sends the same bytes to a client.
+//! `tests/python/objects/test_error_attributes.py` sends the same bytes to a client.
+#![allow(clippy::unwrap_used)] // a failure is the result
 
 use farrow_wire::{WireError, decode, encode};
 use serde::Deserialize;

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _KNOWN = json.loads(
-    (Path(__file__).resolve().parents[2] / "crates/wire/tests/errors.json").read_text()
+    (Path(__file__).resolve().parents[3] / "crates/wire/tests/errors.json").read_text()
 )
 
 # The class, its own text if it has one, and the attributes, for each of the errors in their order.

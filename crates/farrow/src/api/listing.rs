@@ -273,7 +273,7 @@ impl Client {
                 ReplyBody::Listing(listing) => listing.items,
                 other => return Err(confused(&other).into()),
             };
-            let is_theirs = |item: &ListedItem| item.id.0 == node.region_uid;
+            let is_theirs = |item: &ListedItem| item.id.hi == node.region_uid;
             if items.len() > some.len() || !items.iter().all(is_theirs) {
                 let text = format!("node {:?} reported other objects than requested", node.name);
                 return Err(Error::Protocol(text));

@@ -145,7 +145,7 @@ impl Client {
                 Err(error) => {
                     let _quiet = interrupt::suspend();
                     for some in done.chunks(BATCH_ITEMS_MAX) {
-                        let targets = some.iter().map(|id| WireTarget::Id(id.into())).collect();
+                        let targets = some.iter().map(|id| WireTarget::Id((*id).into())).collect();
                         if let Err(error) = link.call(RequestBody::Delete { targets }) {
                             tracing::warn!(%error, objects = some.len(), "left at node {node}");
                         }

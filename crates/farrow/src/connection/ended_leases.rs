@@ -111,6 +111,6 @@ mod tests {
             ended.add(id(lo), Duration::from_secs(60), now, |_| true);
         }
         assert_eq!(ended.ids().len(), LEASES_MAX);
-        assert_eq!(ended.ids()[0], (7, 1));
+        assert_eq!(ended.ids()[0], ObjectId { hi: 7, lo: 1 }.into());
     }
 }

@@ -96,7 +96,7 @@ struct PendingParts(Vec<Lease>);
 impl Drop for PendingParts {
     fn drop(&mut self) {
         for Lease { session, id, .. } in &self.0 {
-            session.notify(Notification::Delete(vec![id.into()]));
+            session.notify(Notification::Delete(vec![(*id).into()]));
         }
     }
 }

@@ -262,8 +262,8 @@ impl NodeState {
     /// two nodes ended meanwhile.
     pub(in crate::protocol) fn ask_if_removed(&mut self, name: &str, out: &mut Vec<Action>) {
         let known = self.drain.record.incoming.iter().find(|one| one.name == name).cloned();
-        let Some(IncomingMove { origin: (_, object), from, number, .. }) = known else { return };
-        let about = PendingQuestion::IsRemoved { node: from.clone(), object, number };
+        let Some(IncomingMove { origin, from, number, .. }) = known else { return };
+        let about = PendingQuestion::IsRemoved { node: from.clone(), object: origin.lo, number };
         let question = Question::Has { names: vec![name.to_owned()] };
         // If it is no member now, the request is refused at its deadline.
         self.cluster.ask_node(&from, &question, about, out);

@@ -114,7 +114,7 @@ impl NodeState {
             let full = match (&full, self.home.find(store_target(&full))) {
                 (WireTarget::Id(id), Ok(entry)) if id.hi == self.home.uid().0 => {
                     let known = self.replicas.made.get_local(entry.id);
-                    known.map_or(full, |((origin, _), _)| WireTarget::Id(origin.into()))
+                    known.map_or(full, |((origin, _), _)| WireTarget::Id((*origin).into()))
                 }
                 _ => full,
             };
