@@ -1,5 +1,6 @@
 //! The bytes of object ids in messages, as nodes and clients of other builds write and read them:
 //! the two halves one after the other.
+#![allow(clippy::unwrap_used)] // a failure is the result
 
 use std::fmt::Debug;
 
