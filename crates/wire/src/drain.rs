@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::WireObjectId;
+use super::object_id::WireObjectId;
 
 /// A step of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

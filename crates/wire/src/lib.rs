@@ -18,7 +18,6 @@
 #![forbid(unsafe_code)]
 
 use farrow_memory::{Length, Offset, Span};
-use farrow_store::ObjectId;
 
 mod boot_time;
 mod bounded;
@@ -31,6 +30,7 @@ pub mod link;
 pub mod listener;
 mod members;
 mod node_stats;
+mod object_id;
 mod page_faults;
 pub mod paths;
 mod reply;
@@ -46,6 +46,7 @@ pub use drain::*;
 pub use error::*;
 pub use members::*;
 pub use node_stats::*;
+pub use object_id::*;
 pub use page_faults::*;
 pub use reply::*;
 pub use request::*;
@@ -106,29 +107,6 @@ pub fn wire_span(span: Span) -> WireSpan {
 /// The range that a message writes. It is not checked against the region.
 pub fn span((offset, length): WireSpan) -> Span {
     Span { offset: Offset(offset), length: Length(length) }
-}
-
-/// The id of an object, as messages write it.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct WireObjectId {
-    /// As in [`ObjectId`].
-    pub hi: u64,
-    /// As in [`ObjectId`].
-    pub lo: u64,
-}
-
-impl From<ObjectId> for WireObjectId {
-    fn from(ObjectId { hi, lo }: ObjectId) -> Self {
-        Self { hi, lo }
-    }
-}
-
-impl From<WireObjectId> for ObjectId {
-    fn from(WireObjectId { hi, lo }: WireObjectId) -> Self {
-        Self { hi, lo }
-    }
 }
 
 /// Why bytes cannot be encoded or decoded as a message.

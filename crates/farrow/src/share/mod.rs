@@ -88,7 +88,7 @@ impl Drop for Lease {
     }
 }
 
-/// The parts of a value while it is being shared. If that fails, nobody has a reference to them: a
+/// The parts of a value while it is being shared. If that fails, no process has a reference to them: a
 /// drop deletes them, long before their leases end.
 #[derive(Debug, Default)]
 struct PendingParts(Vec<Lease>);

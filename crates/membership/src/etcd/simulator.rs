@@ -78,7 +78,7 @@ struct Calls {
 pub struct Service {
     pub etcd: Etcd,
     pub faults: Faults,
-    pub mutant: Option<EtcdMutant>,
+    pub(super) mutant: Option<EtcdMutant>,
     pub looks: u64,
     /// A node with another lease than the rest.
     pub other_lease: Option<(usize, u64)>,
