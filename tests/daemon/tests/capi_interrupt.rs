@@ -72,7 +72,9 @@ unsafe extern "C" fn waits(client: *mut c_void) -> c_int {
         let mut object = null_mut();
         let name = c"a stop flag".as_ptr();
         // SAFETY: the test passes an open client; the output lives in this frame.
-        let got = unsafe { farrow_get(client.cast(), null(), name, 0.2, &raw mut object) };
+        let got = unsafe {
+            farrow_get(client.cast::<FarrowClient>(), null(), name, 0.2, &raw mut object)
+        };
         WAITED.fetch_add(u32::from(got == FarrowStatus::Timeout), Ordering::SeqCst);
     }
     DEPTH.fetch_sub(1, Ordering::SeqCst);

@@ -165,7 +165,8 @@ os.waitpid(child, 0)
 print(asyncio.run(client.get("x")).to_pybytes())
 """
     *told, last = run_python(script).splitlines()
-    assert len(told) == 3 and all("belongs to process" in words for words in told), told
+    assert len(told) == 3, told
+    assert all("belongs to process" in words for words in told), told
     assert last == "b'x'"
 
 
