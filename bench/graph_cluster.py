@@ -26,11 +26,11 @@ sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
-from cluster import running  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import Lines  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
+from cluster import running  # noqa: E402
 from farrow._native import GraphEngine  # noqa: E402
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
 from farrow.graph._settings import Plan  # noqa: E402
@@ -48,6 +48,8 @@ BATCH = 2048
 # Rows of a call that only adds rows.
 CHUNK = 65_536
 SETTLE_SECONDS = 120.0
+# Edges a second that go into segments at the least.
+SETTLED_MIN = 100_000
 # Start and end of the measured rows, as shares of all rows.
 FILLED, MEASURED = 0.85, 0.95
 # Batches of one turn.
@@ -128,15 +130,15 @@ class Run:
         for start in range(0, len(rows), CHUNK):
             self.features.partial_fit(rows[start : start + CHUNK])
         rate = len(rows) / (time.perf_counter() - began)
-        self.settle()
+        self.settle(SETTLE_SECONDS + len(rows) / SETTLED_MIN)
         return rate
 
-    def settle(self) -> None:
+    def settle(self, seconds_max: float = SETTLE_SECONDS) -> None:
         """Wait until all full days are in segments."""
         private = isinstance(self.features, PrivateSegments)
         one = self.features if private else self.features._stream.engine
         if hasattr(one, "settle"):
-            one.settle(SETTLE_SECONDS)
+            one.settle(seconds_max)
 
     def measure(
         self, rows: npt.NDArray[np.float64], seconds: float = math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farrow._native import Client
+from farrow._reserved import HUGE_TABLE
 from farrow._scan._pruning import Index, check_columns, columns_of
 from farrow._scan._statistics import check_gaps, chunk_statistics
 from farrow._scan._views import check_selectable, schema_without_views, without_views
@@ -37,11 +39,12 @@ def chunks(
         InvalidArgument: the object has no columns, the filter has one that does not exist, or a
             version is given for an object without.
     """
-    try:
-        huge = client.huge_table(name)
-    except (NotFound, InvalidArgument):
-        one = _listed(client, name)
-    else:
+    huge = None
+    # To open another object as a huge table would bring its rows.
+    if HUGE_TABLE in client.metadata(name):
+        with contextlib.suppress(NotFound, InvalidArgument):
+            huge = client.huge_table(name)
+    if huge is not None:
         version = huge.version if version is None else version
         known = [chunk for chunk, _ in chunk_statistics(huge, version)]
         check_gaps(huge, version, [chunk.partition for chunk in known])
@@ -50,6 +53,7 @@ def chunks(
         return schema_without_views(huge.schema), [known[number].partition for number in numbers]
     if version is not None:
         raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
+    one = _listed(client, name)
     if one["kind"] not in ("table", "record batch"):
         raise InvalidArgument(f"{name!r} is not a table, its kind is {one['kind']}")
     # By its id: another object may take the name.  Neither get brings rows of another node.
@@ -65,15 +69,12 @@ def _listed(client: Client, name: str) -> dict[str, Any]:
 
     Raises:
         NotFound: there is none.
-        NodeLost: a node is lost that may have it.
     """
     listed = client.list(name, all_nodes=True)
     # Times of a list do not fit Python's datetime, which would need pandas.
     listed = listed.select(["name", "node", "kind", "bytes", "id"])
     rows = listed.filter(pc.equal(listed["name"], name)).to_pylist()
     if not rows:
-        # The list leaves out nodes that are lost: this raises why the object is not found.
-        client.metadata(name)
         raise NotFound(f"no object named {name!r}")
     found: dict[str, Any] = rows[0]
     return found

@@ -38,6 +38,7 @@ for name in ["far 0", "far 1", "far 2", "near"]:
 """
 
 QUERY = """
+import farrow
 client = farrow.connect(socket)
 for name in ["far 0", "far 1", "far 2", "near"]:
     print(farrow.sql(f'select sum(a) as s from "{name}"', client, timeout=60).to_pylist())

@@ -1,5 +1,5 @@
-"""Columns whose chunks have dictionaries with nulls, as DataFusion makes them of ``array_agg``: Arrow
-joins no such chunks, and the query failed on several workers."""
+"""Columns whose chunks have dictionaries with nulls, as DataFusion makes them of ``array_agg``:
+Arrow joins no such chunks."""
 
 from __future__ import annotations
 

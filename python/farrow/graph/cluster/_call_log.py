@@ -219,9 +219,7 @@ class CallLog:
         short = entries[start:end]
         writer.run(writer.check_fence)
         rows, name, home = joined(writer.client, short), writer.config.name, writer.manifest.home
-        put = functools.partial(
-            log, writer.client, name, short[0].first, rows, home, writer.epoch
-        )
+        put = functools.partial(log, writer.client, name, short[0].first, rows, home, writer.epoch)
         try:
             whole = writer.run(put, NOT_PUT)
         except NOT_PUT:
