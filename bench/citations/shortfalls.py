@@ -172,6 +172,6 @@ def reproduce(page: str) -> str:
         return f"{what} No full run of it is committed yet."
     (run,) = found
     all_of = run.document["experiments"]
-    failed = [one["name"] for one in all_of if one["failure"] is not None]
-    words = f"failed: {', '.join(failed)}" if failed else "none failed"
+    failed = [f"{one['name']} ({one['failure']})" for one in all_of if one["failure"] is not None]
+    words = f"not complete: {', '.join(failed)}" if failed else "all complete"
     return f"{what} {len(all_of)} experiments in the {run.link(page, '.html')}; {words}."
