@@ -26,11 +26,11 @@ sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
+from cluster import running  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import Lines  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
-from cluster import running  # noqa: E402
 from farrow._native import GraphEngine  # noqa: E402
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
 from farrow.graph._settings import Plan  # noqa: E402

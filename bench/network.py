@@ -21,11 +21,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import graph  # noqa: E402
 from citations.parts import off_base, slower  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import PeerError, built  # noqa: E402
-
-import graph  # noqa: E402
 
 PATTERNS = (("scatter-gather", 6), ("scatter-gather", 24), ("temp-cycle", 24))
 # A tenth of the days that a window of 24 h touches, and all of them.

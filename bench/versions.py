@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import graph  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import end_on_signal, run_program  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
-
-import graph  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

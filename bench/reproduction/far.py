@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import graph
 import network
 from harness.tasks import Sample
 
-import graph
 from reproduction.experiment import (
     BATCH,
     CYCLES,

@@ -6,9 +6,9 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster import running
 from harness.tasks import Sample
 
-from cluster import running
 from farrow import _native
 from reproduction.experiment import Cells, Experiment, Room, View, middle, number, of_size
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from cluster import measure_memory, running
 from harness.process import REPOSITORY, PeerError, built
 from harness.tasks import Sample, measure_micro
 
-from cluster import measure_memory, running
 from farrow.lab import Settings, measure
 from farrow.lab._plan import Series, arena_bytes
 from reproduction.experiment import Cells, Experiment, Room, View, factor, middle, number, of_size

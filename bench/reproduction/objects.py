@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import by_net
 import numpy as np
+from cluster import running
 from harness.slow_link import Link, slow_link, why_not
 from harness.store_tasks import CLASSES, QUICK_CLASSES, class_title
 from harness.tasks import Sample
 
-from cluster import running
 from farrow import _native
 from reproduction.experiment import Cells, Experiment, Room, View, middle
 

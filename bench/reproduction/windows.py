@@ -8,12 +8,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cluster import running
+from graph_cluster import DAY, Run, same, ways
 from harness.machine import available_bytes
 from harness.tasks import Sample
 
-from cluster import running
 from farrow.graph import GraphFeatures
-from graph_cluster import DAY, Run, same, ways
 from reproduction.experiment import (
     BATCH,
     CYCLES,

@@ -50,7 +50,8 @@ def sql(
         The rows, in the memory of the node that produced them, where it is mapped.
 
     Raises:
-        InvalidArgument: DataFusion does not accept the query.
+        InvalidArgument: DataFusion does not accept the query, or this process was forked from one
+            that had run one.
         Timeout: the query took longer than ``timeout``.
         NodeLost: a node is lost that has rows of a table of the query.
         OutOfMemory: a node has no room for an exchange, or a task none for an operator.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import datafusion
@@ -27,10 +28,34 @@ _OFF = (
 )
 
 
+class _State:
+    """What one process knows of DataFusion's threads, which a forked child lacks."""
+
+    has_session = False
+    is_forked = False
+
+
+def _after_fork() -> None:
+    _State.is_forked = _State.is_forked or _State.has_session
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def session(
     partitions: int, runtime: datafusion.RuntimeEnvBuilder | None = None
 ) -> datafusion.SessionContext:
-    """A session whose plans have this number of partitions and exchange no Python code."""
+    """A session whose plans have this number of partitions and exchange no Python code.
+
+    Raises:
+        InvalidArgument: this process was forked from one that had a session: it would wait forever.
+    """
+    if _State.is_forked:
+        raise InvalidArgument(
+            "the process from which this one was forked has used DataFusion, whose threads are not "
+            "in this one: start it by spawn"
+        )
+    _State.has_session = True
     config = datafusion.SessionConfig().with_target_partitions(partitions)
     config = config.with_batch_size(BATCH_ROWS)
     for name in _OFF:

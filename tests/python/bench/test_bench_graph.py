@@ -18,11 +18,10 @@ if not BENCH.is_dir():
     pytest.skip("the benchmark is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(BENCH))
 
+import graph  # noqa: E402
 from harness.second_stream import DAY, transfers  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 from peers.graph_driver import digest  # noqa: E402
-
-import graph  # noqa: E402
 
 if TYPE_CHECKING:
     import numpy.typing as npt

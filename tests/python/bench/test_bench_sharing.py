@@ -21,9 +21,8 @@ if not BENCH.is_dir():
     pytest.skip("the benchmark is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(BENCH))
 
-from harness.node import running_node  # noqa: E402
-
 import sharing  # noqa: E402
+from harness.node import running_node  # noqa: E402
 
 
 def test_a_worker_of_the_pool_has_the_table_and_returns_half(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, Node, wait_until
+from conftest import LIMIT_SECONDS, Node, run_python, wait_until
 from sql_cases import WORKERS, nameless, rows_of
 
 if TYPE_CHECKING:
@@ -116,3 +116,40 @@ def test_workers_that_end_in_each_run_fail_the_query(
     with pytest.raises(farrow_sql.QueryFailed, match="worker a-1 on node 'a' ended"):
         farrow.sql(QUERY, client, timeout=60)
     assert len(runs) == 3
+
+
+FORKED = """
+import os, sys
+import farrow
+address, query = sys.argv[1], "select sum(k) as s from numbers group by k % 3 order by 1"
+
+def ask(client):
+    try:
+        print(farrow.sql(query, client, timeout=60).to_pydict(), flush=True)
+    except farrow.InvalidArgument as error:
+        print(error, flush=True)
+
+client = farrow.connect(address)
+if sys.argv[2] == "used":
+    ask(client)
+if os.fork() == 0:
+    ask(farrow.connect(address))
+    os._exit(0)
+os.wait()
+ask(client)
+"""
+
+
+@pytest.mark.parametrize("before", ["used", "unused"])
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
+    client: farrow.Client, node: Node, before: str
+) -> None:
+    """It waited forever, also with a timeout."""
+    client.put(pa.table({"k": list(range(6))}), "numbers")
+    lines = run_python(FORKED, node.socket, before).splitlines()
+    rows = "{'s': [3, 5, 7]}"
+    if before == "used":
+        assert lines[1].startswith("the process from which this one was forked has used DataFusion")
+        assert [lines[0], lines[2]] == [rows, rows]
+    else:
+        assert lines == [rows, rows]
