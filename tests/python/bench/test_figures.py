@@ -237,7 +237,7 @@ def test_a_run_that_is_not_committed_is_said(
             assert "No full run of it is committed yet." in text
             assert found == []
         else:
-            assert "works.html), some; failed: flush." in text
+            assert "works.html), some; not complete: flush (late)." in text
             assert "quick run, or one of files" in found[0]
     raw.run_of.cache_clear()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow import _chunks
+from farrow._scan import _chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -261,7 +261,7 @@ def test_a_service_is_upgraded_by_a_reload(prefix: Path, tmp_path: Path) -> None
     (units / "farrowd.service").write_text(text.replace("/opt/farrow/", f"{prefix}/"))
     env = {key: value for key, value in os.environ.items() if not key.startswith("FARROW_")}
     own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-euc", NAMESPACES]
-    session = ROOT / "tests" / "python" / "systemd_service.py"
+    session = Path(systemd_service.__file__)
     group = f"farrow-test-{os.getpid()}"
     done = subprocess.run(
         [*own, "bash", tmp_path, group, sys.executable, session, tmp_path],

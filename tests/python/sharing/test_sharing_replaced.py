@@ -118,7 +118,7 @@ def test_a_receiver_finds_what_is_in_the_new_memory(node: Node) -> None:
 
 def test_a_chunk_in_the_new_memory_is_found(node: Node) -> None:
     """As tasks of Dask, Ray and Spark read it."""
-    from farrow import _chunks
+    from farrow._scan import _chunks
 
     def put() -> tuple[pa.Schema, bytes]:
         client = farrow.connect(node.socket)

@@ -44,7 +44,7 @@ def worker(node: Node) -> Iterator[subprocess.Popen[bytes]]:
 
 def is_served(client: farrow.Client) -> bool:
     """Whether a query runs on the worker."""
-    found, prepared = farrow_sql._query.Query(QUERY, client, timeout=60).run()
+    found, prepared = farrow_sql._run._query.Query(QUERY, client, timeout=60).run()
     assert rows_of(found) == [(4950,)]
     return prepared.plan is not None
 
@@ -54,7 +54,7 @@ def test_a_query_in_the_client_occupies_no_worker(
 ) -> None:
     """It kept a process of each worker until its end, which did nothing meanwhile."""
     client = farrow.connect(node.socket)
-    prepared = farrow_sql._query.Query(WHOLE, client, timeout=60).prepare()
+    prepared = farrow_sql._run._query.Query(WHOLE, client, timeout=60).prepare()
     try:
         assert prepared.plan is None
         assert is_served(client)
@@ -68,7 +68,7 @@ def test_a_query_that_turns_out_to_be_whole_occupies_no_worker(
 ) -> None:
     """Some plans are found to be whole only when their tasks are made."""
     client = farrow.connect(node.socket)
-    query = farrow_sql._query
+    query = farrow_sql._run._query
     run_tasks, run_here = query.Schedule.run, query.LocalQuery.run
     seen = []
 
@@ -109,10 +109,10 @@ def test_workers_that_end_in_each_run_fail_the_query(
 
     def run(query: Any, prepared: Any) -> None:
         runs.append(prepared)
-        raise farrow_sql._workers.WorkerLost("worker a-1 on node 'a' ended: reset by peer")
+        raise farrow_sql._worker._workers.WorkerLost("worker a-1 on node 'a' ended: reset by peer")
 
     client.put(pa.table({"k": [1]}), "numbers")
-    monkeypatch.setattr(farrow_sql._query.Query, "_run", run)
+    monkeypatch.setattr(farrow_sql._run._query.Query, "_run", run)
     with pytest.raises(farrow_sql.QueryFailed, match="worker a-1 on node 'a' ended"):
         farrow.sql(QUERY, client, timeout=60)
     assert len(runs) == 3
