@@ -137,6 +137,8 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 ask(client)
+# Not what this is about: threads of DataFusion at the end of an interpreter.
+os._exit(0)
 """
 
 
