@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import farrow
 from farrow._reserved import HUGE_TABLE
 from farrow._scan._attached import table_names
+from farrow._scan._chunks import listed_object
 from farrow._scan._null_sets import sql_filter
 from farrow.dataset import dataset
 from farrow_sql._columns import Column, register
@@ -145,17 +146,13 @@ def _source(client: farrow.Client, name: str) -> Source:
             for one in table.partitions(version)
         ]
         return Source(name, table.schema, parts, True, dataset(table, version=version))
-    # Times of a list do not fit Python's datetime, which would need pandas.
-    listed = client.list(name, all_nodes=True).select(["name", "id", "node", "bytes"])
-    for one in listed.to_pylist():
-        if one["name"] == name:
-            # Neither brings rows of another node.
-            schema = client.get(one["id"], rows=slice(0, 0)).schema
-            rows = client.get(one["id"], columns=[]).num_rows
-            part = Part(one["id"], rows, one["node"] or "", one["bytes"], 0)
-            kept = client.get(one["id"]) if _is_mapped(client, part.node) else None
-            return Source(name, schema, [part], False, None, kept)
-    raise farrow.NotFound(f"no object named {name!r}")
+    one = listed_object(client, name)
+    # Neither brings rows of another node.
+    schema = client.get(one["id"], rows=slice(0, 0)).schema
+    rows = client.get(one["id"], columns=[]).num_rows
+    part = Part(one["id"], rows, one["node"] or "", one["bytes"], 0)
+    kept = client.get(one["id"]) if _is_mapped(client, part.node) else None
+    return Source(name, schema, [part], False, None, kept)
 
 
 def _is_mapped(client: farrow.Client, node: str) -> bool:

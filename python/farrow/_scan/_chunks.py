@@ -17,7 +17,7 @@ from farrow._scan._views import check_selectable, schema_without_views, without_
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
-__all__ = ["Selection", "chunks", "groups", "selected_schema", "selection"]
+__all__ = ["Selection", "chunks", "groups", "listed_object", "selected_schema", "selection"]
 
 
 # More chunks in one task would leave workers without work at the end of a job.
@@ -53,7 +53,7 @@ def chunks(
         return schema_without_views(huge.schema), [known[number].partition for number in numbers]
     if version is not None:
         raise InvalidArgument(f"version {version} of {name!r}, which has no versions")
-    one = _listed(client, name)
+    one = listed_object(client, name)
     if one["kind"] not in ("table", "record batch"):
         raise InvalidArgument(f"{name!r} is not a table, its kind is {one['kind']}")
     # By its id: another object may take the name.  Neither get brings rows of another node.
@@ -64,7 +64,7 @@ def chunks(
     return schema_without_views(schema), [whole]
 
 
-def _listed(client: Client, name: str) -> dict[str, Any]:
+def listed_object(client: Client, name: str) -> dict[str, Any]:
     """The row of the object of this name in the list of all nodes.
 
     Raises:

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_store::ObjectId;
-use farrow_wire::link::{Link, LinkError, NoReply, Notification};
+use farrow_wire::link::{Link, LinkError, NoReply, Notification, PendingReply};
 use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, WireError, span, wire_span};
 
 use crate::clock::deadline_after;
@@ -96,6 +96,33 @@ impl Session {
                 }
             };
         }
+    }
+
+    /// The reply to the last request of this kind if it is `late`, since the node serves that one
+    /// too, or else to a new one. A reply that may still come is in `late` afterwards.
+    pub(crate) fn call_after_late(
+        &self,
+        late: &mut Option<PendingReply>,
+        late_deadline: Instant,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<ReplyBody, Error> {
+        if let Some(last) = late.take() {
+            match last.receive(late_deadline) {
+                // The next daemon names the pages if the last one assigned them.
+                Err(LinkError::Closed { .. }) => {}
+                Err(error @ LinkError::Timeout { .. }) => {
+                    *late = Some(last);
+                    return Err(self.error_of(error));
+                }
+                reply => return reply.map_err(|error| self.error_of(error)),
+            }
+        }
+        let answer = self.call_numbered(body, deadline);
+        answer.map(|(reply, _)| reply).map_err(|Unanswered { error, lost }| {
+            *late = lost.and_then(|lost| lost.pending);
+            error
+        })
     }
 
     /// The error of a call; of a timeout, with the name of the node and why it may be silent.

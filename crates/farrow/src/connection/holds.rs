@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_store::{Entry, Held, ObjectId, StoreError, Whereabouts};
-use farrow_wire::link::{LinkError, Notification, PendingReply, confused};
+use farrow_wire::link::{Notification, confused};
 use farrow_wire::{BootTime, ReplyBody, RequestBody, span};
 
 use crate::clock::{deadline_after, millis, wall_clock_ns};
@@ -13,7 +13,6 @@ use crate::error::{Error, named};
 use crate::interrupt::pause;
 use crate::key::ObjectKey;
 use crate::lock::lock;
-use crate::memory::node::Unanswered;
 
 /// Uses of an object within this time count as one.
 const USE_GRAIN_NS: u64 = 1_000_000;
@@ -214,14 +213,16 @@ impl Session {
     pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
         let deadline = deadline_after(self.timeout);
         let _one = self.hold_blocks.enter(WAIT_FOR_BLOCK, deadline)?;
-        let late = {
+        let mut late = {
             let mut request = lock(&self.hold_request);
             if request.slots > slots {
                 return Ok(());
             }
             request.late.take()
         };
-        let block = match self.hold_block(late, deadline)? {
+        let answer = self.call_after_late(&mut late, deadline, RequestBody::HoldBlock, deadline);
+        lock(&self.hold_request).late = late;
+        let block = match answer? {
             ReplyBody::HoldBlock(block) => span(block),
             other => return Err(confused(&other).into()),
         };
@@ -231,31 +232,5 @@ impl Session {
             lock(&self.hold_request).slots = slots + 1;
         }
         Ok(())
-    }
-
-    /// The reply to the last request for a page of holds if it is `late`, since the node serves that
-    /// request too, or else to a new one.
-    fn hold_block(
-        &self,
-        late: Option<PendingReply>,
-        deadline: Instant,
-    ) -> Result<ReplyBody, Error> {
-        if let Some(late) = late {
-            match late.receive(deadline) {
-                // The next daemon names the page if the last one assigned it.
-                Err(LinkError::Closed { .. }) => {}
-                Err(error @ LinkError::Timeout { .. }) => {
-                    lock(&self.hold_request).late = Some(late);
-                    return Err(self.error_of(error));
-                }
-                reply => return reply.map_err(|error| self.error_of(error)),
-            }
-        }
-        let answer = self.call_numbered(RequestBody::HoldBlock, deadline);
-        let (reply, _) = answer.map_err(|Unanswered { error, lost }| {
-            lock(&self.hold_request).late = lost.and_then(|lost| lost.pending);
-            error
-        })?;
-        Ok(reply)
     }
 }

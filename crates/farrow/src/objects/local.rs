@@ -9,13 +9,12 @@ use std::time::Instant;
 
 use farrow_memory::{Length, Span};
 use farrow_store::{Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
-use farrow_wire::link::{LinkError, PendingReply, confused};
+use farrow_wire::link::confused;
 use farrow_wire::{ReplyBody, RequestBody, SealItem, span};
 
 use crate::clock::{deadline_after, wall_clock_ns};
 use crate::connection::session::Session;
 use crate::error::Error;
-use crate::memory::node::Unanswered;
 
 /// Most pages of one request, which starts with one page and doubles: 42 x 64 entries.
 const PAGES_MAX: u32 = 64;
@@ -115,7 +114,11 @@ fn add_pages(session: &Session) -> Result<(), Error> {
     }
     let part = session.reader.layout().entry_pages_max / PART_OF_PAGES;
     let count = (state.pages * 2).clamp(1, part.clamp(PAGES_MAX, 2 * PAGES_MAX));
-    let added = match entry_pages(session, &mut state.late, count) {
+    // Calls since then have read a late reply, if the node has sent it.
+    let now = Instant::now();
+    let request = RequestBody::EntryPages { count };
+    let deadline = deadline_after(session.timeout);
+    let added = match session.call_after_late(&mut state.late, now, request, deadline) {
         Ok(ReplyBody::EntryPages(pages)) => Ok(session.local.add(&[span(pages)])?),
         Ok(other) => Err(confused(&other).into()),
         Err(error) => Err(error),
@@ -125,32 +128,4 @@ fn add_pages(session: &Session) -> Result<(), Error> {
         Err(_) => state.pause = PAUSE,
     }
     added
-}
-
-/// The reply to the last request for pages if it is `late`, since the node serves that request too,
-/// or else to a new one.
-fn entry_pages(
-    session: &Session,
-    late: &mut Option<PendingReply>,
-    count: u32,
-) -> Result<ReplyBody, Error> {
-    if let Some(last) = late.take() {
-        // Calls since then have read it, if the node has answered.
-        match last.receive(Instant::now()) {
-            // The next daemon names the pages if the last one assigned them.
-            Err(LinkError::Closed { .. }) => {}
-            Err(error @ LinkError::Timeout { .. }) => {
-                *late = Some(last);
-                return Err(error.into());
-            }
-            reply => return Ok(reply?),
-        }
-    }
-    let deadline = deadline_after(session.timeout);
-    let answer = session.call_numbered(RequestBody::EntryPages { count }, deadline);
-    let (reply, _) = answer.map_err(|Unanswered { error, lost }| {
-        *late = lost.and_then(|lost| lost.pending);
-        error
-    })?;
-    Ok(reply)
 }
