@@ -93,7 +93,7 @@ class PrivateSegments:
     def settle(self, seconds_max: float) -> None:
         """Remove all sealed edges from the newest part."""
         until = time.perf_counter() + seconds_max
-        while self.engine.stats()["draining"]:
+        while self.engine.is_draining():
             self.partial_fit(np.empty((0, 4)))
             if time.perf_counter() > until:
                 raise TimeoutError(f"sealed edges are still there after {seconds_max:g} s")

@@ -28,12 +28,18 @@ from harness import machine  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.process import end_on_signal  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
+from reproduction.batches import Copies, Infinite  # noqa: E402
+from reproduction.count import ManyObjects  # noqa: E402
 from reproduction.experiment import Room  # noqa: E402
 from reproduction.far import Caches, Network, WhatIf  # noqa: E402
+from reproduction.filling import Filling  # noqa: E402
 from reproduction.maintenance import Flush, Maintenance  # noqa: E402
 from reproduction.memory import Descriptor, Initialisation, Strided  # noqa: E402
 from reproduction.objects import Objects, Slower  # noqa: E402
 from reproduction.page import Outcome, markdown, page, run_line  # noqa: E402
+from reproduction.steps import ExecutionGraph  # noqa: E402
+from reproduction.together import Contention  # noqa: E402
+from reproduction.whole import SendWhole, WriteThrough  # noqa: E402
 from reproduction.windows import Enlarged, Modes, Placement, Windows  # noqa: E402
 
 if TYPE_CHECKING:
@@ -44,8 +50,11 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENTS", "inside", "main", "measured", "read", "report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
-    Windows(), Placement(), Modes(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(),
+    Windows(), Filling(), Placement(), Modes(), Enlarged(), Network(), Caches(), WhatIf(),
+    Initialisation(),
     Flush(), Strided(), Descriptor(), Objects(), Slower(), Maintenance(),
+    Infinite(), Copies(), Contention(), SendWhole(), WriteThrough(), ExecutionGraph(),
+    ManyObjects(),
 )  # fmt: skip
 # Time for an experiment to end its nodes, after its time limit.
 _END_SECONDS_MAX = 40.0

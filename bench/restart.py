@@ -9,6 +9,7 @@ Writes the raw samples and a table to bench/results/.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,8 @@ ROUNDS = 7
 OBJECT_BYTES = 100
 BATCH = 8192
 SECONDS_MAX = 60.0
+# The end of a node may take this long, and so may its start before that.
+END_SECONDS_MAX = 15.0
 
 
 class Node:
@@ -53,17 +56,22 @@ class Node:
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
-    def _connected(self) -> farrow.Client:
-        end = time.monotonic() + SECONDS_MAX
+    def _connected(self, seconds_max: float = SECONDS_MAX) -> farrow.Client:
+        end = time.monotonic() + seconds_max
         while True:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the node ended: {self._process.returncode}")
             try:
-                return farrow.connect(self.socket, timeout=SECONDS_MAX)
+                return farrow.connect(self.socket, timeout=seconds_max)
             except farrow.Disconnected:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.01)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the node."""
+        return self._process.pid
 
     def restart(self) -> float:
         """Kill it, start it, and wait for its first answer; the seconds since the start."""
@@ -75,9 +83,17 @@ class Node:
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """Shut the node down, which frees its memory."""
+        """Shut the node down, which frees its memory; a killed one is started again for that."""
+        if self._process.poll() is not None:
+            self._start()
+            with contextlib.suppress(farrow.FarrowError, RuntimeError):
+                self._connected(END_SECONDS_MAX)
         self._process.terminate()
-        self._process.wait(SECONDS_MAX)
+        try:
+            self._process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from harness import machine, plot, report  # noqa: E402
+from harness import plot, report  # noqa: E402
+from harness.command import announce, fitting_rows, parser_of  # noqa: E402
 from harness.document import document_of, plain, save, write  # noqa: E402
 from harness.huge import can_mount, measured_inside  # noqa: E402
 from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
+    ROW_BYTES,
     Plan,
     Sample,
     measure_limits,
@@ -56,7 +57,7 @@ def main() -> int:
         samples = list(_measure(plan, chosen, HUGE, seconds, notes))
         write(Path(options.inside), {"samples": plain(samples), "notes": notes})
         return 0
-    chosen = set_up(chosen, notes, _say)
+    chosen = set_up(chosen, notes, announce)
     can_huge = not options.no_huge and can_mount(notes)
     seconds = plan.seconds_max * (ORDINARY_SHARE if can_huge else 1.0)
     samples = list(_measure(plan, chosen, ORDINARY, seconds, notes))
@@ -72,29 +73,15 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--quick", action="store_true", help="a tenth of the data, few repeats")
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: all)")
+    parser = parser_of(__doc__, PEERS)
     parser.add_argument("--no-huge", action="store_true", help="no second run on huge pages")
     parser.add_argument("--no-micro", action="store_true", help="no Rust micro-benchmarks")
-    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _fitted(plan: Plan, notes: list[str]) -> Plan:
-    """A smaller table if memory or /dev/shm is short; noted in the report."""
-    room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
-    wanted = plan.large_rows * 11 * MEMORY_PER_TABLE
-    if room >= wanted:
-        return plan
-    rows = int(plan.large_rows * room / wanted) // 8 * 8
-    notes.append(f"memory for a table of {rows:,} rows only, instead of {plan.large_rows:,}")
+    """A smaller table if memory is short."""
+    rows = fitting_rows(plan.large_rows, ROW_BYTES * MEMORY_PER_TABLE, notes)
     return dataclasses.replace(plan, large_rows=rows, medium_rows=min(plan.medium_rows, rows))
 
 
@@ -105,13 +92,13 @@ def _measure(
     yield from measure_limits(plan, variant)
 
     def say(text: str, is_note: bool) -> None:
-        _say(text)
+        announce(text)
         if is_note:
             notes.append(f"{variant}: {text}")
 
     end = time.monotonic() + seconds
     for index, peer in enumerate(chosen):
-        _say(f"{variant}: {peer} ...")
+        announce(f"{variant}: {peer} ...")
         left = end - time.monotonic()
         deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
         found: list[Sample] = []
@@ -120,12 +107,12 @@ def _measure(
                 found.append(sample)
         except PeerError as error:
             notes.append(f"{variant}: {error}")
-            _say(f"  {error}")
+            announce(f"  {error}")
         yield from found
 
 
 def _micro(notes: list[str]) -> list[Sample]:
-    _say("micro-benchmarks ...")
+    announce("micro-benchmarks ...")
     try:
         return list(measure_micro(HERE.parent, ORDINARY))
     except PeerError as error:

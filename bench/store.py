@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from harness import machine, store_plot, store_report  # noqa: E402
+from harness import store_plot, store_report  # noqa: E402
+from harness.command import announce, fitting_rows, parser_of  # noqa: E402
 from harness.document import document_of, plain, save, write  # noqa: E402
 from harness.huge import can_mount, measured_inside  # noqa: E402
 from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PEERS = ("farrow", *store_report.PEERS)
-# The pages of a tmpfs change nothing for private memory (Redis) and a memfd (Vineyard).
-HUGE_PEERS = tuple(peer for peer in PEERS if peer not in ("redis", "vineyard"))
+# The pages of a tmpfs change nothing for private memory (Redis, Mooncake) and a memfd (Vineyard).
+HUGE_PEERS = tuple(peer for peer in PEERS if peer not in ("redis", "vineyard", "mooncake"))
 # Private tables in the writer, one of them serialised, two in the server.
 MEMORY_PER_TABLE = 6.0
 
@@ -57,7 +57,7 @@ def main() -> int:
         samples = list(_measure_large(plan, chosen, store_report.HUGE, notes))
         write(Path(options.inside), {"samples": plain(samples), "notes": notes})
         return 0
-    chosen = set_up(chosen, notes, _say)
+    chosen = set_up(chosen, notes, announce)
     samples = list(_measure(plan, chosen, notes))
     if not options.no_pages:
         own = [peer for peer in chosen if peer == "farrow"]
@@ -72,28 +72,14 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--quick", action="store_true", help="a part of the data, few repeats")
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: all)")
+    parser = parser_of(__doc__, PEERS)
     parser.add_argument("--no-pages", action="store_true", help="no second run on other pages")
-    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _fitted(plan: StorePlan, notes: list[str]) -> StorePlan:
-    """A smaller table if memory or /dev/shm is short; noted in the report."""
-    room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
-    wanted = plan.large_rows * ROW_BYTES * MEMORY_PER_TABLE
-    if room >= wanted:
-        return plan
-    rows = int(plan.large_rows * room / wanted) // 8 * 8
-    notes.append(f"memory for a table of {rows:,} rows only, instead of {plan.large_rows:,}")
+    """A smaller table if memory is short."""
+    rows = fitting_rows(plan.large_rows, ROW_BYTES * MEMORY_PER_TABLE, notes)
     return dataclasses.replace(plan, large_rows=rows)
 
 
@@ -102,13 +88,13 @@ def _measure(plan: StorePlan, chosen: list[str], notes: list[str]) -> Iterator[S
     yield from measure_limits(plan, store_report.OWN)
 
     def say(text: str, is_note: bool) -> None:
-        _say(text)
+        announce(text)
         if is_note:
             notes.append(text)
 
     end = time.monotonic() + plan.seconds_max
     for index, peer in enumerate(chosen):
-        _say(f"{peer} ...")
+        announce(f"{peer} ...")
         left = end - time.monotonic()
         deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
         try:
@@ -123,13 +109,13 @@ def _measure_large(
     """The largest objects and the table of each peer, all of them in /dev/shm."""
 
     def say(text: str, is_note: bool) -> None:
-        _say(text)
+        announce(text)
         if is_note:
             notes.append(f"{variant}: {text}")
 
     os.environ["FARROW_BENCH_MEMORY_DIR"] = "/dev/shm"
     for peer in chosen:
-        _say(f"{variant}: {peer} ...")
+        announce(f"{variant}: {peer} ...")
         try:
             yield from measure_large(peer, plan, variant, say)
         except PeerError as error:

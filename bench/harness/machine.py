@@ -17,8 +17,9 @@ _SALT = b"farrow bench"
 _PACKAGES = ("farrow", "pyarrow", "numpy")
 # Peers and what they run on; those that are not installed are left out.
 _PEERS = (
-    "dask", "datafusion", "distributed", "duckdb", "iceoryx2", "lmdb", "pandas", "polars",
-    "pyspark", "ray", "redis", "snapml", "vineyard",
+    "dask", "datafusion", "distributed", "duckdb", "iceoryx2", "lmdb",
+    "mooncake-transfer-engine-non-cuda", "pandas", "polars", "pyspark", "raphtory", "ray", "redis",
+    "snapml", "vineyard",
 )  # fmt: skip
 # Environments of peers that cannot share one with Farrow: bench/peers/make_env.
 _ENVS = Path(__file__).resolve().parent.parent / "peers" / ".envs"

@@ -30,10 +30,11 @@ _PANELS: tuple[tuple[str, str | tuple[str, ...], float, str], ...] = (
 _COLOURS = dict(
     zip(
         ("farrow", *PEERS),
-        ["#0b6e4f", "#c9a227", "#5b7db1", "#a4508b", "#d1603d", "#8d99ae", "#6d597a", "#9c6644"],
+        ["#0b6e4f", "#c9a227", "#5b7db1", "#a4508b", "#d1603d", "#3d405b", "#8d99ae", "#6d597a",
+         "#9c6644"],
         strict=True,
     )
-)
+)  # fmt: skip
 
 
 def draw(samples: Sequence[Sample], title: str, target: Path) -> bool:

@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 # Peers of Farrow, in the order of the columns.
-PEERS = ("plasma", "ray", "vineyard", "iceoryx2", "redis", "lmdb", "ipc_shm")
+PEERS = ("plasma", "ray", "vineyard", "iceoryx2", "mooncake", "redis", "lmdb", "ipc_shm")
 _QUICK = ", quick: a part of the data, not for citing"
 # Variants: the pages that each peer takes by itself, then all on the same ones.
 OWN, ORDINARY, HUGE = "own pages", "ordinary pages", "huge pages"
 # All objects of these have names: their figures stand beside Farrow's objects with names.
-_NAMES_ONLY = ("plasma", "redis", "lmdb", "ipc_shm")
+_NAMES_ONLY = ("plasma", "mooncake", "redis", "lmdb", "ipc_shm")
 _NAMED = re.compile(r"^(write|get batch|get_many|get|put_many|put|rate|memory per) ")
 _MORE_IS_BETTER = {"1/s", "x"}
 # 1000 bytes round up to 1024; the goal counts from there.

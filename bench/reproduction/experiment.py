@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from harness.machine import available_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from harness.tasks import Sample
 
-__all__ = ["BATCH", "CYCLES", "SCATTER", "TITLES", "Cells", "Experiment", "Room", "View", "factor",
-           "middle", "number", "of_size", "p99_ms", "rate"]  # fmt: skip
+__all__ = ["BATCH", "CYCLES", "SCATTER", "SIMPLE", "TITLES", "Cells", "Experiment", "Room", "View",
+           "factor", "middle", "number", "of_size", "p99_ms", "rate",
+           "short_of_memory", "significant", "throughput"]  # fmt: skip
 
 # Rows of a call, as in the thesis.
 BATCH = 2048
-SCATTER, CYCLES = "scatter-gather", "temp-cycle"
+# The thesis' algorithms are scatter-gather and simple cycles of at most ten accounts, which are the
+# default of `cycle_length`. Temporal cycles run beside them.
+SCATTER, SIMPLE, CYCLES = "scatter-gather", "lc-cycle", "temp-cycle"
 # Titles of patterns.
-TITLES = {SCATTER: "scatter-gather", CYCLES: "temporal cycles"}
+TITLES = {SCATTER: "scatter-gather", SIMPLE: "simple cycles", CYCLES: "temporal cycles"}
 _PREFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
@@ -37,8 +41,13 @@ def middle(sample: Sample) -> float:
 
 
 def rate(sample: Sample) -> float:
-    """Rows a second, of seconds of whole batches."""
+    """Rows a second of the median batch, of seconds of whole batches."""
     return BATCH / middle(sample)
+
+
+def throughput(sample: Sample) -> float:
+    """Rows a second of all batches, of their seconds: a few batches have most of the work."""
+    return BATCH / statistics.fmean(sample.samples)
 
 
 def p99_ms(sample: Sample) -> float:
@@ -59,6 +68,24 @@ def factor(one: float | None, other: float | None, digits: int = 2) -> str | Non
     if one is None or not other or not math.isfinite(one / other):
         return None
     return f"{one / other:.{digits}f} times"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A figure of this many digits without an exponent; all digits before the point."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    # A rounded figure may have one more digit before the point.
+    magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def short_of_memory(need: float) -> str | None:
+    """The reason to leave a step out that needs so much memory; None if it is free."""
+    free = available_bytes()
+    if need <= free:
+        return None
+    return f"it would take some {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
 
 
 def of_size(nbytes: float | None, published: int) -> str:

@@ -12,13 +12,16 @@ from reproduction.experiment import (
     BATCH,
     CYCLES,
     SCATTER,
+    SIMPLE,
     TITLES,
     Cells,
     Experiment,
     Room,
     View,
+    factor,
     number,
     rate,
+    throughput,
 )
 
 if TYPE_CHECKING:
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
 __all__ = ["Caches", "Network", "WhatIf"]
 
 PRIVATE, MAPPED, GRPC = "private memory", "segments in memory", "gRPC"
-_WINDOWS = ((SCATTER, 6), (CYCLES, 24))
+_WINDOWS = ((SCATTER, 6), (SIMPLE, 24), (CYCLES, 24))
+# Edges that one search for simple cycles may read: without a cache each row of edges is a call.
+_WORK_MAX = 1_000_000
 _DESIGNS = {"thesis": "the thesis' design", "ours": "our design"}
 # The last full day, and a Sunday in the middle of the stream, which begins on a Thursday.
 _DAYS = {"busy": "a working day", "quiet": "a Sunday"}
 _QUIET_DAY = 3
 # Over hours nearly all visited rows are in the cache, for any link.
-_TASKS = {f"{TITLES[one]} {hours} h": (one, hours) for one, hours in (*_WINDOWS, (SCATTER, 72))}
+_TASKS = {
+    f"{TITLES[one]} {hours} h": (one, hours)
+    for one, hours in ((SCATTER, 6), (CYCLES, 24), (SCATTER, 72))
+}
 
 
 def _stream(room: Room) -> Path:
@@ -53,7 +61,17 @@ def _work(pattern: str, hours: int, seconds: float, rows: int = 40_960) -> list[
     return [
         *("--pattern", pattern, "--hours", str(hours), "--batch", str(BATCH)),
         *("--rows", str(rows // BATCH * BATCH), "--seconds", str(seconds)),
+        *(("--work-max", str(_WORK_MAX)) if pattern == SIMPLE else ()),
     ]
+
+
+def _note_cut(room: Room, what: str, answer: dict[str, Any]) -> None:
+    """Note how many searches over the network ended at the limit."""
+    network = answer["network"]
+    if cut := network["cut_short"]:
+        room.note(
+            f"{what}: in {network['rows']:,} rows {cut:,} searches ended after {_WORK_MAX:,} edges"
+        )
 
 
 def _calls(answer: dict[str, Any]) -> dict[str, float]:
@@ -81,11 +99,13 @@ class Network(Experiment):
         " the same. All hits: a second pass over the same rows, with a cache that has them all."
         " Segments in memory are this process's own; what another node's cost stands above."
     )
-    seconds_max = (120.0, 420.0)
+    seconds_max = (150.0, 540.0)
     views = (
         View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
+        View(SIMPLE, "Simple cycles, 24 h", "rows a second", rate),
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
         View(f"{SCATTER}, calls", "Scatter-gather: the network", "", chart="", digits=1),
+        View(f"{SIMPLE}, calls", "Simple cycles: the network", "", chart="", digits=1),
         View(f"{CYCLES}, calls", "Temporal cycles: the network", "", chart="", digits=1),
         View("over memory", "gRPC over segments in memory, common batches", "times", digits=1),
         View("a hit", "A hit alone", "ns", digits=0),
@@ -101,6 +121,7 @@ class Network(Experiment):
                 for design in ("thesis", "ours"):
                     way = f"{design}, {end}"
                     answer = network.run(program, "compare", str(path), *work, *network.WAYS[way])
+                    _note_cut(room, f"{TITLES[pattern]}, {way}", answer)
                     for place, key in ((PRIVATE, "private"), (MAPPED, "mapped"), (GRPC, "network")):
                         yield Sample(way, place, pattern, "s", answer[key]["times"])
                     slower = answer["network_over_mapped"]
@@ -124,9 +145,9 @@ class Network(Experiment):
             for pattern, _ in _WINDOWS:
                 both = filter(None, (over(design, end, pattern) for design in _DESIGNS))
                 found[f"{word} {pattern}"] = "; ".join(both) or None
-        bare = cells.get(CYCLES, "thesis, no cache", GRPC, rate)
+        bare = cells.get(SIMPLE, "thesis, no cache", GRPC, throughput)
         shown = None if bare is None else f"{bare:,.0f} rows/s, local server (the thesis' design)"
-        return {f"rate none {CYCLES}": shown, **found}
+        return {f"rate none {SIMPLE}": shown, **found}
 
 
 class Caches(Experiment):
@@ -135,12 +156,13 @@ class Caches(Experiment):
     name = "caches"
     title = "Sizes of the cache in front of the network"
     about = (
-        "The windows of the thesis' base line, 6 hours of scatter-gather and 24 of cycles, without"
-        " a cache and by its bytes: the thesis' design and ours, and what makes room. Once on the"
+        "The windows of the thesis' base line, 6 hours of scatter-gather and 24 of simple cycles,"
+        " and 24 of temporal cycles, without a cache and by its bytes: the thesis' design and ours,"
+        " and what makes room. Once on the"
         " last full day, a Friday, where searches are long, and once on a Sunday, where they are"
         " short: the thesis picks slow and fast batches of its data."
     )
-    seconds_max = (150.0, 720.0)
+    seconds_max = (200.0, 900.0)
     views = (
         *(
             View(f"{pattern}, {day}", f"{TITLES[pattern].capitalize()}, {words}", "rows a second",
@@ -167,11 +189,12 @@ class Caches(Experiment):
             sizes = self._QUICK if room.is_quick else self._QUIET if when else self._FULL
             for pattern, hours in _WINDOWS:
                 # Policies differ where the cache is too small: one task shows them.
-                is_short = room.is_quick or bool(when) or pattern == CYCLES
+                is_short = room.is_quick or bool(when) or pattern != SCATTER
                 work = [*_work(pattern, hours, room.pick(0.7, 2.0), 20_480), *when]
                 for size in ("0 B", *sizes):
                     for way, options in self._ways(size, is_short).items():
                         answer = network.run(program, "compare", str(path), *work, *options)
+                        _note_cut(room, f"{TITLES[pattern]}, {day}, {size}, {way}", answer)
                         times = answer["network"]["times"]
                         yield Sample(size, way, f"{pattern}, {day}", "s", times)
                         hits = _calls(answer)["hits, %"]
@@ -202,6 +225,7 @@ class Caches(Experiment):
                 texts = [self._sizes(cells, f"{pattern}, {day}", design) for design in _DESIGNS]
                 found[f"{pattern}, {day}"] = "; ".join(filter(None, texts)) or None
                 found[f"faster {pattern}, {day}"] = self._faster(cells, f"{pattern}, {day}")
+                found[f"gain {pattern}, {day}"] = self._gain(cells, f"{pattern}, {day}")
             found[pattern] = found[f"{pattern}, busy"]
             found[f"hits {pattern}"] = self._hits(cells, f"{pattern}, busy, hits")
         return found
@@ -211,7 +235,7 @@ class Caches(Experiment):
         parts = []
         for size in cells.cases(variant):
             policy = "no cache" if not number(size) else "LRU"
-            speed = cells.get(variant, size, f"{design}, {policy}", rate)
+            speed = cells.get(variant, size, f"{design}, {policy}", throughput)
             if speed is not None:
                 parts.append(f"{speed:,.0f} ({policy if not number(size) else size})")
         return f"{_DESIGNS[design]}: {', '.join(parts)} rows/s" if parts else None
@@ -225,6 +249,19 @@ class Caches(Experiment):
             found = cells.get(f"{variant}, slower", sizes[-1], f"{design}, LRU") if sizes else None
             if found is not None:
                 texts.append(f"{found:.1f} times ({words}, {sizes[-1]})")
+        return "; ".join(texts) or None
+
+    @staticmethod
+    def _gain(cells: Cells, variant: str) -> str | None:
+        """The throughput with the largest cache, of that without one."""
+        sizes = cells.cases(variant)
+        texts = []
+        for design, words in _DESIGNS.items():
+            bare = cells.get(variant, "0 B", f"{design}, no cache", rate)
+            most = cells.get(variant, sizes[-1], f"{design}, LRU", rate) if sizes else None
+            gain = factor(most, bare, 1)
+            if gain is not None:
+                texts.append(f"{gain} ({words}, {sizes[-1]})")
         return "; ".join(texts) or None
 
     @staticmethod

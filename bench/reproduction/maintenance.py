@@ -10,7 +10,16 @@ from cluster import running
 from harness.tasks import Sample
 
 from farrow import _native
-from reproduction.experiment import Cells, Experiment, Room, View, middle, number, of_size
+from reproduction.experiment import (
+    Cells,
+    Experiment,
+    Room,
+    View,
+    middle,
+    number,
+    of_size,
+    significant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,7 +85,7 @@ class Flush(Experiment):
                 )
                 known = best[0] != float("inf")
                 size = of_size(cells.get(state, best[1], place, lambda one: one.bytes), GIB)
-                text = f"{best[0]:.3g} ms ({best[1]}){size}"
+                text = f"{significant(best[0])} ms ({best[1]}){size}"
                 found[f"{state}, {word}"] = text if known else None
         return found
 
@@ -132,7 +141,7 @@ class Maintenance(Experiment):
         orders = cells.cases("calls")
         for order in (0, 2, 4, 6, 8, 10):
             values = [cells.get("calls", f"{order}", name) for name in _PERCENTILES]
-            shown = [f"{value:.3g}" for value in values if value is not None]
+            shown = [significant(value) for value in values if value is not None]
             found[f"order {order}"] = f"{', '.join(shown)} us" if shown else None
         ends = [cells.get("calls", order, "p50_ns") for order in orders[:: len(orders) - 1 or 1]]
         known = len(ends) == 2 and ends[0] and ends[1]
@@ -140,7 +149,7 @@ class Maintenance(Experiment):
             f"{ends[1] / ends[0]:.0f} times from 1 to 1024 pages" if known else None  # type: ignore[operator]
         )
         texts = [
-            f"{size}: {after:.2g} ns a line, {cached:.2g} ns cached"
+            f"{size}: {significant(after, 2)} ns a line, {significant(cached, 2)} ns cached"
             for size in cells.cases("access")
             if (after := cells.get("access", size, "after maintenance")) is not None
             and (cached := cells.get("access", size, "cached")) is not None

@@ -15,7 +15,17 @@ from harness.tasks import Sample, measure_micro
 
 from farrow.lab import Settings, measure
 from farrow.lab._plan import Series, arena_bytes
-from reproduction.experiment import Cells, Experiment, Room, View, factor, middle, number, of_size
+from reproduction.experiment import (
+    Cells,
+    Experiment,
+    Room,
+    View,
+    factor,
+    middle,
+    number,
+    of_size,
+    significant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,7 +55,7 @@ def _gib_per_s(sample: Sample) -> float:
 
 
 def _shown_ms(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3g} ms"
+    return None if value is None else f"{significant(value)} ms"
 
 
 class Initialisation(Experiment):
@@ -100,8 +110,8 @@ class Initialisation(Experiment):
             if None in parts:
                 return None
             allocate, publish, write = (value or 0.0 for value in parts)
-            text = f"{allocate + publish:.3g} of {allocate + publish + write:.3g} ms"
-            return text + _large(cells, place)
+            some, total = allocate + publish, allocate + publish + write
+            return f"{significant(some)} of {significant(total)} ms{_large(cells, place)}"
 
         def of_large(name: str, place: str) -> str | None:
             shown = _shown_ms(part(name, place))
@@ -116,14 +126,13 @@ class Initialisation(Experiment):
             found[f"rest {word}"] = rest(place)
         for work in ("describe", "rebuild"):
             taken = cells.get("micro", f"{work} 3 columns", "farrow")
-            found[work] = None if taken is None else f"{taken:.2g} us"
+            found[work] = None if taken is None else f"{significant(taken, 2)} us"
         first = part("find it, first value", OTHER)
-        known = first is not None
-        return {
-            "before": "none: the memory is clean before it is granted again" if known else None,
-            "send": f"none is sent; found and used in {first:.3g} ms" if known else None,
-            **found,
-        }
+        found["before"] = found["send"] = None
+        if first is not None:
+            found["before"] = "none: the memory is clean before it is granted again"
+            found["send"] = f"none is sent; found and used in {significant(first)} ms"
+        return found
 
 
 def _published(cells: Cells, place: str) -> str | None:
@@ -131,7 +140,7 @@ def _published(cells: Cells, place: str) -> str | None:
     found = cells.get("node-local", "publish", place, _ms)
     if found is None:
         return None
-    return f"{found:.3g} ms (memory declared node-local){_large(cells, place)}"
+    return f"{significant(found)} ms (memory declared node-local){_large(cells, place)}"
 
 
 def _large(cells: Cells, place: str) -> str:

@@ -19,7 +19,7 @@ from harness.store_tasks import CLASSES, QUICK_CLASSES, class_title
 from harness.tasks import Sample
 
 from farrow import _native
-from reproduction.experiment import Cells, Experiment, Room, View, middle
+from reproduction.experiment import Cells, Experiment, Room, View, middle, significant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _PORT = 7401
 _CERTS_DAYS = 2
 # A heartbeat waits behind the bytes of an object in the forwarder.
 _LEASE_MS = 10_000
-_STOP_SECONDS_MAX = 30.0
+_STOP_SECONDS_MAX = 15.0
 _GIB = 1 << 30
 # Pieces in which the bytes of a buffer are read: both stay in the second cache.
 _PIECE_BYTES = 64 << 10
@@ -199,8 +199,9 @@ class Objects(Experiment):
             for case in sizes:
                 taken = cells.get("get", case, place, _ms)
                 arrays = cells.get("get, arrays", case, place, _ms)
-                also = "" if arrays is None else f"; as NumPy arrays {arrays:.3g} ms"
-                found[f"get {case}, {word}"] = None if taken is None else f"{taken:.3g} ms{also}"
+                also = "" if arrays is None else f"; as NumPy arrays {significant(arrays)} ms"
+                text = None if taken is None else f"{significant(taken)} ms{also}"
+                found[f"get {case}, {word}"] = text
             large = [case for case in cells.cases("read") if _size(case) >= _LARGE_BYTES]
             found[f"read {word}"] = _span(cells, large, (place,))
         small = [case for case in cells.cases("read") if _size(case) < _LARGE_BYTES]
@@ -209,7 +210,7 @@ class Objects(Experiment):
         text = f"{alone}, read by a loop in Python; {with_get} with the get"
         found["read small"] = None if alone is None else text
         shown = [
-            f"{case}: {own:.3g} and {other:.3g} ms"
+            f"{case}: {significant(own)} and {significant(other)} ms"
             for case in cells.cases("get")
             if (own := cells.get("get", case, OWN, _ms)) is not None
             and (other := cells.get("get", case, OTHER, _ms)) is not None
@@ -289,7 +290,9 @@ class Slower(Experiment):
             trip = cells.get("round trip", "1 B", place, _ms)
             taken = cells.get("get", class_title(*CLASSES[0]), place, _ms)
             if trip is not None and taken is not None:
-                texts.append(f"{place}: {taken:.3g} ms (round trip {trip:.3g} ms)")
+                texts.append(
+                    f"{place}: {significant(taken)} ms (round trip {significant(trip)} ms)"
+                )
         shown = f"no call; {class_title(*CLASSES[0])} brought over {'; '.join(texts)}"
         return {"call": shown if texts else None}
 

@@ -47,8 +47,9 @@ def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     ]
     head = (
         f"<p>{html.escape(run_line(document))} Our figures are medians of this run on"
-        " this machine; theirs are of other machines: what can be compared are ratios, not which"
-        " machine is faster. Raw samples stand in the JSON file of the same name.</p>"
+        " this machine; rates of rows beside theirs are of the time of all rows. Theirs are of"
+        " other machines: what can be compared are ratios, not which machine is faster. Raw"
+        " samples stand in the JSON file of the same name.</p>"
     )
     sections = [
         head,

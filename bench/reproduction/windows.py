@@ -18,6 +18,7 @@ from reproduction.experiment import (
     BATCH,
     CYCLES,
     SCATTER,
+    SIMPLE,
     TITLES,
     Cells,
     Experiment,
@@ -26,6 +27,7 @@ from reproduction.experiment import (
     number,
     p99_ms,
     rate,
+    throughput,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +35,19 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Enlarged", "Modes", "Placement", "Windows"]
+__all__ = [
+    "MONTH_ROWS",
+    "ROW_BYTES",
+    "Enlarged",
+    "Modes",
+    "Placement",
+    "Windows",
+    "agreed",
+    "cut_short",
+    "month",
+    "near_and_far",
+    "share_cut",
+]
 
 ALONE, OWN, OTHER = "one process", "own node", "other node"
 # Limit on the edges of one search; for cycles over more than three days in a quick and in a full
@@ -47,11 +61,16 @@ _LONG_HOURS = 72
 _FROM = {10: 0.85, 38: 0.92}
 _MEASURED = 0.05
 # Copies of a full run, if there is memory: some 72 M rows.
-_COPIES = 6
+_GENERATED, _COPIES = 12_000_000, 6
+MONTH_ROWS = _GENERATED * _COPIES
 # Memory for each row: the stream while it is generated; then a graph, segments, and the file.
-_ROW_BYTES = 220
+ROW_BYTES = 220
 # The tasks for days outside of the process.
-_PLACED = ((SCATTER, "6 h"), (SCATTER, "72 h"), (CYCLES, "24 h"), (CYCLES, "72 h"))
+_PLACED = (
+    (SCATTER, "6 h"), (SCATTER, "72 h"), (SIMPLE, "24 h"), (CYCLES, "24 h"), (CYCLES, "72 h"),
+)  # fmt: skip
+# Windows of the thesis' base line, and of temporal cycles.
+_BASE = ((SCATTER, 6), (SIMPLE, 24), (CYCLES, 24))
 # What another node's memory is compared with.
 _NEAR = ((OWN, "of own node's memory"), (ALONE, "of one process"))
 
@@ -75,33 +94,79 @@ def _measured(
     # Figures are of whole batches.
     last = first_measured + int(len(rows) * _MEASURED) // BATCH * BATCH
     oldest = int(np.searchsorted(times, times[first_measured] - hours * 3600 - DAY))
-    is_long = pattern == CYCLES and hours > _LONG_HOURS
+    is_long = pattern != SCATTER and hours > _LONG_HOURS
     most = int(room.pick(*_LONG_CYCLES_MAX)) if is_long else _WORK_MAX
     want: list[npt.NDArray[Any]] = []
     for name, cluster in chosen.items():
         with contextlib.closing(Run(name, pattern, hours, cluster, work_max=most)) as run:
             added = run.fill(rows[oldest:first_measured])
             found = run.measure(rows[first_measured:last], seconds)
-            stats = run.features.stats()
             what = f"{TITLES[pattern]} {hours} h, {name}"
-            cut = sum(stats["cut_short"].values())
-            if cut:
-                rows_done = len(run.calls) * BATCH
-                room.note(
-                    f"{what}: in {rows_done:,} rows {cut:,} searches ended after {most:,} edges"
-                )
-            # The placement of edges determines their order, and so the results of a search that is
-            # cut short.
-            elif want and not same(found, want):
-                raise ValueError(f"{what}: other features than with {next(iter(chosen))}")
-            want = want or ([] if cut else found)
-            yield run, added, stats
+            want = agreed(room, what, run, most, found, want)
+            yield run, added, run.features.stats()
+
+
+def month(room: Room, rows_quick: int = 1_500_000) -> npt.NDArray[np.float64]:
+    """A stream of more than a month; in a full run, in as many copies as memory is for."""
+    rows, copies = (rows_quick, 1) if room.is_quick else (_GENERATED, _COPIES)
+    fit = int(available_bytes() * 0.9 / (rows * ROW_BYTES))
+    if fit < copies:
+        room.note(f"memory for {max(fit, 1)} copies instead of {copies}")
+        copies = max(fit, 1)
+    days = max(_FROM)
+    stream = room.stream(rows, days, copies)
+    times = f", {copies} copies of {rows:,}" if copies > 1 else ""
+    room.note(f"{len(stream):,} rows of {days} days{times}")
+    return stream
+
+
+def near_and_far(graph: str, nodes: Any, hours: int) -> dict[str, Any]:
+    """A graph in one process, and one in another node's memory, whose segments span a day or a
+    tenth of the window."""
+    made = ways(graph, nodes.sockets[0], nodes.names[1], max(DAY, hours * 3600 // 10))
+    return {way: made[way] for way in (ALONE, OTHER)}
+
+
+def cut_short(stats: dict[str, Any]) -> int:
+    """Searches of a graph that ended at the limit so far."""
+    return sum(stats["cut_short"].values())
+
+
+def share_cut(cut: float | None) -> str:
+    """How many of 1000 searches ended at the limit, as the end of a text; empty for none."""
+    return f"; {cut:,.0f} of 1000 rows cut short" if cut else ""
+
+
+def agreed(
+    room: Room,
+    what: str,
+    run: Run,
+    work_max: int,
+    found: list[npt.NDArray[Any]],
+    want: list[npt.NDArray[Any]],
+) -> list[npt.NDArray[Any]]:
+    """The features that later runs on the same rows must find: those of the first run in which no
+    search ended at the limit.
+
+    Raises:
+        ValueError: this run found different features.
+    """
+    cut = cut_short(run.features.stats())
+    if cut:
+        # The placement of edges determines their order, and so the results of a search that is cut
+        # short.
+        rows = sum(map(len, found))
+        room.note(f"{what}: in {rows:,} rows {cut:,} searches ended after {work_max:,} edges")
+        return want
+    if want and not same(found, want):
+        raise ValueError(f"{what}: not the features of an earlier run on the same rows")
+    return want or found
 
 
 def _samples(run: Run, case: str, added: float, stats: dict[str, Any]) -> Iterator[Sample]:
     pattern = run.pattern
     # Searches of a batch that ended at the limit, by the number of its rows: a search each.
-    cut = 1000 * sum(stats["cut_short"].values()) / max(1, len(run.calls) * BATCH)
+    cut = 1000 * cut_short(stats) / max(1, len(run.calls) * BATCH)
     yield Sample(case, run.name, f"{pattern}, cut short", "in 1000 rows", [cut])
     yield Sample(case, run.name, pattern, "s", run.calls)
     yield Sample(case, run.name, f"{pattern}, added", "rows/s", [added])
@@ -113,67 +178,61 @@ def _samples(run: Run, case: str, added: float, stats: dict[str, Any]) -> Iterat
 
 def _rows_a_second(cells: Cells, pattern: str, case: str, peer: str) -> str | None:
     """The rate, and how many searches ended at the limit, where some did."""
-    found = cells.get(pattern, case, peer, rate)
+    found = cells.get(pattern, case, peer, throughput)
     if found is None:
         return None
     cut = cells.get(f"{pattern}, cut short", case, peer)
-    return f"{found:,.0f} rows/s" + (f"; {cut:,.0f} of 1000 rows cut short" if cut else "")
+    return f"{found:,.0f} rows/s{share_cut(cut)}"
 
 
 class Windows(Experiment):
-    """Scatter-gather and cycles, from hours to a month."""
+    """Scatter-gather, simple and temporal cycles, from hours to a month."""
 
     name = "windows"
     title = "Extended windows: 6 hours to a month"
     about = (
-        "The thesis extends windows from 6 hours (scatter-gather) and 24 hours (cycles) to 72, 240"
-        " and 720. Here one stream of more than a month runs through a graph that is all in one"
-        " process, and through one that lies in segments in another node's memory but for its"
-        " newest edges. A segment spans a day, or a tenth of the window where that is longer."
-        f" Batches of {BATCH}, one thread, causal mode; both must find the same. A search that has"
-        " looked at a given number of edges ends there; below the tables stands how many did: where"
-        " that is many, a rate is that of a bounded search."
+        "The thesis extends windows from 6 hours (scatter-gather) and 24 hours (simple cycles) to"
+        " 72, 240 and, for scatter-gather, 720. Here one stream of more than a month runs through a"
+        " graph that is all in one process, and through one that lies in segments in another node's"
+        " memory but for its newest edges. A segment spans a day, or a tenth of the window where"
+        f" that is longer. Batches of {BATCH}, one thread, causal mode; both must find the same. A"
+        " search that has looked at a given number of edges ends there; below the tables stands how"
+        " many did: where that is many, a rate is that of a bounded search."
     )
-    seconds_max = (150.0, 1260.0)
+    seconds_max = (180.0, 1500.0)
     views = (
-        View(SCATTER, "Scatter-gather", "rows a second", rate, "curves", "window, hours"),
-        View(CYCLES, "Temporal cycles", "rows a second", rate, "curves", "window, hours"),
+        View(SCATTER, "Scatter-gather", "rows a second of all", throughput,
+             "curves", "window, hours"),
+        View(SIMPLE, "Simple cycles", "rows a second of all", throughput,
+             "curves", "window, hours"),
+        View(CYCLES, "Temporal cycles", "rows a second of all", throughput,
+             "curves", "window, hours"),
         View(SCATTER, "Scatter-gather, a batch, p99", "ms", p99_ms, "curves", "window, hours", 1),
+        View(SIMPLE, "Simple cycles, a batch, p99", "ms", p99_ms, "curves", "window, hours", 1),
         View(CYCLES, "Temporal cycles, a batch, p99", "ms", p99_ms, "curves", "window, hours", 1),
         View(f"{SCATTER}, memory", "Memory", "bytes a live edge", digits=1),
         View(f"{SCATTER}, edges", "Live edges", "edges"),
         View(f"{SCATTER}, added", "Adding rows alone", "rows a second"),
         View(f"{SCATTER}, cut short", "Scatter-gather searches that ended at the limit",
              "of 1000 rows", chart="", digits=1),
-        View(f"{CYCLES}, cut short", "Cycle searches that ended at the limit",
+        View(f"{SIMPLE}, cut short", "Simple cycles: searches that ended at the limit",
+             "of 1000 rows", chart="", digits=1),
+        View(f"{CYCLES}, cut short", "Temporal cycles: searches that ended at the limit",
              "of 1000 rows", chart="", digits=1),
     )  # fmt: skip
 
     def run(self, room: Room) -> Iterator[Sample]:
         """Every window over the same stream."""
-        rows, copies = (1_500_000, 1) if room.is_quick else (12_000_000, _COPIES)
-        fit = int(available_bytes() * 0.9 / (rows * _ROW_BYTES))
-        if fit < copies:
-            room.note(f"memory for {max(fit, 1)} copies instead of {copies}")
-            copies = max(fit, 1)
-        days = max(_FROM)
-        stream = room.stream(rows, days, copies)
-        times = f", {copies} copies of {rows:,}" if copies > 1 else ""
-        room.note(f"{len(stream):,} rows of {days} days{times}")
+        stream, days = month(room), max(_FROM)
         seconds = room.pick(1.5, 10.0)
         with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
             for hours, pattern in (
-                (6, SCATTER), (24, SCATTER), (24, CYCLES), (72, SCATTER), (72, CYCLES),
-                (240, SCATTER), (720, SCATTER), (240, CYCLES), (720, CYCLES),
+                (6, SCATTER), (24, SCATTER), (24, SIMPLE), (24, CYCLES), (72, SCATTER),
+                (72, SIMPLE), (72, CYCLES), (240, SCATTER), (240, SIMPLE), (720, SCATTER),
+                (240, CYCLES), (720, CYCLES),
             ):  # fmt: skip
                 name = f"{pattern}-{hours}"
-                both = {
-                    way: cluster
-                    for way, cluster in ways(
-                        name, nodes.sockets[0], nodes.names[1], max(DAY, hours * 3600 // 10)
-                    ).items()
-                    if way in (ALONE, OTHER)
-                }
+                both = near_and_far(name, nodes, hours)
                 for found in _measured(stream, pattern, hours, both, room, days, seconds):
                     yield from _samples(found[0], f"{hours} h", *found[1:])
 
@@ -183,7 +242,7 @@ class Windows(Experiment):
         edges = cells.get(f"{SCATTER}, edges", "720 h", ALONE)
         rates = {
             f"{pattern} {hours} h, {word}": _rows_a_second(cells, pattern, f"{hours} h", way)
-            for pattern in (SCATTER, CYCLES)
+            for pattern in (SCATTER, SIMPLE, CYCLES)
             for hours in (6, 24, 72, 240, 720)
             for word, way in (("local", ALONE), ("remote", OTHER))
         }
@@ -206,9 +265,10 @@ class Placement(Experiment):
         " machine: what is measured is what segments in shared memory cost, not a slower link (that"
         " is below)."
     )
-    seconds_max = (120.0, 360.0)
+    seconds_max = (140.0, 420.0)
     views = (
         View(SCATTER, "Scatter-gather", "rows a second", rate),
+        View(SIMPLE, "Simple cycles", "rows a second", rate),
         View(CYCLES, "Temporal cycles", "rows a second", rate),
     )
 
@@ -225,10 +285,12 @@ class Placement(Experiment):
                     yield Sample(case, run.name, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
-        """Least and greatest share of the throughput lost; negative values are gains."""
+        """Least and greatest share of the throughput lost by the thesis' algorithms; negative
+        values are gains."""
         by_place: dict[str, list[float]] = {}
         for pattern, case in _PLACED:
-            for words, lost in _lost(cells, pattern, case).items():
+            found = _lost(cells, pattern, case) if pattern != CYCLES else {}
+            for words, lost in found.items():
                 by_place.setdefault(words, []).append(lost)
         ends = [
             f"{min(losses):.0f} to {max(losses):.0f} % {words}"
@@ -286,9 +348,10 @@ class Modes(Experiment):
         " one: in offline mode all their edges lie in segments, in real time the newest day does"
         " not. The losses in remote memory are those of offline mode, as in the thesis."
     )
-    seconds_max = (120.0, 420.0)
+    seconds_max = (150.0, 480.0)
     views = (
         View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
+        View(SIMPLE, "Simple cycles, 24 h", "rows a second", rate),
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
     )
 
@@ -304,15 +367,14 @@ class Modes(Experiment):
             raise ValueError(f"{len(stream):,} rows: less than a batch before the last day")
         seconds = room.pick(1.5, 10.0)
         with running(2, 1 << 30) as nodes:
-            for pattern, hours in ((SCATTER, 6), (CYCLES, 24)):
+            for pattern, hours in _BASE:
                 first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
                 chosen = ways(f"modes-{pattern}", nodes.sockets[0], nodes.names[1])
                 for way in (ALONE, OWN, OTHER):
                     want: list[npt.NDArray[Any]] = []
                     for mode in ("real time", "offline"):
                         peer = f"{mode}, {way}"
-                        most = {"work_max": _WORK_MAX}
-                        one = Run(peer, pattern, hours, chosen[way], **most)
+                        one = Run(peer, pattern, hours, chosen[way], work_max=_WORK_MAX)
                         with contextlib.closing(one) as run:
                             run.fill(stream[first:middle])
                             if mode == "offline":
@@ -320,16 +382,16 @@ class Modes(Experiment):
                             else:
                                 last = middle + batches * BATCH
                                 found = run.measure(stream[middle:last], seconds)
-                            if want and not same(found, want):
-                                raise ValueError(f"{pattern}, {way}: offline features differ")
-                            want = want or found
+                            what = f"{TITLES[pattern]} {hours} h, {peer}"
+                            want = agreed(room, what, run, _WORK_MAX, found, want)
                             yield Sample(f"{hours} h", peer, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
         """Offline compared with real time, and the share that offline mode loses in remote
-        memory."""
+        memory, with the rates that it is of."""
         found: dict[str, str | None] = {}
-        for pattern, case in ((SCATTER, "6 h"), (CYCLES, "24 h")):
+        for pattern, hours in _BASE:
+            case = f"{hours} h"
             lost = _lost(cells, pattern, case, "offline, ")
             texts = [f"{value:.0f} % {words}" for words, value in lost.items()]
             found[f"lost {pattern} {case}"] = "; ".join(texts) or None
@@ -342,6 +404,12 @@ class Modes(Experiment):
                 if offline and real_time:
                     texts.append(f"offline {offline / real_time:.2f} of real time, {way}")
             found[pattern] = "; ".join(texts) or None
+            rates = (
+                (way, cells.get(pattern, case, f"offline, {way}", throughput))
+                for way in (OTHER, ALONE)
+            )
+            texts = [f"{speed:,.0f} ({way})" for way, speed in rates if speed]
+            found[f"rates {pattern} {case}"] = f"{', '.join(texts)} rows/s" if texts else None
         return found
 
 
@@ -371,12 +439,7 @@ class Enlarged(Experiment):
             for copies in (1, 2, 4) if room.is_quick else (1, 2, 4, 8):
                 stream = room.stream(rows, 10, copies)
                 for pattern, hours in ((SCATTER, 6), (CYCLES, 24)):
-                    name = f"{pattern}-{copies}"
-                    both = {
-                        way: cluster
-                        for way, cluster in ways(name, nodes.sockets[0], nodes.names[1]).items()
-                        if way in (ALONE, OTHER)
-                    }
+                    both = near_and_far(f"{pattern}-{copies}", nodes, hours)
                     seconds = room.pick(1.0, 8.0)
                     for found in _measured(stream, pattern, hours, both, room, 10, seconds):
                         yield from _samples(found[0], f"{copies} x", *found[1:])

@@ -26,7 +26,7 @@ const SOURCES: [&str; 4] = [
 const SERIES_MIN: u32 = 1600;
 
 /// A pyarrow package and the series of its libarrow.
-struct Pyarrow {
+struct PyarrowPackage {
     folder: PathBuf,
     so_version: String,
 }
@@ -91,7 +91,7 @@ fn so_version(folder: &Path) -> Option<String> {
 }
 
 /// The pyarrow packages to build for: one of each series.
-fn find_packages() -> Result<Vec<Pyarrow>, String> {
+fn find_packages() -> Result<Vec<PyarrowPackage>, String> {
     let chosen = env::var_os("FARROW_BRIDGE_PYARROW");
     let folders = match &chosen {
         Some(list) => {
@@ -99,7 +99,7 @@ fn find_packages() -> Result<Vec<Pyarrow>, String> {
         }
         None => packages_at_hand()?,
     };
-    let mut found: Vec<Pyarrow> = Vec::new();
+    let mut found: Vec<PyarrowPackage> = Vec::new();
     for folder in folders {
         match so_version(&folder) {
             Some(so_version) if found.iter().any(|other| other.so_version == so_version) => {}
@@ -107,7 +107,7 @@ fn find_packages() -> Result<Vec<Pyarrow>, String> {
             Some(so_version) if chosen.is_none() && is_too_early(&so_version) => {
                 println!("cargo:warning=no memory pool for the pyarrow of {}", folder.display());
             }
-            Some(so_version) => found.push(Pyarrow { folder, so_version }),
+            Some(so_version) => found.push(PyarrowPackage { folder, so_version }),
             None if chosen.is_some() => {
                 return Err(format!("{} is no pyarrow package with headers", folder.display()));
             }
@@ -126,7 +126,7 @@ fn bridge_path(so_version: &str) -> PathBuf {
 }
 
 /// Compiles the bridge for one pyarrow. A running process keeps the file that it has mapped.
-fn compile(pyarrow: &Pyarrow, build: &str) -> Result<(), String> {
+fn compile(pyarrow: &PyarrowPackage, build: &str) -> Result<(), String> {
     let path = bridge_path(&pyarrow.so_version);
     let new = path.with_extension(format!("new.{}", std::process::id()));
     // The type `Command` is what matters here: `cc` knows the compiler and the flags of the target.
@@ -175,11 +175,11 @@ fn name_of_build() -> Result<String, String> {
 }
 
 /// Removes the bridges for other pyarrows, of an earlier build.
-fn remove_others(packages: &[Pyarrow]) -> std::io::Result<()> {
+fn remove_others(packages: &[PyarrowPackage]) -> std::io::Result<()> {
     for entry in fs::read_dir(FOLDER)? {
         let path = entry?.path();
         let is_library = path.extension().is_some_and(|extension| extension == "so");
-        let is_wanted = |pyarrow: &Pyarrow| path == bridge_path(&pyarrow.so_version);
+        let is_wanted = |pyarrow: &PyarrowPackage| path == bridge_path(&pyarrow.so_version);
         if is_library && !packages.iter().any(is_wanted) {
             fs::remove_file(&path)?;
         }

@@ -48,9 +48,11 @@ __all__ = [
     "node_main",
     "open_shared",
     "panic_on_purpose",
+    "put_shared",
     "share",
     "stats_units",
     "survey",
+    "table_statistics",
 ]
 
 # Kinds, sizes, triggers, accounts, edges, and the number of omitted patterns.
@@ -480,6 +482,7 @@ class Client:
         wait: float = 0.0,
         node: str | None = None,
         replace: bool = False,
+        statistics: bool = False,
     ) -> ObjectRef:
         """Seal a value in shared memory.
 
@@ -510,7 +513,8 @@ class Client:
                 numpy subclasses, Arrow scalars, schemas and sparse tensors, torch tensors.
             name: up to 255 bytes of UTF-8; None: the object has an id only, and its seal is usually
                 no event (see ``farrow.events``).
-            metadata: labels that ``list`` shows; 4096 bytes in all.
+            metadata: labels that ``list`` shows; 4096 bytes in all.  A label ``farrow.statistics``
+                of a table is left out: it belongs to the object from which it was read.
             wait: seconds to wait for room if the region, or a quota of objects, is full.  Requests
                 are served in order of arrival.
             node: name of the node that stores the object; None: this client's.  If the memory of
@@ -530,6 +534,15 @@ class Client:
                 one step: the name always leads to one of the two.  The old object stays if this put
                 fails, and its memory until the last reader releases it.  There must be room for
                 both.
+            statistics: count nulls, bounds and order of the columns of a table or record batch, for
+                parts of its rows: scans by ``farrow.dataset``, the engines and ``farrow.sql`` skip
+                the parts that cannot match a filter.  A large batch is divided alone, into parts of
+                about 131,072 rows or more.  Smaller batches that follow each other are joined up to
+                that number, and never divided.  If more parts result than fit, the number of rows
+                is doubled until they do.  All rows are read, also those of buffers that stay in
+                place.
+                The statistics are a label of at most 4,000 bytes, ``farrow.statistics``; if the
+                others in ``metadata`` leave no room for them, there are none.
 
         Returns:
             A reference to the object.
@@ -632,6 +645,7 @@ class Client:
         names: Sequence[str | None] | None = None,
         *,
         node: str | None = None,
+        statistics: bool = False,
     ) -> builtins.list[ObjectRef]:
         """Like ``put`` for each value, in at most one message: all are sealed, or none.
 
@@ -640,6 +654,8 @@ class Client:
             names: a name, or None, for each value; None: no names.
             node: name of the node that stores the objects, or a rule as in ``put``, which chooses
                 one node for all of them; None: this client's.
+            statistics: count statistics of the tables and record batches among the values, as in
+                ``put``.
 
         Returns:
             A reference for each value.
@@ -1148,6 +1164,13 @@ class Client:
             InvalidArgument: there is no node to which objects could move.
             PermissionDenied: the node belongs to another user.
         """
+    def _get_with_statistics(self, target: Target) -> tuple[Any, str | None, bytes, str, int]:
+        """The value of an object, the text of its statistics or None, its id, the name of its node
+        ("" without a cluster), and the bytes of its buffers: all of the same object.
+
+        Raises:
+            FarrowError: as ``get``.
+        """
     def _move_object(self, id: bytes, node: str, timeout: float) -> None:
         """Move an object with a name from this client's draining node to another one.
 
@@ -1161,8 +1184,12 @@ class Client:
             OutOfMemory, QuotaExceeded, NodeLost: the other node does not take it.
             FarrowError: it could not move within the timeout, with the reason.
         """
-    def _overview(self, cells: int) -> dict[str, Any]:
-        """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts."""
+    def _overview(self, cells: int, held: int = 0) -> dict[str, Any]:
+        """The data of ``farrow top``, with a map of the node's memory in ``cells`` parts.
+
+        Up to ``held`` holds of all clients are listed, at most 4,096: each client has ``held``, the
+        ids of objects as dicts of ``hi`` and ``lo`` (64 bits each), and ``are_all_held``.
+        """
     def _offset(self, address: int, size: int) -> int | None:
         """Offset in the region of ``size`` bytes at an address of this process; None outside the
         region."""
@@ -1419,6 +1446,9 @@ class GraphEngine:
         """Remove provisional rows: the graph is as it was before them."""
     def next_number(self) -> int:
         """Sequence number of the next row."""
+    def is_draining(self) -> bool:
+        """Whether edges that a segment holds have yet to be removed from this process. Costs the
+        same for any number of edges; ``stats()`` counts them."""
     def expired(self) -> builtins.list[dict[str, int]]:
         """Segments that left the window since the last call."""
     def transform_share(
@@ -1807,6 +1837,20 @@ class SharedReference:
             NodeLost: another node with memory of the value has ended.
         """
 
+def table_statistics(text: str, schema: pa.Schema, rows: int) -> list[tuple[int, list[Any]]] | None:
+    """The statistics of a put table, from its label ``farrow.statistics``.
+
+    Args:
+        text: the value of the label.
+        schema: the schema of the table.
+        rows: number of its rows.
+
+    Returns:
+        For each part, in order, the number of its rows and its statistics as ``farrow.dataset``
+        reads them; None for a text of another version, schema or number of rows, and for any other
+        text.
+    """
+
 def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
     """Make a reference to a value whose buffers are in the memory of nodes.
 
@@ -1820,6 +1864,19 @@ def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
 
     Raises:
         OutOfMemory, QuotaExceeded, NotGranted, ...: as ``Client.put``.
+    """
+
+def put_shared(client: Client, obj: Any, lease: float, wait: float) -> SharedReference:
+    """Put a value without a name and make a reference to it, in one step.
+
+    Args:
+        client: a client of the node that gets the value.
+        obj: a value that ``Client.put`` takes.
+        lease: seconds for which the reference outlives the result and this process.
+        wait: seconds that the node may take to make room.
+
+    Raises:
+        OutOfMemory, QuotaExceeded, NotGranted, ...: as ``Client.put``; nothing was put then.
     """
 
 def open_shared(client: Client, message: bytes) -> Any:

@@ -19,6 +19,11 @@ false.  For DataFusion, NaN is greater than all numbers and equal to itself.  So
 on floating-point columns itself, and they exclude no chunk.  ``NOT IN`` of Arrow is true for null:
 such a filter is rewritten.  A constant null in an ``in`` list or a ``between`` raises a TypeError:
 DataFusion cannot translate it for a dataset.
+
+DataFusion's threads may still read when the program ends, after a ``limit`` or a stream that was
+not read to its end.  Their queries then end with an error that nothing reports, and the exit waits
+for the threads: a tenth of a second after their last call, a second if a stream is still open, five
+seconds at most.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from farrow._scan import _ending
 from farrow._scan._attached import NewestRows, newest_rows, register_each
 from farrow._scan._null_sets import sql_filter
 
@@ -132,23 +138,62 @@ class _Rows(NewestRows):
         return super().scanner(*arguments, filter=sql_filter(filter), **options)
 
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
-        rewritten = sql_filter(filter)
-        fragments = super().get_fragments(rewritten)
-        # DataFusion passes the filter to the scanner of each fragment once more.
-        return fragments if rewritten is filter else map(_Fragment, fragments)
+        with _ending.call():
+            return map(_Fragment, super().get_fragments(sql_filter(filter)))
 
 
 class _Fragment:
-    """A fragment of rows whose filter is a constant or a set."""
+    """A fragment of rows whose filter is a constant or a set, read by threads of DataFusion."""
 
     def __init__(self, fragment: Any) -> None:
         self._fragment = fragment
 
-    def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> ds.Scanner:
-        scanner: ds.Scanner = self._fragment.scanner(
-            *arguments, filter=sql_filter(filter), **options
-        )
-        return scanner
+    def scanner(self, *arguments: Any, filter: Any = None, **options: Any) -> _Scanner:
+        with _ending.call():
+            # DataFusion passes the filter once more.
+            options["filter"] = sql_filter(filter)
+            return _Scanner(self._fragment.scanner(*arguments, **options))
+
+
+class _Scanner:
+    """What DataFusion uses of a scanner."""
+
+    def __init__(self, scanner: ds.Scanner) -> None:
+        self._scanner = scanner
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        return self._scanner.projected_schema
+
+    def to_batches(self) -> _Batches:
+        with _ending.call():
+            return _Batches(self._scanner.to_batches())
+
+
+class _Batches:
+    """Record batches that a thread of DataFusion reads until it has no use for more, or the
+    interpreter ends."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        # Not this object, which would never be deleted.
+        self._reader = object()
+        _ending.opened(self._reader)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            with _ending.call():
+                return next(self._batches)
+        except BaseException:
+            # Also at the end of the rows.
+            _ending.closed(self._reader)
+            raise
+
+    def __del__(self) -> None:
+        _ending.closed(self._reader)
 
 
 def _compares_nan(schema: pa.Schema) -> bool:

@@ -34,8 +34,10 @@ import pyarrow.fs as fs
 
 from farrow._reserved import HUGE_TABLE
 from farrow._scan import _views
+from farrow._scan._chunks import divided
 from farrow._scan._far_object import FarObject, far_object
 from farrow._scan._pruning import Index, check_columns, columns_of
+from farrow._scan._put_table import PutTable, put_table
 from farrow._scan._ranges import cut
 from farrow._scan._statistics import ChunkStatistics, ColumnStatistics, check_gaps, chunk_statistics
 
@@ -69,9 +71,10 @@ def dataset(
         version: a version of a huge table; None: the newest.
 
     Returns:
-        A dataset whose fragments are the chunks of a huge table. It keeps the rows of nodes whose
-        memory is mapped in memory while it exists; it fetches rows of other nodes when they are
-        read, and these can be dropped meanwhile. It does not see later appends.
+        A dataset whose fragments are the chunks of a huge table, or the parts of a table that was
+        put with ``statistics=True``. It keeps the rows of nodes whose memory is mapped in memory
+        while it exists; it fetches rows of other nodes when they are read, and these can be dropped
+        meanwhile. It does not see later appends.
 
     Raises:
         NotFound: there is no such name.
@@ -95,28 +98,28 @@ def dataset(
 
     if isinstance(source, str):
         source = _named(source, connect() if client is None else client)
-    if isinstance(source, FarObject):
-        if version is None:
-            chunk = _Chunk(None, source.num_rows, [], source)
-            return FarrowDataset(source.schema, [chunk])
-        source = source.fetch([], slice(None))
     if isinstance(source, HugeTable):
         version = source.version if version is None else version
         return FarrowDataset(source.schema, _chunks_of(source, version))
     if version is not None:
         raise InvalidArgument(f"version {version} of an object that has no versions")
+    if isinstance(source, FarObject):
+        parts = [_Chunk(one, one.partition.rows, [], source) for one in source.parts]
+        return FarrowDataset(source.schema, parts or [_Chunk(None, source.num_rows, [], source)])
+    source, known = source if isinstance(source, PutTable) else PutTable(source, [])
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if not isinstance(source, pa.Table):
         raise InvalidArgument(f"a dataset of {type(source).__name__}, which has no columns")
-    batches = source.to_batches()
-    return FarrowDataset(source.schema, [_Chunk(None, one.num_rows, [one]) for one in batches])
+    chunks = [_Chunk(part, part.partition.rows, batches) for part, batches in known]
+    chunks = chunks or [_Chunk(None, one.num_rows, [one]) for one in source.to_batches()]
+    return FarrowDataset(source.schema, chunks)
 
 
 def _named(name: str, client: Client) -> Any:
     if HUGE_TABLE in client.metadata(name):
         return client.huge_table(name)
-    return far_object(name, client) or client.get(name)
+    return far_object(name, client) or put_table(name, client)
 
 
 def statistics(table: HugeTable, version: int | None = None) -> list[ChunkStatistics]:
@@ -183,7 +186,7 @@ class _Chunk:
 
     @property
     def position(self) -> int:
-        """Its first row in the table; an object is one chunk."""
+        """Its first row in the table; an object without statistics is one chunk."""
         return 0 if self.statistics is None else self.statistics.partition.position
 
     def follows(self, other: _Chunk) -> bool:
@@ -226,25 +229,8 @@ def _in_place(table: HugeTable, version: int, run: list[ChunkStatistics]) -> Ite
     first, last = run[0].partition, run[-1].partition
     rows = slice(first.position, last.position + last.rows)
     counts = [one.partition.rows for one in run]
-    for one, own in zip(run, _divided(table.table(version, rows=rows), counts), strict=True):
+    for one, own in zip(run, divided(table.table(version, rows=rows), counts), strict=True):
         yield _Chunk(one, one.partition.rows, own)
-
-
-def _divided(found: pa.Table, counts: list[int]) -> Iterator[list[pa.RecordBatch]]:
-    """The batches of each chunk, of the rows of some that follow each other: no batch has rows of
-    two."""
-    if not found.schema.names:
-        # No arrays divide the rows.
-        for count in counts:
-            yield found.slice(0, count).to_batches()
-        return
-    left = iter(found.to_batches())
-    for count in counts:
-        own: list[pa.RecordBatch] = []
-        while count > 0:
-            own.append(next(left))
-            count -= own[-1].num_rows
-        yield own
 
 
 def _fetched(
@@ -256,7 +242,7 @@ def _fetched(
     first = run[0].position
     rows = slice(first, first + sum(chunk.rows for chunk in run))
     found = run[0].source.fetch(columns, rows)
-    yield from zip(run, _divided(found, [chunk.rows for chunk in run]), strict=True)
+    yield from zip(run, divided(found, [chunk.rows for chunk in run]), strict=True)
 
 
 def _with_batches(
@@ -335,13 +321,14 @@ class FarrowDataset(ds.UnionDataset):  # type: ignore[misc]
         return filtered
 
     def partitions(self, filter: pc.Expression | None = None) -> list[Partition]:
-        """The chunks of the huge table that a scan with this filter reads.
+        """The chunks of the huge table, or parts of the put table, that a scan with a filter reads.
 
         Args:
             filter: the filter of the scan; None: that of the dataset, or none.
 
         Returns:
-            The chunks that can have matching rows, in order; none for other tables.
+            The chunks that can have matching rows, in order.  Parts of a put table have the id of
+            their object, version 0, and a share of its bytes.  None for one without statistics.
 
         Raises:
             pyarrow.ArrowInvalid: the filter has a column that does not exist.

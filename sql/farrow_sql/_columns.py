@@ -14,6 +14,7 @@ import datafusion
 import numpy as np
 import pyarrow as pa
 
+from farrow._scan import _ending
 from farrow_sql._errors import QueryFailed
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Column:
 
     def __call__(self, numbers: pa.Array) -> pa.Array:
         """The values of these rows."""
+        with _ending.call():
+            return self._values(numbers)
+
+    def _values(self, numbers: pa.Array) -> pa.Array:
         if self._is_cancelled():
             raise QueryFailed("the query was cancelled")
         if len(numbers) == 0:

@@ -14,24 +14,29 @@ from farrow._reserved import HUGE_TABLE
 from farrow._scan._attached import table_names
 from farrow._scan._chunks import listed_object
 from farrow._scan._null_sets import sql_filter
+from farrow._scan._pruning import Index
+from farrow._scan._put_table import statistics_of
 from farrow.dataset import dataset
+from farrow.huge import Partition
 from farrow_sql._columns import Column, register
 from farrow_sql._sessions import frame_of, quoted, session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import datafusion
     import pyarrow.compute as pc
 
 __all__ = [
     "Part",
+    "Range",
     "Source",
     "add_views",
     "column_name",
     "declare",
     "declare_tables",
     "first_row",
+    "joined",
     "missing",
     "prune",
     "read_ranges",
@@ -40,12 +45,15 @@ __all__ = [
 
 # Rows of a table, and tables of all tasks of a query, are counted by the bits below and above.
 FIRST_ROW_BITS = 36
+# Rows of an object: its id, the first row, the end, and the node.
+Range = tuple[bytes, int, int, str]
+
 _NOT_FOUND = re.compile(r"table 'datafusion\.public\.(.+)' not found", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows in one object, in the memory of one node."""
+    """Contiguous rows of one object, in the memory of one node."""
 
     id: bytes
     rows: int
@@ -53,6 +61,8 @@ class Part:
     nbytes: int
     # In the table.
     position: int
+    # In the object: a put table can have several parts.
+    begin: int = 0
 
 
 @dataclass
@@ -67,6 +77,8 @@ class Source:
     dataset: Any
     # A put table in mapped memory, for the same.
     kept: Any = None
+    # Of a put table: the statistics of its parts, if it has some.
+    index: Index | None = None
 
     @property
     def rows(self) -> int:
@@ -150,9 +162,14 @@ def _source(client: farrow.Client, name: str) -> Source:
     # Neither brings rows of another node.
     schema = client.get(one["id"], rows=slice(0, 0)).schema
     rows = client.get(one["id"], columns=[]).num_rows
-    part = Part(one["id"], rows, one["node"] or "", one["bytes"], 0)
-    kept = client.get(one["id"]) if _is_mapped(client, part.node) else None
-    return Source(name, schema, [part], False, None, kept)
+    whole = Partition(0, rows, one["node"] or "", one["bytes"], one["id"], 0)
+    known = statistics_of(client, schema, whole)
+    parts = [
+        Part(whole.id, part.rows, whole.node, part.nbytes, part.position, part.position)
+        for part in [found.partition for found in known] or [whole]
+    ]
+    kept = client.get(whole.id) if _is_mapped(client, whole.node) else None
+    return Source(name, schema, parts, False, None, kept, Index(schema, [*known] or [None]))
 
 
 def _is_mapped(client: farrow.Client, node: str) -> bool:
@@ -201,14 +218,29 @@ def prune(query: str, found: list[Source]) -> list[list[Part]]:
 
 
 def _left(source: Source, filters: list[pc.Expression | None]) -> list[Part]:
-    if not source.is_huge or not filters:
+    if not filters or not (source.is_huge or source.index):
         return source.parts
     positions: set[int] = set()
     for one in filters:
         if one is None:
             return source.parts
-        positions.update(chunk.position for chunk in source.dataset.partitions(one))
+        if source.is_huge:
+            positions.update(chunk.position for chunk in source.dataset.partitions(one))
+        elif source.index is not None:
+            numbers, _ = source.index.matching(one)
+            positions.update(source.parts[number].position for number in numbers)
     return [part for part in source.parts if part.position in positions]
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same rows, contiguous ones of an object as one range, which one call reads."""
+    found: list[Range] = []
+    for id, begin, end, node in ranges:
+        if found and found[-1][0] == id and found[-1][2] == begin:
+            found[-1] = (id, found[-1][1], end, node)
+        else:
+            found.append((id, begin, end, node))
+    return found
 
 
 def first_row(table: int) -> int:

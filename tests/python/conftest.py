@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Fixtures of each are of the tests that name it in pytest_plugins.
-pytest.register_assert_rewrite("backup_cases", "c_cases", "flight_cases", "sql_cases")
+pytest.register_assert_rewrite(
+    "backup_cases", "c_cases", "flight_cases", "fork_cases", "net_cases", "sql_cases"
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 # Longest wait for anything that should be quick; a test never asserts that it was.
@@ -314,10 +316,9 @@ def run_program(*command: object, **more: Any) -> str:
 
 
 def build_capi() -> Path:
-    """The folder of the C library, built now. With the other package it has the features of
-    ``cargo test``, which has built most of it then."""
-    packages = ("--package", "farrow-capi", "--package", "farrow-daemon-tests")
-    run_program("cargo", "build", "--quiet", *packages, cwd=ROOT)
+    """The folder of the C library, built now. With the libraries of all packages and one test they
+    have the features of ``cargo test``, which has built all of it then."""
+    run_program("cargo", "build", "--quiet", "--lib", "--test", "c_data", cwd=ROOT)
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
 
 

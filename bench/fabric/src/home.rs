@@ -22,7 +22,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, raw};
+use crate::{AnyError, raw};
 
 /// The table.
 pub const TABLE: u64 = 1;
@@ -52,14 +52,14 @@ pub fn socket_options(congestion: &str) -> SocketOptions {
 }
 
 /// A memory file, mapped, without pages.
-pub fn memory(bytes: u64) -> Result<Arc<FileMap>, Fault> {
+pub fn memory(bytes: u64) -> Result<Arc<FileMap>, AnyError> {
     let file = rustix::fs::memfd_create("bench-fabric", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, bytes)?;
     Ok(Arc::new(FileMap::new(file, 0, Length(bytes), true)?))
 }
 
 /// The same on huge pages; `None` if there are none or this process may not mount.
-pub fn huge_memory(bytes: u64) -> Result<Option<Arc<FileMap>>, Fault> {
+pub fn huge_memory(bytes: u64) -> Result<Option<Arc<FileMap>>, AnyError> {
     if !mount::can_mount_huge() {
         return Ok(None);
     }
@@ -79,7 +79,7 @@ pub fn pattern(span: Span) -> Vec<u8> {
     words.flat_map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect()
 }
 
-fn certified(name: &str, issuer: &Issuer<'_, KeyPair>) -> Result<(Vec<u8>, Vec<u8>), Fault> {
+fn certified(name: &str, issuer: &Issuer<'_, KeyPair>) -> Result<(Vec<u8>, Vec<u8>), AnyError> {
     let key = KeyPair::generate()?;
     let params = CertificateParams::new(vec![server_name_of(name)])?;
     Ok((params.signed_by(&key, issuer)?.der().to_vec(), key.serialize_der()))
@@ -96,7 +96,7 @@ fn member_of(certificate: &CertificateDer<'_>) -> Result<String, String> {
     found.map(str::to_owned).ok_or_else(|| "the certificate names no node".to_owned())
 }
 
-fn identity(authority: &[u8], certificate: &[u8], key: &[u8]) -> Result<Credentials, Fault> {
+fn identity(authority: &[u8], certificate: &[u8], key: &[u8]) -> Result<Credentials, AnyError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(authority.to_vec()))?;
     let chain = vec![CertificateDer::from(certificate.to_vec())];
@@ -107,13 +107,13 @@ fn identity(authority: &[u8], certificate: &[u8], key: &[u8]) -> Result<Credenti
 }
 
 impl Greeting {
-    pub fn credentials(&self) -> Result<Credentials, Fault> {
+    pub fn credentials(&self) -> Result<Credentials, AnyError> {
         identity(&self.authority, &self.certificate, &self.key)
     }
 }
 
 /// Runs the process until its input ends.
-pub fn run(bytes: u64, congestion: &str) -> Result<(), Fault> {
+pub fn run(bytes: u64, congestion: &str) -> Result<(), AnyError> {
     let section = bytes.next_multiple_of(4096) + 4096;
     let map = memory(section)?;
     let step = 1 << 20;
@@ -135,7 +135,7 @@ pub fn run(bytes: u64, congestion: &str) -> Result<(), Fault> {
     let (certificate, key) = certified("reader", &issuer)?;
 
     let options = ServerOptions { socket: socket_options(congestion), ..ServerOptions::default() };
-    let start = |credentials| -> Result<(DataServer, SocketAddr), Fault> {
+    let start = |credentials| -> Result<(DataServer, SocketAddr), AnyError> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let source = Arc::clone(&source) as _;
         let server = DataServer::start(listener, options.clone(), credentials, source, None)?;
@@ -176,14 +176,14 @@ struct Pipes {
 }
 
 /// A handle of the serving process, which ends when it is dropped.
-pub struct Home {
+pub struct HomeProcess {
     child: Child,
     pipes: Arc<Mutex<Pipes>>,
     pub greeting: Greeting,
 }
 
-impl Home {
-    pub fn start(bytes: u64, congestion: &str) -> Result<Self, Fault> {
+impl HomeProcess {
+    pub fn start(bytes: u64, congestion: &str) -> Result<Self, AnyError> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["home", &bytes.to_string(), congestion])
             .stdin(Stdio::piped())
@@ -197,7 +197,7 @@ impl Home {
         Ok(Self { child, pipes: Arc::new(Mutex::new(Pipes { input, output })), greeting })
     }
 
-    pub fn cpu_seconds(&self) -> Result<f64, Fault> {
+    pub fn cpu_seconds(&self) -> Result<f64, AnyError> {
         Ok(ask(&self.pipes, "cpu")?.parse()?)
     }
 
@@ -207,7 +207,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for HomeProcess {
     fn drop(&mut self) {
         // Kill the child process by its id.
         let _ = self.child.kill();
@@ -215,7 +215,7 @@ impl Drop for Home {
     }
 }
 
-fn ask(pipes: &Mutex<Pipes>, question: &str) -> Result<String, Fault> {
+fn ask(pipes: &Mutex<Pipes>, question: &str) -> Result<String, AnyError> {
     let mut pipes = pipes.lock().unwrap_or_else(PoisonError::into_inner);
     writeln!(pipes.input, "{question}")?;
     let mut line = String::new();

@@ -17,19 +17,19 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 /// Any error ends the run.
-pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
 #[command(about = "The network fabric beside raw TCP of the same shape.")]
-struct Options {
+struct FabricArguments {
     #[command(subcommand)]
-    command: Order,
+    command: FabricCommand,
 }
 
 #[derive(Subcommand)]
-enum Order {
+enum FabricCommand {
     /// Measures.
-    Compare(Compare),
+    Compare(FabricComparison),
     /// The serving process, for `compare`.
     Home {
         /// Bytes of the table.
@@ -40,7 +40,7 @@ enum Order {
 }
 
 #[derive(clap::Args)]
-struct Compare {
+struct FabricComparison {
     /// Rounds; each has every way once.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -61,9 +61,9 @@ struct Compare {
     json: Option<PathBuf>,
 }
 
-fn main() -> Result<(), Fault> {
-    match Options::parse().command {
-        Order::Compare(compare) => measure::run(&compare),
-        Order::Home { bytes, congestion } => home::run(bytes, &congestion),
+fn main() -> Result<(), AnyError> {
+    match FabricArguments::parse().command {
+        FabricCommand::Compare(compare) => measure::run(&compare),
+        FabricCommand::Home { bytes, congestion } => home::run(bytes, &congestion),
     }
 }

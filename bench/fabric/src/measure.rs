@@ -7,10 +7,10 @@ use farrow_memory::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
 use serde::Serialize;
 
-use crate::home::{Home, SMALL_BYTES, cpu_seconds, huge_memory, memory, pattern};
-use crate::raw::Raw;
-use crate::reader::{MirrorMemory, Reader};
-use crate::{Compare, Fault};
+use crate::home::{HomeProcess, SMALL_BYTES, cpu_seconds, huge_memory, memory, pattern};
+use crate::raw::RawStreams;
+use crate::reader::{MirrorMemory, MirrorReader};
+use crate::{AnyError, FabricComparison};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -36,18 +36,18 @@ struct Samples {
     small: BTreeMap<&'static str, Vec<Latency>>,
 }
 
-struct Bench<'a> {
-    home: &'a Home,
+struct FabricBench<'a> {
+    home: &'a HomeProcess,
     samples: Samples,
 }
 
-impl Bench<'_> {
+impl FabricBench<'_> {
     fn bulk<T>(
         &mut self,
         way: &'static str,
         ranges: &[Span],
-        run: impl FnOnce() -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        run: impl FnOnce() -> Result<T, AnyError>,
+    ) -> Result<T, AnyError> {
         let (home, own, begin) = (self.home.cpu_seconds()?, cpu_seconds(), Instant::now());
         let done = run()?;
         let (seconds, own) = (begin.elapsed().as_secs_f64(), cpu_seconds() - own);
@@ -62,8 +62,8 @@ impl Bench<'_> {
         &mut self,
         way: &'static str,
         count: usize,
-        mut run: impl FnMut(usize) -> Result<Duration, Fault>,
-    ) -> Result<(), Fault> {
+        mut run: impl FnMut(usize) -> Result<Duration, AnyError>,
+    ) -> Result<(), AnyError> {
         let mut micros = Vec::with_capacity(count);
         for number in 0..count {
             micros.push(run(number)?.as_secs_f64() * 1e6);
@@ -76,14 +76,14 @@ impl Bench<'_> {
     }
 }
 
-fn timed(run: impl FnOnce() -> Result<(), Fault>) -> Result<Duration, Fault> {
+fn timed(run: impl FnOnce() -> Result<(), AnyError>) -> Result<Duration, AnyError> {
     let begin = Instant::now();
     run()?;
     Ok(begin.elapsed())
 }
 
 /// Checks samples of the bytes against the home.
-fn check(reader: &Reader, ranges: &[Span]) -> Result<(), Fault> {
+fn check(reader: &MirrorReader, ranges: &[Span]) -> Result<(), AnyError> {
     for range in ranges {
         for at in (0..range.length.0.saturating_sub(8)).step_by(1 << 16) {
             let word = Span::new(Offset((range.offset.0 + at).next_multiple_of(8)), Length(8));
@@ -95,17 +95,17 @@ fn check(reader: &Reader, ranges: &[Span]) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn run(options: &Compare) -> Result<(), Fault> {
-    let home = Home::start(options.bytes, &options.congestion)?;
-    let mut bench = Bench { home: &home, samples: Samples::default() };
+pub fn run(options: &FabricComparison) -> Result<(), AnyError> {
+    let home = HomeProcess::start(options.bytes, &options.congestion)?;
+    let mut bench = FabricBench { home: &home, samples: Samples::default() };
     let (count, congestion) = (options.connections, options.congestion.as_str());
     let start = |layer, map, grain| {
-        Reader::start(&home, layer, count, congestion, MirrorMemory { map, grain })
+        MirrorReader::start(&home, layer, count, congestion, MirrorMemory { map, grain })
     };
     let (section, chunk_bytes) = (home.greeting.section, Length(CHUNK_BYTES));
     let plain = start("plain", memory(section)?, chunk_bytes)?;
     let tls = start("tls", memory(section)?, chunk_bytes)?;
-    let raw = Raw::connect(home.greeting.raw, count, congestion)?;
+    let raw = RawStreams::connect(home.greeting.raw, count, congestion)?;
     let whole = [Span::new(Offset(0), Length(options.bytes))];
     // The third and the seventieth of a hundred columns of the same length.
     let column = options.bytes / 100 / 64 * 64;

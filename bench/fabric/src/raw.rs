@@ -10,20 +10,20 @@ use std::thread;
 
 use farrow_memory::{FileMap, Length, Offset, Span};
 
-use crate::Fault;
+use crate::AnyError;
 
 /// The fabric's request size.
 const REQUEST_BYTES: u64 = 1 << 20;
 const AHEAD: usize = 2;
 
-fn prepare(stream: &TcpStream, congestion: &str) -> Result<(), Fault> {
+fn prepare(stream: &TcpStream, congestion: &str) -> Result<(), AnyError> {
     stream.set_nodelay(true)?;
     // Without this algorithm the system's default stays, as with the fabric.
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, congestion);
     Ok(())
 }
 
-pub fn serve(map: Arc<FileMap>, congestion: String) -> Result<SocketAddr, Fault> {
+pub fn serve(map: Arc<FileMap>, congestion: String) -> Result<SocketAddr, AnyError> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
@@ -35,7 +35,7 @@ pub fn serve(map: Arc<FileMap>, congestion: String) -> Result<SocketAddr, Fault>
     Ok(address)
 }
 
-fn answer(mut stream: &TcpStream, map: &FileMap, congestion: &str) -> Result<(), Fault> {
+fn answer(mut stream: &TcpStream, map: &FileMap, congestion: &str) -> Result<(), AnyError> {
     prepare(stream, congestion)?;
     loop {
         let mut request = [[0; 8]; 2];
@@ -50,26 +50,26 @@ fn answer(mut stream: &TcpStream, map: &FileMap, congestion: &str) -> Result<(),
 }
 
 /// Connections to a raw server.
-pub struct Raw {
+pub struct RawStreams {
     streams: Vec<TcpStream>,
 }
 
-impl Raw {
+impl RawStreams {
     pub fn connect(
         address: SocketAddr,
         connections: usize,
         congestion: &str,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, AnyError> {
         let connect = |_| {
             let stream = TcpStream::connect(address)?;
             prepare(&stream, congestion)?;
             Ok(stream)
         };
-        Ok(Self { streams: (0..connections).map(connect).collect::<Result<_, Fault>>()? })
+        Ok(Self { streams: (0..connections).map(connect).collect::<Result<_, AnyError>>()? })
     }
 
     /// Fetches ranges, by all connections.
-    pub fn fetch(&self, map: &FileMap, ranges: &[Span]) -> Result<(), Fault> {
+    pub fn fetch(&self, map: &FileMap, ranges: &[Span]) -> Result<(), AnyError> {
         let mut requests = VecDeque::new();
         for range in ranges {
             for at in (0..range.length.0).step_by(REQUEST_BYTES as usize) {
@@ -87,14 +87,18 @@ impl Raw {
     }
 
     /// One request, by one connection and this thread.
-    pub fn fetch_one(&self, map: &FileMap, range: Span) -> Result<(), Fault> {
+    pub fn fetch_one(&self, map: &FileMap, range: Span) -> Result<(), AnyError> {
         let stream = self.streams.first().ok_or("no connection")?;
         ask(stream, range)?;
         receive(stream, map, range)
     }
 }
 
-fn bring(stream: &TcpStream, map: &FileMap, requests: &Mutex<VecDeque<Span>>) -> Result<(), Fault> {
+fn bring(
+    stream: &TcpStream,
+    map: &FileMap,
+    requests: &Mutex<VecDeque<Span>>,
+) -> Result<(), AnyError> {
     let mut sent = VecDeque::new();
     loop {
         while sent.len() < AHEAD {
@@ -108,12 +112,12 @@ fn bring(stream: &TcpStream, map: &FileMap, requests: &Mutex<VecDeque<Span>>) ->
     }
 }
 
-fn ask(mut stream: &TcpStream, range: Span) -> Result<(), Fault> {
+fn ask(mut stream: &TcpStream, range: Span) -> Result<(), AnyError> {
     let request = [range.offset.0, range.length.0].map(u64::to_le_bytes);
     Ok(stream.write_all(request.as_flattened())?)
 }
 
-fn receive(stream: &TcpStream, map: &FileMap, range: Span) -> Result<(), Fault> {
+fn receive(stream: &TcpStream, map: &FileMap, range: Span) -> Result<(), AnyError> {
     let mut done = 0;
     while done < range.length.0 {
         let rest = Span::new(Offset(range.offset.0 + done), Length(range.length.0 - done));

@@ -10,8 +10,8 @@ use farrow_net::records::Credentials;
 use farrow_net::source::HoldId;
 use farrow_net::source::table::want;
 
-use crate::Fault;
-use crate::home::{Home, SMALL, TABLE, socket_options};
+use crate::AnyError;
+use crate::home::{HomeProcess, SMALL, TABLE, socket_options};
 
 const TIME: Duration = Duration::from_secs(300);
 
@@ -21,19 +21,19 @@ pub struct MirrorMemory {
     pub grain: Length,
 }
 
-pub struct Reader {
+pub struct MirrorReader {
     mirror: Arc<Mirror>,
     peer: Peer,
 }
 
-impl Reader {
+impl MirrorReader {
     pub fn start(
-        home: &Home,
+        home: &HomeProcess,
         layer: &'static str,
         connections: usize,
         congestion: &str,
         memory: MirrorMemory,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, AnyError> {
         let greeting = &home.greeting;
         let (address, credentials) = match layer {
             "tls" => (greeting.tls, greeting.credentials()?),
@@ -53,18 +53,18 @@ impl Reader {
     }
 
     /// Commits the pages of ranges, until their bytes are removed.
-    pub fn commit(&self, ranges: &[Span]) -> Result<(), Fault> {
+    pub fn commit(&self, ranges: &[Span]) -> Result<(), AnyError> {
         Ok(ranges.iter().try_for_each(|range| self.mirror.map().commit(*range))?)
     }
 
-    pub fn open(&self) -> Result<(HoldId, MirrorHold), Fault> {
+    pub fn open(&self) -> Result<(HoldId, MirrorHold), AnyError> {
         let opened = self.peer.open(&want(TABLE))?;
         let held = self.mirror.insert(TABLE, &opened.opened.blocks, TIME)?;
         Ok((opened.hold, held))
     }
 
     /// All steps from the name: open, insert, fetch.
-    pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, MirrorHold), Fault> {
+    pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, MirrorHold), AnyError> {
         let (hold, held) = self.open()?;
         self.peer.fetch(&held, hold, ranges, TIME)?;
         Ok((hold, held))
@@ -79,7 +79,7 @@ impl Reader {
 
     /// A small object, the node's first fetch of it: its bytes arrive with the answer. Returns the
     /// time until they are in the mirror, without the time to forget it.
-    pub fn fetch_small(&self) -> Result<Duration, Fault> {
+    pub fn fetch_small(&self) -> Result<Duration, AnyError> {
         let begin = Instant::now();
         let opened = self.peer.open(&want(SMALL))?;
         let held = self.mirror.insert(SMALL, &opened.opened.blocks, TIME)?;
@@ -98,12 +98,12 @@ impl Reader {
         &self,
         (hold, held): &(HoldId, MirrorHold),
         range: Span,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AnyError> {
         self.peer.fetch(held, *hold, &[range], TIME)?;
         Ok(())
     }
 
-    pub fn bytes(&self, span: Span) -> Result<&[u8], Fault> {
+    pub fn bytes(&self, span: Span) -> Result<&[u8], AnyError> {
         Ok(self.mirror.map().sealed(span)?)
     }
 }

@@ -18,7 +18,7 @@ use farrow_memory::copy::CopyPlan;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Geometry, Length, Offset, Region, Span, page_bytes};
 
-type Anything = Result<(), Box<dyn std::error::Error>>;
+type MicroResult = Result<(), Box<dyn std::error::Error>>;
 
 #[derive(serde::Serialize)]
 struct Series {
@@ -28,11 +28,11 @@ struct Series {
 }
 
 #[derive(Default)]
-struct Bench {
+struct MicroBench {
     all: Vec<Series>,
 }
 
-impl Bench {
+impl MicroBench {
     /// `rounds` samples of microseconds a call, each over `calls` calls.
     fn time(&mut self, name: &str, rounds: usize, calls: u32, mut work: impl FnMut()) {
         work();
@@ -80,7 +80,7 @@ fn batch(columns: usize) -> (SchemaNode, BatchData) {
     (schema, BatchData { rows, columns })
 }
 
-fn descriptors(bench: &mut Bench) -> Anything {
+fn descriptors(bench: &mut MicroBench) -> MicroResult {
     for (columns, calls) in [(1, 1000), (3, 1000), (100, 50)] {
         let (schema, batch) = batch(columns);
         // As if all of it lay in the region: no copy is part of these times.
@@ -111,7 +111,7 @@ fn descriptors(bench: &mut Bench) -> Anything {
     Ok(())
 }
 
-fn objects(bench: &mut Bench, client: &Client) -> Anything {
+fn objects(bench: &mut MicroBench, client: &Client) -> MicroResult {
     let kilobyte = vec![7; 1024];
     let value = Value::Bytes(&kilobyte);
     let id: ObjectKey = client.put(&value, Some("small"))?.into();
@@ -163,7 +163,7 @@ fn objects(bench: &mut Bench, client: &Client) -> Anything {
 
 /// Publish and refresh on memory that is declared coherent only inside a node, where they are
 /// really done.
-fn coherence(bench: &mut Bench, dir: &std::path::Path) -> Anything {
+fn coherence(bench: &mut MicroBench, dir: &std::path::Path) -> MicroResult {
     let bytes = 256_u64 << 20;
     let geometry = Geometry { control: Length(page_bytes()), data: Length(bytes) };
     let path = dir.join("device");
@@ -195,7 +195,7 @@ fn coherence(bench: &mut Bench, dir: &std::path::Path) -> Anything {
     Ok(())
 }
 
-fn main() -> Anything {
+fn main() -> MicroResult {
     let dir = tempfile::Builder::new().prefix("farrow-bench-").tempdir_in("/dev/shm")?;
     let mut options = NodeOptions::new(dir.path().join("n.sock"));
     let memory_dir = std::env::var_os("FARROW_MEMORY_DIR").map(std::path::PathBuf::from);
@@ -206,7 +206,7 @@ fn main() -> Anything {
     let node = Node::open(options.clone())?;
     let stopper = node.stopper()?;
     let thread = std::thread::spawn(move || node.run());
-    let mut bench = Bench::default();
+    let mut bench = MicroBench::default();
     {
         let client = Client::connect(&ConnectOptions::at(&options.socket))?;
         let until = Instant::now() + Duration::from_secs(120);

@@ -2,7 +2,7 @@
 
 use crate::server::{BUFFERS, WINDOW_BYTES};
 use crate::wire::pb::rows_client::RowsClient;
-use crate::wire::{Key, MESSAGE_BYTES_MAX, pb};
+use crate::wire::{MESSAGE_BYTES_MAX, RowKey, pb};
 use bytes::Bytes;
 use farrow_graph::Segment;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -75,9 +75,9 @@ pub struct CallCounters {
 
 /// A connection in tonic's interface.
 #[derive(Clone, Debug)]
-struct Wire(SendRequest<Body>);
+struct RowConnection(SendRequest<Body>);
 
-impl Service<http::Request<Body>> for Wire {
+impl Service<http::Request<Body>> for RowConnection {
     type Response = http::Response<Incoming>;
     type Error = hyper::Error;
     type Future = std::pin::Pin<
@@ -98,14 +98,14 @@ impl Service<http::Request<Body>> for Wire {
 /// The calling thread drives the connection itself: no answer waits for another thread to wake.
 /// Concurrent callers therefore wait for each other.
 #[derive(Debug)]
-pub struct Client {
+pub struct RowClient {
     runtime: Mutex<Runtime>,
-    rows: RowsClient<Wire>,
+    rows: RowsClient<RowConnection>,
     deadline: Duration,
     counters: Mutex<CallCounters>,
 }
 
-async fn connect(address: SocketAddr) -> Result<Wire, String> {
+async fn connect(address: SocketAddr) -> Result<RowConnection, String> {
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let (sender, connection) = Builder::new(TokioExecutor::new())
@@ -117,15 +117,15 @@ async fn connect(address: SocketAddr) -> Result<Wire, String> {
         .map_err(|error| error.to_string())?;
     // Its errors appear in the calls on it.
     tokio::spawn(async move { drop(connection.await) });
-    Ok(Wire(sender))
+    Ok(RowConnection(sender))
 }
 
-impl Client {
+impl RowClient {
     /// Connects.
     ///
     /// # Errors
     /// [`NetworkError::Unreachable`].
-    pub fn new(address: SocketAddr, deadline: Duration) -> Result<Client, NetworkError> {
+    pub fn new(address: SocketAddr, deadline: Duration) -> Result<RowClient, NetworkError> {
         let unreachable = |reason: String| NetworkError::Unreachable { address, reason };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| unreachable(error.to_string()))?;
@@ -138,7 +138,7 @@ impl Client {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (runtime, counters) = (Mutex::new(runtime), Mutex::default());
-        Ok(Client { runtime, rows, deadline, counters })
+        Ok(RowClient { runtime, rows, deadline, counters })
     }
 
     fn wait<A>(
@@ -206,7 +206,11 @@ impl Client {
     ///
     /// # Errors
     /// The error of the first failed call.
-    pub fn fetch(&self, keys: &[Key], call_rows: usize) -> Result<Vec<Arc<[u64]>>, NetworkError> {
+    pub fn fetch(
+        &self,
+        keys: &[RowKey],
+        call_rows: usize,
+    ) -> Result<Vec<Arc<[u64]>>, NetworkError> {
         let calls = keys.chunks(call_rows.max(1)).map(|part| self.fetch_part(part));
         self.wait(async {
             // Most misses are of one row, which needs no stream.
@@ -219,7 +223,7 @@ impl Client {
         })
     }
 
-    async fn fetch_part(&self, keys: &[Key]) -> Result<Vec<Arc<[u64]>>, NetworkError> {
+    async fn fetch_part(&self, keys: &[RowKey]) -> Result<Vec<Arc<[u64]>>, NetworkError> {
         let mut rows = Vec::with_capacity(keys.len());
         while let Some(rest) = keys.get(rows.len()..).filter(|rest| !rest.is_empty()) {
             let wanted = pb::Wanted { rows: rest.iter().map(|key| key.bits()).collect() };

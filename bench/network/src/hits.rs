@@ -1,11 +1,11 @@
 //! The cost of a hit in both designs: rows of fully cached segments are requested as by a graph,
 //! without other work, or with every entry read.
 
-use crate::cache::{Cache, CacheSettings, Content, Design, Policy};
-use crate::client::{Client, DEADLINE, NetworkError};
+use crate::cache::{CachedContent, Design, Policy, RowCache, RowCacheSettings};
+use crate::client::{DEADLINE, NetworkError, RowClient};
 use crate::rows::{FetchSettings, Index, Remote};
 use crate::whatif::median;
-use crate::wire::Key;
+use crate::wire::RowKey;
 use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, RowRequest, RowSource, Segment, Settings,
 };
@@ -38,16 +38,16 @@ pub fn remote(
     banks: usize,
     is_traced: bool,
 ) -> Result<Arc<Remote>, NetworkError> {
-    let (policy, content, capacity) = (Policy::Lru, Content::Full, CAPACITY);
-    let cache = CacheSettings { policy, content, capacity, banks, design };
+    let (policy, content, capacity) = (Policy::Lru, CachedContent::Full, CAPACITY);
+    let cache = RowCacheSettings { policy, content, capacity, banks, design };
     // The thesis' index is remote; the rows requested here exist in both designs.
     let fetch = FetchSettings { design, index: Index::Local, prefetch_max: 0, is_traced };
-    Ok(Remote::new(Client::new(server, DEADLINE)?, Some(Cache::new(cache)), fetch))
+    Ok(Remote::new(RowClient::new(server, DEADLINE)?, Some(RowCache::new(cache)), fetch))
 }
 
 /// Requests rows one by one from both designs. The index of a segment, which a graph reads in any
 /// case, has the position of each row.
-pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
+pub fn compared(asked: &[RowKey], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
     let asked: Vec<(usize, RowRequest)> =
         asked.iter().filter_map(|&key| ours.wanted(key)).collect();
     let all = asked.iter().map(|(segment, _)| segment + 1).max().unwrap_or(0);
@@ -127,15 +127,15 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
         let accounts = (ENTRIES / length).min(ROWS_MAX);
         let near = segment(accounts, length)?;
         let all = 0..near.info().accounts as u32;
-        let keys: Vec<Key> = all
+        let keys: Vec<RowKey> = all
             .filter(|&account| near.row(account, ListKind::Out).len() == length)
-            .map(|account| Key::new(0, account, ListKind::Out))
+            .map(|account| RowKey::new(0, account, ListKind::Out))
             .collect();
         if keys.len() != accounts {
             return Err(format!("{} rows of {length} entries", keys.len()).into());
         }
         // Not in memory order: a stride by a prime that divides no count visits all rows.
-        let asked: Vec<Key> =
+        let asked: Vec<RowKey> =
             (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
         let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {
             let remote = remote(server, design, banks, false)?;

@@ -19,4 +19,4 @@ pub mod stream;
 pub mod whatif;
 mod wire;
 
-pub use wire::Key;
+pub use wire::RowKey;

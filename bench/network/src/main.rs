@@ -5,15 +5,16 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Policy};
-use farrow_bench_network::client::{Client, DEADLINE};
+use farrow_bench_network::cache::{CachedContent, Design, Policy, RowCache, RowCacheSettings};
+use farrow_bench_network::client::{DEADLINE, RowClient};
 use farrow_bench_network::hits;
-use farrow_bench_network::process::{Server, serve_until_input_ends};
+use farrow_bench_network::process::{ServerProcess, serve_until_input_ends};
 use farrow_bench_network::rows::{FetchSettings, Index, Remote};
-use farrow_bench_network::run::{Outcome, Pattern, Task};
+use farrow_bench_network::run::{RunResults, SearchedPattern, Task};
 use farrow_bench_network::stream::Dump;
 use farrow_bench_network::whatif::{
-    EventCounter, LINKS, Link, Memory, Shape, Touched, Wait, local_latency_ns, median, predicted,
+    EventCounter, LINKS, LineCacheShape, LineWait, MemoryLink, RemoteMemory, Touched,
+    local_latency_ns, median, predicted,
 };
 use farrow_graph::{GraphFeatures, Segment};
 use serde_json::{Value, json};
@@ -21,19 +22,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-type Fault = Box<dyn std::error::Error>;
+type NetworkFault = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
 #[command(about = "Graph features over rows from elsewhere.")]
-struct Options {
+struct NetworkArguments {
     #[command(subcommand)]
-    command: Order,
+    command: NetworkCommand,
 }
 
 #[derive(Subcommand)]
-enum Order {
+enum NetworkCommand {
     /// Private memory, segments here, segments over a network.
-    Compare(Compare),
+    Compare(NetworkComparison),
     /// Segments in remote memory of other speeds, by a model and by injected delays.
     Whatif(Whatif),
     /// The cost of a hit by the length of its row, in both designs.
@@ -43,12 +44,12 @@ enum Order {
 }
 
 #[derive(Args)]
-struct Work {
+struct WorkArguments {
     /// The stream.
     file: PathBuf,
     /// The pattern to search.
     #[arg(long, value_enum)]
-    pattern: Pattern,
+    pattern: SearchedPattern,
     /// Its window in hours.
     #[arg(long)]
     hours: u64,
@@ -67,16 +68,19 @@ struct Work {
     /// The first measured day, from 0; default: the last full one.
     #[arg(long)]
     day: Option<u64>,
+    /// Edges that one search may visit; default: no limit.
+    #[arg(long)]
+    work_max: Option<u64>,
 }
 
 #[derive(Args)]
-struct Compare {
+struct NetworkComparison {
     #[command(flatten)]
-    work: Work,
+    work: WorkArguments,
     #[arg(long, value_enum, default_value = "lru")]
     policy: Policy,
     #[arg(long, value_enum, default_value = "full")]
-    content: Content,
+    content: CachedContent,
     /// Bytes of the cache.
     #[arg(long, default_value_t = 64 << 20)]
     capacity: usize,
@@ -100,7 +104,7 @@ struct Compare {
 #[derive(Args)]
 struct Whatif {
     #[command(flatten)]
-    work: Work,
+    work: WorkArguments,
     /// Bytes of the modelled cache; default: one core's share of this machine's last-level cache.
     #[arg(long)]
     cache_bytes: Option<u64>,
@@ -114,38 +118,49 @@ struct Whatif {
     runs: usize,
 }
 
-impl Work {
+impl WorkArguments {
     fn task(&self) -> Task {
-        let &Work { pattern, hours, batch, rows, seconds, causal, day, .. } = self;
-        Task { pattern, hours, batch, rows, seconds, is_causal: causal, day }
+        let &WorkArguments { pattern, hours, batch, rows, seconds, causal, day, work_max, .. } =
+            self;
+        Task { pattern, hours, batch, rows, seconds, is_causal: causal, day, work_max }
     }
 }
 
-fn figures(outcome: &Outcome) -> Value {
+fn figures(outcome: &RunResults) -> Value {
     let batches = outcome.times.len();
     let (rows, seconds) = (outcome.count(batches), outcome.seconds(batches));
-    let rate = rows as f64 / seconds;
-    json!({ "rows": rows, "seconds": seconds, "rows_per_second": rate, "times": outcome.times })
+    let cut: u64 = outcome.cut_short.iter().sum();
+    json!({
+        "rows": rows,
+        "seconds": seconds,
+        "rows_per_second": rows as f64 / seconds,
+        "times": outcome.times,
+        "cut_short": cut,
+    })
 }
 
 /// Places a graph's segments.
-type Place<'a> = &'a mut dyn FnMut(u32, Segment) -> Result<Arc<Segment>, Fault>;
+type SegmentPlacer<'a> = &'a mut dyn FnMut(u32, Segment) -> Result<Arc<Segment>, NetworkFault>;
 
-fn here(_: u32, segment: Segment) -> Result<Arc<Segment>, Fault> {
+fn here(_: u32, segment: Segment) -> Result<Arc<Segment>, NetworkFault> {
     Ok(Arc::new(segment))
 }
 
-fn learned(task: &Task, dump: &Dump, place: Option<Place<'_>>) -> Result<GraphFeatures, Fault> {
+fn learned(
+    task: &Task,
+    dump: &Dump,
+    place: Option<SegmentPlacer<'_>>,
+) -> Result<GraphFeatures, NetworkFault> {
     task.learned(dump, place)
 }
 
-fn compare(options: &Compare) -> Result<Value, Fault> {
+fn compare(options: &NetworkComparison) -> Result<Value, NetworkFault> {
     let (task, dump) = (options.work.task(), Dump::read(&options.work.file)?);
     let private = task.measure(&dump, learned(&task, &dump, None)?, usize::MAX)?;
     let mapped = learned(&task, &dump, Some(&mut here))?;
     let mapped = task.measure(&dump, mapped, usize::MAX)?;
-    let server = Server::start()?;
-    let cache = CacheSettings {
+    let server = ServerProcess::start()?;
+    let cache = RowCacheSettings {
         policy: options.policy,
         content: options.content,
         capacity: options.capacity,
@@ -162,8 +177,8 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
         prefetch_max: options.prefetch,
         is_traced: false,
     };
-    let kept = (!options.no_cache).then(|| Cache::new(cache.clone()));
-    let remote = Remote::new(Client::new(server.address, DEADLINE)?, kept, fetch);
+    let kept = (!options.no_cache).then(|| RowCache::new(cache.clone()));
+    let remote = Remote::new(RowClient::new(server.address, DEADLINE)?, kept, fetch);
     let mut bring = |number, segment: Segment| {
         remote.bring(number, &segment)?;
         Ok(Arc::new(remote.segment(number, &segment)?))
@@ -210,13 +225,13 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
 
 /// The cost of a hit in both designs, over the rows that the search requests.
 fn replay(
-    options: &Compare,
+    options: &NetworkComparison,
     task: &Task,
     dump: &Dump,
-    server: &Server,
+    server: &ServerProcess,
     batches: usize,
-) -> Result<Value, Fault> {
-    let made = |remote: &Arc<Remote>| -> Result<GraphFeatures, Fault> {
+) -> Result<Value, NetworkFault> {
+    let made = |remote: &Arc<Remote>| -> Result<GraphFeatures, NetworkFault> {
         let mut again = |number, segment| Ok(Arc::new(remote.segment(number, &segment)?));
         learned(task, dump, Some(&mut again))
     };
@@ -229,10 +244,10 @@ fn replay(
     Ok(hits::compared(&asking.traced(), &thesis, &ours))
 }
 
-fn whatif(options: &Whatif) -> Result<Value, Fault> {
+fn whatif(options: &Whatif) -> Result<Value, NetworkFault> {
     let (task, dump) = (options.work.task(), Dump::read(&options.work.file)?);
-    let machine = Shape::of_machine(Path::new("/sys/devices/system/cpu/cpu0/cache"));
-    let shape = Shape {
+    let machine = LineCacheShape::of_machine(Path::new("/sys/devices/system/cpu/cpu0/cache"));
+    let shape = LineCacheShape {
         bytes: options.cache_bytes.unwrap_or(machine.bytes),
         ways: options.cache_ways.unwrap_or(machine.ways),
     };
@@ -299,16 +314,21 @@ struct There<'a> {
     task: &'a Task,
     dump: &'a Dump,
     /// The outcome with local segments.
-    first: Outcome,
-    memory: Memory,
+    first: RunResults,
+    memory: RemoteMemory,
     segments: Vec<Arc<Segment>>,
     touched: Touched,
 }
 
 impl<'a> There<'a> {
     /// Counts the task's misses in a cache of this shape.
-    fn new(task: &'a Task, dump: &'a Dump, shape: Shape, first: Outcome) -> Result<Self, Fault> {
-        let (memory, mut segments) = (Memory::default(), Vec::new());
+    fn new(
+        task: &'a Task,
+        dump: &'a Dump,
+        shape: LineCacheShape,
+        first: RunResults,
+    ) -> Result<Self, NetworkFault> {
+        let (memory, mut segments) = (RemoteMemory::default(), Vec::new());
         let mut place = |_, segment: Segment| {
             segments.push(Arc::new(memory.segment(Arc::new(segment))?));
             Ok(Arc::clone(&segments[segments.len() - 1]))
@@ -328,13 +348,13 @@ impl<'a> There<'a> {
 
     /// Median seconds with local segments, with remote ones without delay, and with the delay of
     /// each link. The runs alternate in a rotating order, so that disturbances affect all of them.
-    fn in_turn(&self, runs: usize, local_ns: f64) -> Result<(f64, f64, Vec<f64>), Fault> {
-        let wait = |link: &Link| {
+    fn in_turn(&self, runs: usize, local_ns: f64) -> Result<(f64, f64, Vec<f64>), NetworkFault> {
+        let wait = |link: &MemoryLink| {
             let nanoseconds = (link.latency_ns - local_ns).max(0.0);
-            Wait::calibrated(Duration::from_secs_f64(nanoseconds * 1e-9))
+            LineWait::calibrated(Duration::from_secs_f64(nanoseconds * 1e-9))
         };
-        let waits: Vec<Wait> =
-            [Wait::default()].into_iter().chain(LINKS.iter().map(wait)).collect();
+        let waits: Vec<LineWait> =
+            [LineWait::default()].into_iter().chain(LINKS.iter().map(wait)).collect();
         let mut local = Vec::new();
         let mut delayed = vec![Vec::new(); waits.len()];
         for run in 0..runs {
@@ -350,7 +370,7 @@ impl<'a> There<'a> {
         Ok((median(local), base, delayed.collect()))
     }
 
-    fn delayed(&self, wait: Wait) -> Result<f64, Fault> {
+    fn delayed(&self, wait: LineWait) -> Result<f64, NetworkFault> {
         let mut same = |number: u32, _| {
             self.segments.get(number as usize).cloned().ok_or_else(|| "a new segment".into())
         };
@@ -365,7 +385,7 @@ impl<'a> There<'a> {
     }
 
     /// Seconds of a run, if its results are equal.
-    fn seconds(&self, outcome: &Outcome) -> Result<f64, Fault> {
+    fn seconds(&self, outcome: &RunResults) -> Result<f64, NetworkFault> {
         if !outcome.agrees(&self.first) {
             return Err("the ways found different features".into());
         }
@@ -373,12 +393,12 @@ impl<'a> There<'a> {
     }
 }
 
-fn main() -> Result<(), Fault> {
-    let answer = match Options::parse().command {
-        Order::Serve => return Ok(serve_until_input_ends()?),
-        Order::Compare(options) => compare(&options)?,
-        Order::Whatif(options) => whatif(&options)?,
-        Order::Hits => json!(hits::by_length(Server::start()?.address, 16)?),
+fn main() -> Result<(), NetworkFault> {
+    let answer = match NetworkArguments::parse().command {
+        NetworkCommand::Serve => return Ok(serve_until_input_ends()?),
+        NetworkCommand::Compare(options) => compare(&options)?,
+        NetworkCommand::Whatif(options) => whatif(&options)?,
+        NetworkCommand::Hits => json!(hits::by_length(ServerProcess::start()?.address, 16)?),
     };
     println!("{answer:#}");
     Ok(())

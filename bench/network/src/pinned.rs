@@ -40,9 +40,9 @@ impl Kept {
 /// Two of them are one line of the processor's cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
-struct Place(OnceLock<Kept>);
+struct PinnedRow(OnceLock<Kept>);
 
-impl Place {
+impl PinnedRow {
     fn row(&self) -> Option<&[u64]> {
         self.0.get().map(Kept::entries)
     }
@@ -50,25 +50,26 @@ impl Place {
 
 /// The fetched rows of one segment.
 #[derive(Debug)]
-pub(crate) struct Pinned {
-    places: [Vec<Place>; 3],
+pub(crate) struct PinnedRows {
+    places: [Vec<PinnedRow>; 3],
     hits: AtomicU64,
 }
 
-impl Pinned {
+impl PinnedRows {
     /// Bytes of all rows, for this number of edges.
     pub(crate) fn bytes_max(index: &[u64], edges: u64) -> usize {
         let rows: u64 = row_counts(index).iter().sum();
         // Each edge is in two lists.
-        rows as usize * size_of::<Place>() + edges as usize * 2 * size_of::<u64>()
+        rows as usize * size_of::<PinnedRow>() + edges as usize * 2 * size_of::<u64>()
     }
 
-    pub(crate) fn new(index: &[u64]) -> Pinned {
-        let places = row_counts(index).map(|rows| (0..rows).map(|_| Place::default()).collect());
-        Pinned { places, hits: AtomicU64::new(0) }
+    pub(crate) fn new(index: &[u64]) -> PinnedRows {
+        let places =
+            row_counts(index).map(|rows| (0..rows).map(|_| PinnedRow::default()).collect());
+        PinnedRows { places, hits: AtomicU64::new(0) }
     }
 
-    fn place(&self, list: ListKind, place: usize) -> Option<&Place> {
+    fn place(&self, list: ListKind, place: usize) -> Option<&PinnedRow> {
         self.places[list as usize].get(place)
     }
 
@@ -113,7 +114,7 @@ impl Pinned {
             Kept::Short(..) => None,
             Kept::Long(row) => Some(size_of_val(&**row)),
         });
-        places * size_of::<Place>() + rows.sum::<usize>()
+        places * size_of::<PinnedRow>() + rows.sum::<usize>()
     }
 
     pub(crate) fn hits(&self) -> u64 {

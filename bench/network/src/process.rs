@@ -13,18 +13,18 @@ const START: Duration = Duration::from_secs(20);
 
 /// A running server.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcess {
     child: Child,
     /// Its address.
     pub address: SocketAddr,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts this program again as `serve`.
     ///
     /// # Errors
     /// The start failed, or the server printed nothing in time.
-    pub fn start() -> std::io::Result<Server> {
+    pub fn start() -> std::io::Result<ServerProcess> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("serve")
             .stdin(Stdio::piped())
@@ -45,7 +45,7 @@ impl Server {
         };
         let address = port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         match address {
-            Ok(address) => Ok(Server { child, address }),
+            Ok(address) => Ok(ServerProcess { child, address }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.child.kill();

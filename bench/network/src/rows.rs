@@ -1,9 +1,9 @@
 //! Rows of segments in another process, behind a cache.
 
-use crate::cache::{Cache, CacheCounters, Content, Design, Found};
-use crate::client::{CallCounters, Client, NetworkError};
-use crate::pinned::Pinned;
-use crate::wire::Key;
+use crate::cache::{CacheCounters, CacheLookup, CachedContent, Design, RowCache};
+use crate::client::{CallCounters, NetworkError, RowClient};
+use crate::pinned::PinnedRows;
+use crate::wire::RowKey;
 use arrow_buffer::ScalarBuffer;
 use farrow_graph::{
     GraphError, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentRow, row_of,
@@ -43,7 +43,7 @@ pub struct FetchSettings {
 
 /// Counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct RunCounters {
     /// Counters of the cache.
     #[serde(flatten)]
     pub cache: CacheCounters,
@@ -63,32 +63,32 @@ struct Noted {
 /// All segments of one server, as used by one graph.
 #[derive(Debug)]
 pub struct Remote {
-    client: Client,
-    cache: Option<Cache>,
+    client: RowClient,
+    cache: Option<RowCache>,
     settings: FetchSettings,
     /// Segments whose indexes are local, by number.
-    known: RwLock<Vec<(u32, Arc<Known>)>>,
+    known: RwLock<Vec<(u32, Arc<LocalIndex>)>>,
     blinded: Mutex<Blinded>,
     /// Number of fetches.
     fetches: AtomicU64,
     noted: Mutex<Noted>,
-    trace: Option<Mutex<Vec<Key>>>,
+    trace: Option<Mutex<Vec<RowKey>>>,
 }
 
 /// The local data of one segment.
 #[derive(Debug)]
-struct Known {
+struct LocalIndex {
     index: ScalarBuffer<u64>,
     /// None: it did not fit completely, and its rows are in the cache's banks.
-    pinned: Option<Arc<Pinned>>,
+    pinned: Option<Arc<PinnedRows>>,
 }
 
 /// The rows of one segment.
 #[derive(Debug)]
-struct Part {
+struct RemoteRows {
     remote: Arc<Remote>,
     number: u32,
-    pinned: Option<Arc<Pinned>>,
+    pinned: Option<Arc<PinnedRows>>,
     /// The number of fetches when a prefetch found all rows of this segment cached: until the next
     /// fetch, another prefetch is useless.
     rests_after: AtomicU64,
@@ -136,7 +136,7 @@ fn blind(beside: &SegmentBuffers, names: &mut BTreeMap<u32, i64>) -> NamedIndex 
 
 impl Remote {
     /// Rows fetched by this client.
-    pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
+    pub fn new(client: RowClient, cache: Option<RowCache>, settings: FetchSettings) -> Arc<Remote> {
         let (known, fetches, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
         let blinded = Mutex::default();
@@ -146,7 +146,7 @@ impl Remote {
     /// Transfers a segment to the server, under a unique number.
     ///
     /// # Errors
-    /// Those of [`Client::bring`].
+    /// Those of [`RowClient::bring`].
     pub fn bring(&self, number: u32, segment: &Segment) -> Result<(), NetworkError> {
         self.client.bring(number, segment)
     }
@@ -183,34 +183,34 @@ impl Remote {
         let is_pinned = self.cache.as_ref().is_some_and(|cache| {
             let is_ours = self.settings.design == Design::Ours;
             is_ours
-                && cache.settings().content == Content::Full
-                && cache.lend(Pinned::bytes_max(index, edges))
+                && cache.settings().content == CachedContent::Full
+                && cache.lend(PinnedRows::bytes_max(index, edges))
         });
-        let pinned = is_pinned.then(|| Arc::new(Pinned::new(index)));
-        known.push((number, Arc::new(Known { index: index.clone(), pinned })));
+        let pinned = is_pinned.then(|| Arc::new(PinnedRows::new(index)));
+        known.push((number, Arc::new(LocalIndex { index: index.clone(), pinned })));
     }
 
     /// The rows of a segment, in the interface of a graph.
     pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn RowSource> {
         let pinned = self.known(number).and_then(|known| known.pinned.clone());
         let rests_after = AtomicU64::new(u64::MAX);
-        Arc::new(Part { remote: Arc::clone(self), number, pinned, rests_after })
+        Arc::new(RemoteRows { remote: Arc::clone(self), number, pinned, rests_after })
     }
 
-    fn known(&self, number: u32) -> Option<Arc<Known>> {
+    fn known(&self, number: u32) -> Option<Arc<LocalIndex>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(other, _)| *other == number).map(|(_, known)| Arc::clone(known))
     }
 
     /// A row by the index of its segment and its position there, if the segment's index is local
     /// and has it.
-    pub(crate) fn wanted(&self, key: Key) -> Option<(usize, RowRequest)> {
+    pub(crate) fn wanted(&self, key: RowKey) -> Option<(usize, RowRequest)> {
         let (segment, account, list) = key.parts()?;
         let place = row_of(&self.known(segment)?.index, account, list)?;
         Some((segment as usize, RowRequest { account, list, place }))
     }
 
-    fn each_pinned(&self, use_it: impl FnMut(&Pinned)) {
+    fn each_pinned(&self, use_it: impl FnMut(&PinnedRows)) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|(_, known)| known.pinned.as_deref()).for_each(use_it);
     }
@@ -223,10 +223,10 @@ impl Remote {
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> Counters {
-        let mut cache = self.cache.as_ref().map(Cache::counters).unwrap_or_default();
+    pub fn counters(&self) -> RunCounters {
+        let mut cache = self.cache.as_ref().map(RowCache::counters).unwrap_or_default();
         self.each_pinned(|pinned| cache.hits += pinned.hits());
-        Counters { cache, wire: self.client.counters(), prefetched: self.noted().prefetched }
+        RunCounters { cache, wire: self.client.counters(), prefetched: self.noted().prefetched }
     }
 
     /// Resets the counters, but not the cache.
@@ -234,14 +234,14 @@ impl Remote {
         if let Some(cache) = &self.cache {
             cache.reset_counters();
         }
-        self.each_pinned(Pinned::reset_hits);
+        self.each_pinned(PinnedRows::reset_hits);
         self.client.reset_counters();
         self.noted().prefetched = 0;
     }
 
     /// The requested rows so far, in order, if they are recorded.
-    pub fn traced(&self) -> Vec<Key> {
-        let take = |trace: &Mutex<Vec<Key>>| {
+    pub fn traced(&self) -> Vec<RowKey> {
+        let take = |trace: &Mutex<Vec<RowKey>>| {
             std::mem::take(&mut *trace.lock().unwrap_or_else(PoisonError::into_inner))
         };
         self.trace.as_ref().map(take).unwrap_or_default()
@@ -251,12 +251,12 @@ impl Remote {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn row(&self, key: Key) -> Arc<[u64]> {
-        let found = self.cache.as_ref().map_or(Found::Missing, |cache| cache.get(key));
+    fn row(&self, key: RowKey) -> Arc<[u64]> {
+        let found = self.cache.as_ref().map_or(CacheLookup::Missing, |cache| cache.get(key));
         match found {
-            Found::Row(row) => row,
-            Found::Length(_) => self.fetch(&[key]),
-            Found::Missing => match self.settings.design {
+            CacheLookup::Row(row) => row,
+            CacheLookup::Length(_) => self.fetch(&[key]),
+            CacheLookup::Missing => match self.settings.design {
                 Design::Thesis => self.fetch(&[key]),
                 Design::Ours => self.fetch(&self.beside(key)),
             },
@@ -265,16 +265,16 @@ impl Remote {
 
     /// A row and the same list of its account in the other segments: a search that needs one needs
     /// all of them.
-    fn beside(&self, key: Key) -> Vec<Key> {
+    fn beside(&self, key: RowKey) -> Vec<RowKey> {
         let mut keys = vec![key];
         let Some(cache) = &self.cache else { return keys };
         let Some((segment, account, list)) = key.parts() else { return keys };
-        if cache.settings().content == Content::Vertices {
+        if cache.settings().content == CachedContent::Vertices {
             return keys;
         }
         let all = self.known.read().unwrap_or_else(PoisonError::into_inner);
         for (number, known) in all.iter().filter(|(number, _)| *number != segment) {
-            let other = Key::new(*number, account, list);
+            let other = RowKey::new(*number, account, list);
             let Some(place) = row_of(&known.index, account, list) else { continue };
             let is_here = match &known.pinned {
                 Some(pinned) => pinned.knows(list, place),
@@ -288,7 +288,7 @@ impl Remote {
     }
 
     /// Caches a row, if there is a cache.
-    pub fn keep(&self, key: Key, row: &Arc<[u64]>) {
+    pub fn keep(&self, key: RowKey, row: &Arc<[u64]>) {
         let pinned = key.parts().and_then(|(segment, account, list)| {
             let known = self.known(segment)?;
             Some((known.pinned.clone()?, list, row_of(&known.index, account, list)?))
@@ -301,7 +301,7 @@ impl Remote {
     }
 
     /// Fetches and caches rows; returns the first.
-    fn fetch(&self, keys: &[Key]) -> Arc<[u64]> {
+    fn fetch(&self, keys: &[RowKey]) -> Arc<[u64]> {
         // The search has failed already: its other rows need not wait for the deadline.
         if self.noted().failure.is_some() {
             return Arc::new([]);
@@ -323,9 +323,9 @@ impl Remote {
     }
 }
 
-impl RowSource for Part {
+impl RowSource for RemoteRows {
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
-        let key = Key::new(self.number, wanted.account, wanted.list);
+        let key = RowKey::new(self.number, wanted.account, wanted.list);
         if let Some(trace) = &self.remote.trace {
             trace.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         }
@@ -344,7 +344,7 @@ impl RowSource for Part {
     fn is_prefetching(&self) -> bool {
         let FetchSettings { design, prefetch_max, .. } = self.remote.settings;
         let Some(cache) = self.remote.cache.as_ref() else { return false };
-        let keeps_rows = cache.settings().content == Content::Full;
+        let keeps_rows = cache.settings().content == CachedContent::Full;
         let is_resting =
             self.rests_after.load(Ordering::Relaxed) == self.remote.fetches.load(Ordering::Relaxed);
         design == Design::Ours && keeps_rows && prefetch_max > 0 && !is_resting
@@ -354,13 +354,13 @@ impl RowSource for Part {
         let Some(cache) = self.remote.cache.as_ref().filter(|_| self.is_prefetching()) else {
             return false;
         };
-        let key = |one: RowRequest| Key::new(self.number, one.account, one.list);
+        let key = |one: RowRequest| RowKey::new(self.number, one.account, one.list);
         let is_missing = |one: &RowRequest| match &self.pinned {
             Some(pinned) => !pinned.knows(one.list, one.place),
             None => !cache.knows(key(*one)),
         };
         let most = self.remote.settings.prefetch_max;
-        let keys: Vec<Key> = wanted.filter(is_missing).map(key).take(most).collect();
+        let keys: Vec<RowKey> = wanted.filter(is_missing).map(key).take(most).collect();
         if keys.is_empty() {
             let fetches = self.remote.fetches.load(Ordering::Relaxed);
             self.rests_after.store(fetches, Ordering::Relaxed);

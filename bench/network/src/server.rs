@@ -1,7 +1,7 @@
 //! The process that holds the segments: serves rows, on loopback only, without TLS.
 
 use crate::wire::pb::rows_server::{Rows, RowsServer};
-use crate::wire::{ANSWER_BYTES, Key, MESSAGE_BYTES_MAX, pb};
+use crate::wire::{ANSWER_BYTES, MESSAGE_BYTES_MAX, RowKey, pb};
 use arrow_buffer::ScalarBuffer;
 use bytes::{BufMut, Bytes, BytesMut};
 use farrow_graph::{Segment, SegmentBuffers, SegmentInfo};
@@ -29,7 +29,7 @@ struct Store {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Holder {
+struct RowServer {
     store: Arc<Mutex<Store>>,
 }
 
@@ -57,7 +57,7 @@ fn built(about: &pb::About, parts: [Vec<u8>; BUFFERS]) -> Result<Segment, Status
 }
 
 #[tonic::async_trait]
-impl Rows for Holder {
+impl Rows for RowServer {
     async fn append(&self, request: Request<pb::Piece>) -> Result<Response<pb::Done>, Status> {
         let pb::Piece { segment, buffer, bytes } = request.into_inner();
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ impl Rows for Holder {
         let mut lengths = Vec::with_capacity(wanted.len());
         let mut entries = BytesMut::new();
         for bits in wanted {
-            let parts = Key::from(bits).parts();
+            let parts = RowKey::from(bits).parts();
             let (segment, account, list) =
                 parts.ok_or_else(|| Status::invalid_argument(format!("a row {bits:#x}")))?;
             let Some(held) = store.segments.get(&segment) else {
@@ -112,7 +112,7 @@ impl Rows for Holder {
 /// # Errors
 /// Accepting a connection failed.
 pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
-    let service = RowsServer::new(Holder::default())
+    let service = RowsServer::new(RowServer::default())
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     loop {

@@ -17,12 +17,12 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// A row of a segment: 30 bits of segment, 32 of account, 2 of list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(u64);
+pub struct RowKey(u64);
 
-impl Key {
+impl RowKey {
     /// The key of a row.
-    pub fn new(segment: u32, account: u32, list: ListKind) -> Key {
-        Key(u64::from(segment) << 34 | u64::from(account) << 2 | list as u64)
+    pub fn new(segment: u32, account: u32, list: ListKind) -> RowKey {
+        RowKey(u64::from(segment) << 34 | u64::from(account) << 2 | list as u64)
     }
 
     /// Segment, account and list; None for an invalid key.
@@ -36,8 +36,8 @@ impl Key {
     }
 }
 
-impl From<u64> for Key {
-    fn from(bits: u64) -> Key {
-        Key(bits)
+impl From<u64> for RowKey {
+    fn from(bits: u64) -> RowKey {
+        RowKey(bits)
     }
 }

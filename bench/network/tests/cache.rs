@@ -1,16 +1,16 @@
 //! Each policy compared with a naive model: the same rows stay, within the capacity.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-use farrow_bench_network::Key;
+use farrow_bench_network::RowKey;
 use farrow_bench_network::cache::{
-    Cache, CacheSettings, Content, Design, EMPTY_BYTES, Found, Policy, ROW_BYTES,
+    CacheLookup, CachedContent, Design, EMPTY_BYTES, Policy, ROW_BYTES, RowCache, RowCacheSettings,
 };
 use farrow_graph::ListKind;
 use std::sync::Arc;
 
-struct Random(u64);
+struct LinearCongruential(u64);
 
-impl Random {
+impl LinearCongruential {
     fn below(&mut self, end: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -19,12 +19,18 @@ impl Random {
 }
 
 /// The thesis' design, without a front.
-fn settings(policy: Policy, capacity: usize, banks: usize) -> CacheSettings {
-    CacheSettings { policy, content: Content::Full, capacity, banks, design: Design::Thesis }
+fn settings(policy: Policy, capacity: usize, banks: usize) -> RowCacheSettings {
+    RowCacheSettings {
+        policy,
+        content: CachedContent::Full,
+        capacity,
+        banks,
+        design: Design::Thesis,
+    }
 }
 
-fn key(account: u64) -> Key {
-    Key::new(3, account as u32, ListKind::In)
+fn key(account: u64) -> RowKey {
+    RowKey::new(3, account as u32, ListKind::In)
 }
 
 fn row(account: u64) -> Arc<[u64]> {
@@ -73,18 +79,22 @@ impl Naive {
 #[test]
 fn each_policy_keeps_the_rows_that_a_naive_model_keeps() {
     for policy in [Policy::Fifo, Policy::Lru, Policy::Lfu] {
-        let cache = Cache::new(settings(policy, 4096, 1));
+        let cache = RowCache::new(settings(policy, 4096, 1));
         // A sixteenth is for empty rows.
         let mut naive = Naive { policy, capacity: 4096 - 256, rows: Vec::new(), clock: 0 };
-        let mut random = Random(policy as u64 + 1);
+        let mut random = LinearCongruential(policy as u64 + 1);
         for step in 0..20_000 {
             // Some accounts are requested far more often.
             let range = 1 + random.below(60);
             let account = random.below(range);
             let (found, expected) = (cache.get(key(account)), naive.get(account));
-            assert_eq!(found != Found::Missing, expected, "{policy:?}, step {step}: {account}");
+            assert_eq!(
+                found != CacheLookup::Missing,
+                expected,
+                "{policy:?}, step {step}: {account}"
+            );
             match found {
-                Found::Row(found) => assert_eq!(found, row(account)),
+                CacheLookup::Row(found) => assert_eq!(found, row(account)),
                 _ => {
                     cache.put(key(account), &row(account));
                     naive.put(account);
@@ -102,8 +112,8 @@ fn each_policy_keeps_the_rows_that_a_naive_model_keeps() {
 
 #[test]
 fn random_replacement_takes_any_row_and_only_rows_that_are_there() {
-    let cache = Cache::new(settings(Policy::Random, 4096, 1));
-    let mut random = Random(9);
+    let cache = RowCache::new(settings(Policy::Random, 4096, 1));
+    let mut random = LinearCongruential(9);
     let (mut present, mut quarters) = (Vec::new(), Vec::new());
     for _ in 0..5_000 {
         let account = random.below(200);
@@ -131,19 +141,19 @@ fn no_cache_grows_beyond_its_capacity() {
     for policy in Policy::ALL {
         for (capacity, banks) in [(0, 1), (100, 1), (5_000, 3), (40_000, 16)] {
             for (content, design) in [
-                (Content::Full, Design::Ours),
-                (Content::Full, Design::Thesis),
-                (Content::Vertices, Design::Ours),
+                (CachedContent::Full, Design::Ours),
+                (CachedContent::Full, Design::Thesis),
+                (CachedContent::Vertices, Design::Ours),
             ] {
-                let cache = Cache::new(CacheSettings {
+                let cache = RowCache::new(RowCacheSettings {
                     content,
                     design,
                     ..settings(policy, capacity, banks)
                 });
-                let mut random = Random(5);
+                let mut random = LinearCongruential(5);
                 for _ in 0..3_000 {
                     let account = random.below(2_000);
-                    if cache.get(key(account)) == Found::Missing {
+                    if cache.get(key(account)) == CacheLookup::Missing {
                         let is_empty = random.below(3) == 0;
                         let row = if is_empty { Arc::new([]) } else { row(account) };
                         cache.put(key(account), &row);
@@ -163,17 +173,17 @@ fn no_cache_grows_beyond_its_capacity() {
 #[test]
 fn empty_rows_push_out_each_other_and_nothing_else() {
     let capacity = 16 * 24 * 10;
-    let cache = Cache::new(settings(Policy::Lru, capacity, 1));
+    let cache = RowCache::new(settings(Policy::Lru, capacity, 1));
     let empty: Arc<[u64]> = Arc::new([]);
     cache.put(key(1), &row(1));
     for account in 100..200 {
-        assert_eq!(cache.get(key(account)), Found::Missing);
+        assert_eq!(cache.get(key(account)), CacheLookup::Missing);
         cache.put(key(account), &empty);
     }
-    assert_eq!(cache.get(key(1)), Found::Row(row(1)));
+    assert_eq!(cache.get(key(1)), CacheLookup::Row(row(1)));
     let empties = (100..200).filter(|&account| cache.knows(key(account)));
     assert_eq!(empties.collect::<Vec<_>>(), (190..200).collect::<Vec<_>>(), "the newest ten");
-    assert_eq!(cache.get(key(195)), Found::Row(Arc::new([])));
+    assert_eq!(cache.get(key(195)), CacheLookup::Row(Arc::new([])));
     let counters = cache.counters();
     assert_eq!((counters.hits, counters.negative_hits), (1, 1));
     assert_eq!((counters.negative_evictions, counters.evictions), (90, 0));
@@ -182,16 +192,17 @@ fn empty_rows_push_out_each_other_and_nothing_else() {
 
 #[test]
 fn vertices_are_lengths_and_the_thesis_copies() {
-    let vertices = CacheSettings { content: Content::Vertices, ..settings(Policy::Lru, 4096, 2) };
-    let cache = Cache::new(vertices);
+    let vertices =
+        RowCacheSettings { content: CachedContent::Vertices, ..settings(Policy::Lru, 4096, 2) };
+    let cache = RowCache::new(vertices);
     cache.put(key(6), &row(6));
-    assert_eq!(cache.get(key(6)), Found::Length(7));
+    assert_eq!(cache.get(key(6)), CacheLookup::Length(7));
     assert_eq!((cache.counters().hits, cache.counters().misses), (0, 1));
     for design in [Design::Ours, Design::Thesis] {
-        let cache = Cache::new(CacheSettings { design, ..settings(Policy::Lru, 4096, 2) });
+        let cache = RowCache::new(RowCacheSettings { design, ..settings(Policy::Lru, 4096, 2) });
         let kept = row(6);
         cache.put(key(6), &kept);
-        let Found::Row(found) = cache.get(key(6)) else { panic!("it is there") };
+        let CacheLookup::Row(found) = cache.get(key(6)) else { panic!("it is there") };
         assert_eq!(found, kept);
         assert_eq!(Arc::ptr_eq(&found, &kept), design == Design::Ours);
     }

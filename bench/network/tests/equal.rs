@@ -2,11 +2,11 @@
 //! for bit, for all cache settings.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Policy};
-use farrow_bench_network::client::Client;
-use farrow_bench_network::rows::{Counters, FetchSettings, Index, Remote};
+use farrow_bench_network::cache::{CachedContent, Design, Policy, RowCache, RowCacheSettings};
+use farrow_bench_network::client::RowClient;
+use farrow_bench_network::rows::{FetchSettings, Index, Remote, RunCounters};
 use farrow_bench_network::server::serve;
-use farrow_bench_network::whatif::{Memory, Shape, Wait};
+use farrow_bench_network::whatif::{LineCacheShape, LineWait, RemoteMemory};
 use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, Segment,
     Settings, row_of,
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-struct Stream {
+struct PaymentStream {
     ids: Vec<i64>,
     sources: Vec<i64>,
     targets: Vec<i64>,
@@ -26,13 +26,17 @@ struct Stream {
 }
 
 /// Few accounts, some of them hubs, and self-loops: patterns of all kinds.
-fn stream(rows: usize, mut seed: u64) -> Stream {
+fn stream(rows: usize, mut seed: u64) -> PaymentStream {
     let mut below = |end: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((seed >> 33) % end) as i64
     };
-    let mut stream =
-        Stream { ids: Vec::new(), sources: Vec::new(), targets: Vec::new(), times: Vec::new() };
+    let mut stream = PaymentStream {
+        ids: Vec::new(),
+        sources: Vec::new(),
+        targets: Vec::new(),
+        times: Vec::new(),
+    };
     let mut time = 0;
     for id in 0..rows as i64 {
         time += below(3);
@@ -44,7 +48,7 @@ fn stream(rows: usize, mut seed: u64) -> Stream {
     stream
 }
 
-impl Stream {
+impl PaymentStream {
     fn part(&self, from: usize, to: usize) -> Edges<'_> {
         Edges {
             ids: &self.ids[from..to],
@@ -72,9 +76,9 @@ fn settings(mode: Mode, segment: Option<u64>) -> Settings {
     }
 }
 
-type Place<'a> = &'a mut dyn FnMut(u32, Segment) -> Arc<Segment>;
+type TestPlacer<'a> = &'a mut dyn FnMut(u32, Segment) -> Arc<Segment>;
 
-fn features(stream: &Stream, mode: Mode, mut place: Option<Place<'_>>) -> Vec<u64> {
+fn features(stream: &PaymentStream, mode: Mode, mut place: Option<TestPlacer<'_>>) -> Vec<u64> {
     let segment = place.is_some().then_some(25);
     let mut engine = GraphFeatures::new(settings(mode, segment)).unwrap();
     let (mut bits, mut number, rows) = (Vec::new(), 0, stream.ids.len());
@@ -107,13 +111,13 @@ fn server() -> SocketAddr {
 }
 
 fn over_network(
-    stream: &Stream,
+    stream: &PaymentStream,
     mode: Mode,
-    cache: Option<CacheSettings>,
+    cache: Option<RowCacheSettings>,
     fetch: FetchSettings,
-) -> (Vec<u64>, Counters) {
-    let client = Client::new(server(), DEADLINE).unwrap();
-    let remote = Remote::new(client, cache.map(Cache::new), fetch);
+) -> (Vec<u64>, RunCounters) {
+    let client = RowClient::new(server(), DEADLINE).unwrap();
+    let remote = Remote::new(client, cache.map(RowCache::new), fetch);
     let bits = features(
         stream,
         mode,
@@ -136,19 +140,19 @@ fn rows_over_a_network_change_nothing_whatever_is_kept_of_them() {
         let plain = features(&stream, mode, None);
         assert!(plain.iter().filter(|bits| **bits != 0).count() > 500, "patterns");
         for policy in Policy::ALL {
-            for content in [Content::Vertices, Content::Full] {
+            for content in [CachedContent::Vertices, CachedContent::Full] {
                 for (design, index) in
                     [(Design::Thesis, Index::Remote), (Design::Ours, Index::Local)]
                 {
                     // Small enough for constant evictions.
                     let cache =
-                        CacheSettings { policy, content, capacity: 12_000, banks: 2, design };
+                        RowCacheSettings { policy, content, capacity: 12_000, banks: 2, design };
                     let how = format!("{mode:?}, {cache:?}");
                     let fetch = fetching(design, index, 200);
                     let (bits, counters) = over_network(&stream, mode, Some(cache), fetch);
                     assert!(bits == plain, "{how}");
                     assert!(counters.wire.calls > 0, "{how}");
-                    assert_eq!(counters.cache.hits > 0, content == Content::Full, "{how}");
+                    assert_eq!(counters.cache.hits > 0, content == CachedContent::Full, "{how}");
                     if index == Index::Remote {
                         assert!(counters.cache.negative_hits > 0, "{how}");
                     }
@@ -172,9 +176,9 @@ fn rows_over_a_network_change_nothing_where_nothing_is_kept() {
 #[test]
 fn a_prefetch_saves_calls() {
     let stream = stream(700, 3);
-    let cache = |design| CacheSettings {
+    let cache = |design| RowCacheSettings {
         policy: Policy::Lru,
-        content: Content::Full,
+        content: CachedContent::Full,
         capacity: 64 << 20,
         banks: 4,
         design,
@@ -197,7 +201,7 @@ fn a_server_that_says_nothing_is_an_error_that_names_the_time() {
     let deadline = Duration::from_millis(300);
     // The kernel accepts the connection, but no process reads it.
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let client = Client::new(silent.local_addr().unwrap(), deadline).unwrap();
+    let client = RowClient::new(silent.local_addr().unwrap(), deadline).unwrap();
     let remote = Remote::new(client, None, fetching(Design::Ours, Index::Local, 0));
     let mut engine = GraphFeatures::new(settings(Mode::Batch, Some(25))).unwrap();
     engine.learn(&stream.part(0, 50)).unwrap();
@@ -215,7 +219,7 @@ fn a_server_that_says_nothing_is_an_error_that_names_the_time() {
 #[test]
 fn a_segment_that_the_server_does_not_have_is_an_error() {
     let stream = stream(400, 5);
-    let client = Client::new(server(), DEADLINE).unwrap();
+    let client = RowClient::new(server(), DEADLINE).unwrap();
     let remote = Remote::new(client, None, fetching(Design::Ours, Index::Local, 0));
     let mut engine = GraphFeatures::new(settings(Mode::Batch, Some(25))).unwrap();
     engine.learn(&stream.part(0, 50)).unwrap();
@@ -229,9 +233,9 @@ fn a_segment_that_the_server_does_not_have_is_an_error() {
 fn a_modelled_memory_changes_nothing_and_counts_the_same_each_time() {
     let stream = stream(700, 6);
     let plain = features(&stream, Mode::Batch, None);
-    let memory = Memory::default();
+    let memory = RemoteMemory::default();
     let mut placed: Vec<Arc<Segment>> = Vec::new();
-    memory.count(Shape { bytes: 2048, ways: 4 });
+    memory.count(LineCacheShape { bytes: 2048, ways: 4 });
     let counted = features(
         &stream,
         Mode::Batch,
@@ -245,7 +249,7 @@ fn a_modelled_memory_changes_nothing_and_counts_the_same_each_time() {
     // An index block, offsets and entries of each row, most of them evicted again.
     assert!(touched.lines >= 3 * touched.rows && touched.rows > 500, "{touched:?}");
     assert!(touched.misses > 100 && touched.misses < touched.lines, "{touched:?}");
-    memory.delay(Wait::default());
+    memory.delay(LineWait::default());
     let mut same = |number: u32, _| Arc::clone(&placed[number as usize]);
     assert!(features(&stream, Mode::Batch, Some(&mut same)) == plain);
     let again = memory.touched();
@@ -258,16 +262,19 @@ fn segments_that_fit_whole_are_pinned_within_the_capacity_and_change_nothing() {
     let stream = stream(700, 7);
     let plain = features(&stream, Mode::Batch, None);
     for capacity in [3_000, 30_000, 300_000, 64 << 20] {
-        let cache = CacheSettings {
+        let cache = RowCacheSettings {
             policy: Policy::Lru,
-            content: Content::Full,
+            content: CachedContent::Full,
             capacity,
             banks: 3,
             design: Design::Ours,
         };
         let fetch = fetching(Design::Ours, Index::Local, 1000);
-        let remote =
-            Remote::new(Client::new(server(), DEADLINE).unwrap(), Some(Cache::new(cache)), fetch);
+        let remote = Remote::new(
+            RowClient::new(server(), DEADLINE).unwrap(),
+            Some(RowCache::new(cache)),
+            fetch,
+        );
         let place = |number, segment: Segment| {
             remote.bring(number, &segment).unwrap();
             Arc::new(remote.segment(number, &segment).unwrap())
@@ -288,16 +295,16 @@ fn segments_that_fit_whole_are_pinned_within_the_capacity_and_change_nothing() {
 #[test]
 fn a_prefetch_stops_while_nothing_is_missing_and_starts_again() {
     let stream = stream(400, 8);
-    let cache = CacheSettings {
+    let cache = RowCacheSettings {
         policy: Policy::Lru,
-        content: Content::Full,
+        content: CachedContent::Full,
         capacity: 64 << 20,
         banks: 1,
         design: Design::Ours,
     };
     let fetch = fetching(Design::Ours, Index::Local, 1000);
     let remote =
-        Remote::new(Client::new(server(), DEADLINE).unwrap(), Some(Cache::new(cache)), fetch);
+        Remote::new(RowClient::new(server(), DEADLINE).unwrap(), Some(RowCache::new(cache)), fetch);
     let mut engine = GraphFeatures::new(settings(Mode::Batch, Some(25))).unwrap();
     engine.learn(&stream.part(0, 50)).unwrap();
     let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();

@@ -6,7 +6,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, UnionFields, UnionMode};
 use farrow_arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowSchema};
-use farrow_arrow::testing::{Random, RegionBytes, random_array, sample_types};
+use farrow_arrow::testing::{RegionBytes, SplitMix64, random_array, sample_types};
 use farrow_arrow::{BatchData, Decoded, ImportError, Limits, Plan, Rebuilt, SchemaNode};
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 /// The structure with public fields, for unusual values.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Raw {
+struct RawArray {
     length: i64,
     null_count: i64,
     offset: i64,
@@ -24,22 +24,22 @@ struct Raw {
     buffers: *mut *const c_void,
     children: *mut *mut FFI_ArrowArray,
     dictionary: *mut FFI_ArrowArray,
-    release: Option<unsafe extern "C" fn(*mut Raw)>,
+    release: Option<unsafe extern "C" fn(*mut RawArray)>,
     private_data: *mut c_void,
 }
 
 /// Private data of the structures released so far.
 static RELEASED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-unsafe extern "C" fn release(raw: *mut Raw) {
+unsafe extern "C" fn release(raw: *mut RawArray) {
     // SAFETY: called with the structure.
     let raw = unsafe { &mut *raw };
     raw.release = None;
     RELEASED.lock().unwrap().push(raw.private_data.addr());
 }
 
-fn raw(length: i64, offset: i64, null_count: i64, buffers: &mut [*const c_void]) -> Raw {
-    Raw {
+fn raw(length: i64, offset: i64, null_count: i64, buffers: &mut [*const c_void]) -> RawArray {
+    RawArray {
         length,
         null_count,
         offset,
@@ -53,9 +53,9 @@ fn raw(length: i64, offset: i64, null_count: i64, buffers: &mut [*const c_void])
     }
 }
 
-fn import(raw: Raw, data_type: &DataType) -> Result<ArrayData, ImportError> {
+fn import(raw: RawArray, data_type: &DataType) -> Result<ArrayData, ImportError> {
     // SAFETY: the same `repr(C)` structure.
-    let array = unsafe { std::mem::transmute::<Raw, FFI_ArrowArray>(raw) };
+    let array = unsafe { std::mem::transmute::<RawArray, FFI_ArrowArray>(raw) };
     let field = SchemaNode::try_from(&Field::new("f", data_type.clone(), true)).unwrap();
     // SAFETY: the tests below satisfy the contract, or violate it only where it is checked.
     unsafe { ffi::import_array(array, &field) }
@@ -89,7 +89,7 @@ fn empty_arrays_need_no_buffers() {
             round_trip(&array);
             let again = ffi::export_array(&array);
             // SAFETY: just exported.
-            let exported = unsafe { &*(&raw const again).cast::<Raw>() };
+            let exported = unsafe { &*(&raw const again).cast::<RawArray>() };
             // SAFETY: an offsets buffer holds one offset even for an empty array.
             let first = unsafe { (*exported.buffers.add(1)).cast::<i32>().read() };
             assert_eq!(first, 0);
@@ -183,7 +183,7 @@ fn broken_structures_are_errors() {
 /// A record batch may be a slice of a struct array.
 #[test]
 fn sliced_structs_are_batches() {
-    let mut random = Random::new(4);
+    let mut random = SplitMix64::new(4);
     let types = sample_types();
     let fields: Vec<Field> = types
         .iter()

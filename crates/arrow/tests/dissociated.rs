@@ -10,8 +10,8 @@ use arrow_ipc::{convert::try_fb_to_schema, root_as_message};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use farrow_arrow::dissociated::{Export, Importer, Messages, body_of, import};
 use farrow_arrow::testing::{
-    ForgeOutcome, Random, RegionBytes, any_table, exercise_messages, message_seed, random_array,
-    sample_types,
+    ForgeOutcome, RegionBytes, SplitMix64, any_table, exercise_messages, message_seed,
+    random_array, sample_types,
 };
 use farrow_arrow::{ArrowObject, BatchData, CopyOut, ExportError, Kind, SchemaNode};
 use proptest::prelude::*;
@@ -120,7 +120,7 @@ fn is_expressible(data_type: &DataType) -> bool {
 fn every_type_is_read_by_stock_arrow() {
     for data_type in sample_types().iter().filter(|data_type| is_expressible(data_type)) {
         let schema = Schema::new(vec![Field::new("c", data_type.clone(), true)]);
-        let mut random = Random::new(5);
+        let mut random = SplitMix64::new(5);
         let array = random_array(&mut random, data_type, 40, true);
         for (start, length) in [(0, 40), (3, 14), (8, 12), (5, 0)] {
             let (start, length) = if array.is_empty() { (0, 0) } else { (start, length) };
@@ -159,7 +159,7 @@ proptest! {
         choices in any::<u64>(),
     ) {
         let mut arena = RegionBytes::default();
-        let mut random = Random::new(choices);
+        let mut random = SplitMix64::new(choices);
         let all: Vec<ArrayData> = batches.iter().flat_map(|batch| batch.columns.clone()).collect();
         let mut all = arena.adopt_all(&all, &mut || random.chance(2)).into_iter();
         let batches = batches.into_iter().map(|batch| {
@@ -176,7 +176,7 @@ proptest! {
 fn dictionaries_are_replaced_when_they_change() {
     let strings = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
     let schema = Schema::new(vec![Field::new("d", strings.clone(), true)]);
-    let mut random = Random::new(8);
+    let mut random = SplitMix64::new(8);
     let first = random_array(&mut random, &strings, 20, true);
     let second = random_array(&mut random, &strings, 10, true);
     let chunks = [first.slice(0, 10), first.slice(10, 10), second, first.slice(3, 10)];
@@ -247,7 +247,7 @@ fn deltas_are_appended() {
 fn a_dictionary_of_a_dictionary_is_not_expressible() {
     let inner = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
     let outer = DataType::Dictionary(Box::new(DataType::Int8), Box::new(inner));
-    let array = random_array(&mut Random::new(1), &outer, 4, true);
+    let array = random_array(&mut SplitMix64::new(1), &outer, 4, true);
     let schema = Schema::new(vec![Field::new("d", outer, true)]);
     let object = table(&schema, vec![BatchData { rows: 4, columns: vec![array] }]);
     let error = export(&object, &mut RegionBytes::default()).unwrap_err();
@@ -257,7 +257,7 @@ fn a_dictionary_of_a_dictionary_is_not_expressible() {
 #[test]
 fn forged_messages_are_errors() {
     let seeds: Vec<_> = (0..sample_types().len()).filter_map(message_seed).collect();
-    let mut random = Random::new(2);
+    let mut random = SplitMix64::new(2);
     let mut counts = [0usize; 4];
     for round in 0..12_000 {
         let (messages, arena) = &seeds[round % seeds.len()];

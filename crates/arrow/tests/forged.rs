@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
-use farrow_arrow::testing::{ForgeOutcome, Random, exercise, mutate, seed};
+use farrow_arrow::testing::{ForgeOutcome, SplitMix64, exercise, mutate, seed};
 use farrow_arrow::{Decoded, InvalidDescriptor, Limits, VERSION};
 
 /// Every type of the sample, and tables of several.
@@ -56,7 +56,7 @@ fn every_byte_may_be_anything() {
 #[test]
 fn random_mutations_do_no_harm() {
     let mut counts = [0usize; 4];
-    let mut random = Random::new(1);
+    let mut random = SplitMix64::new(1);
     for round in 0..40_000 {
         let (descriptor, mut arena) = seed(round % SEEDS);
         let forged = mutate(&mut random, &descriptor);

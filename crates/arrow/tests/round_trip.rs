@@ -8,7 +8,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
 use farrow_arrow::testing::{
-    Random, RegionBytes, any_array, any_chunks, any_table, random_array, sample_types,
+    RegionBytes, SplitMix64, any_array, any_chunks, any_table, random_array, sample_types,
 };
 use farrow_arrow::{BatchData, Decoded, Kind, Limits, Plan, Rebuilt, SchemaNode, ffi};
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn check_array(arena: &mut RegionBytes, array: &ArrayData) -> ArrayData {
 fn every_type_survives_at_every_offset() {
     for data_type in sample_types() {
         for seed in 0..6 {
-            let mut random = Random::new(seed);
+            let mut random = SplitMix64::new(seed);
             let array = random_array(&mut random, &data_type, 23, true);
             for (start, length) in [(0, 23), (3, 14), (8, 12), (5, 0), (22, 1), (0, 0)] {
                 let (start, length) = if array.is_empty() { (0, 0) } else { (start, length) };
@@ -68,7 +68,7 @@ fn every_type_survives_at_every_offset() {
 #[test]
 fn in_place_arrays_are_not_copied() {
     for data_type in sample_types() {
-        let mut random = Random::new(9);
+        let mut random = SplitMix64::new(9);
         let array = random_array(&mut random, &data_type, 50, true);
         let mut arena = RegionBytes::default();
         let array = arena.adopt(&array, &mut || true);
@@ -90,7 +90,7 @@ fn in_place_arrays_are_not_copied() {
 #[test]
 fn what_a_rebuild_reads_is_announced() {
     for data_type in sample_types() {
-        let array = random_array(&mut Random::new(4), &data_type, 40, true);
+        let array = random_array(&mut SplitMix64::new(4), &data_type, 40, true);
         let (start, length) = if array.is_empty() { (0, 0) } else { (5, 30) };
         let array = array.slice(start, length);
         let mut arena = RegionBytes::default();
@@ -132,7 +132,7 @@ fn has_shifted_bits(array: &ArrayData) -> bool {
 #[test]
 fn small_slices_of_large_arrays_stay_small() {
     for data_type in sample_types() {
-        let mut random = Random::new(3);
+        let mut random = SplitMix64::new(3);
         let array = random_array(&mut random, &data_type, 20_000, true);
         if array.is_empty() || matches!(data_type, DataType::Dictionary(_, _)) {
             continue;
@@ -163,7 +163,7 @@ proptest! {
     fn any_array_survives(array in any_array(), choices in any::<u64>()) {
         // Some buffers are already in the region, others are not.
         let mut arena = RegionBytes::default();
-        let mut random = Random::new(choices);
+        let mut random = SplitMix64::new(choices);
         let array = arena.adopt(&array, &mut || !random.chance(3));
         let back = check_array(&mut arena, &array);
         check_ffi(&arena, &back);
@@ -236,7 +236,7 @@ fn a_table_of_no_columns_keeps_its_rows() {
 fn shared_dictionaries_are_written_once() {
     let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
     let nested = DataType::Dictionary(Box::new(DataType::Int16), Box::new(dictionary));
-    let mut random = Random::new(1);
+    let mut random = SplitMix64::new(1);
     let whole = random_array(&mut random, &nested, 64, true);
     let other = random_array(&mut random, &nested, 8, true);
     let field = field_of(&whole);

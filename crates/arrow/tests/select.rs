@@ -11,7 +11,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ToByteSlice};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, UnionMode};
 use farrow_arrow::testing::{
-    Random, RegionBytes, any_chunks, any_table, random_array, sample_types,
+    RegionBytes, SplitMix64, any_chunks, any_table, random_array, sample_types,
 };
 use farrow_arrow::{
     ArrowObject, BatchData, Decoded, Limits, PartContents, Plan, Rebuilt, RowSlice, SchemaNode,
@@ -207,7 +207,7 @@ fn described(array: &ArrayData) -> (RegionBytes, Vec<u8>) {
 #[test]
 fn rows_of_an_array_of_each_type() {
     for data_type in sample_types() {
-        let mut random = Random::new(5);
+        let mut random = SplitMix64::new(5);
         let whole = random_array(&mut random, &data_type, 300, true);
         let array = whole.slice(whole.len().min(13), whole.len().saturating_sub(13));
         let (arena, descriptor) = described(&array);
@@ -238,7 +238,7 @@ fn rows_of_an_array_of_each_type() {
 #[test]
 fn rows_of_batches_that_share_buffers() {
     for data_type in sample_types() {
-        let array = random_array(&mut Random::new(9), &data_type, 300, true);
+        let array = random_array(&mut SplitMix64::new(9), &data_type, 300, true);
         if array.is_empty() {
             continue;
         }
@@ -266,7 +266,7 @@ fn rows_of_batches_that_share_buffers() {
 #[test]
 fn few_rows_need_few_bytes() {
     for data_type in [DataType::Int64, DataType::Boolean, DataType::Int8, DataType::Float32] {
-        let array = random_array(&mut Random::new(1), &data_type, 100_000, true);
+        let array = random_array(&mut SplitMix64::new(1), &data_type, 100_000, true);
         let (_, descriptor) = described(&array);
         let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
         let rows = RowSlice { start: Some(50_003), stop: Some(50_013) };
@@ -288,7 +288,7 @@ fn few_rows_of_nested_types_need_few_bytes() {
     types.push(list.clone());
     let mut most_steps = 0;
     for data_type in types {
-        let array = random_array(&mut Random::new(1), &data_type, 10_000, true);
+        let array = random_array(&mut SplitMix64::new(1), &data_type, 10_000, true);
         if array.is_empty() {
             continue;
         }
@@ -358,7 +358,7 @@ fn views_need_the_bytes_that_they_refer_to() {
 /// Small values, and contents beyond the limit, are not worth steps: then all values are there.
 #[test]
 fn without_worth_or_room_values_stay_whole() {
-    let array = random_array(&mut Random::new(1), &DataType::Utf8, 4_000, true);
+    let array = random_array(&mut SplitMix64::new(1), &DataType::Utf8, 4_000, true);
     let (arena, descriptor) = described(&array);
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let rows = RowSlice { start: Some(100), stop: Some(1000) };
@@ -409,14 +409,14 @@ fn contents_that_contradict_their_array_are_refused() {
         Arc::new(Field::new("run_ends", DataType::Int32, false)),
         Arc::new(Field::new("values", DataType::Int64, true)),
     );
-    let ints = random_array(&mut Random::new(1), &DataType::Int64, 3, false);
+    let ints = random_array(&mut SplitMix64::new(1), &DataType::Int64, 3, false);
     let ends = ArrayData::builder(DataType::Int32)
         .len(3)
         .add_buffer(Buffer::from_slice_ref([4i32, 6, 8]))
         .build()
         .unwrap();
     let runs = ArrayData::builder(runs).len(8).child_data(vec![ends, ints]).build().unwrap();
-    let of_type = |data_type: &DataType| random_array(&mut Random::new(3), data_type, 8, false);
+    let of_type = |data_type: &DataType| random_array(&mut SplitMix64::new(3), data_type, 8, false);
     let texts = StringArray::from_iter_values((0..8).map(|n| format!("text {n}"))).to_data();
     let views = StringViewArray::from_iter_values((0..8).map(|n| format!("a longer text {n}")));
     let mut view = values([20u32, 0, 1, 0]);
@@ -477,7 +477,8 @@ fn what_cannot_be_selected_is_said() {
     let missing = select(&["a", "c"]).unwrap_err();
     assert_eq!(missing.to_string(), r#"no column "c"; the columns are "a", "b", "b""#);
     assert_eq!(select(&["b"]).unwrap_err().to_string(), r#"2 columns are named "b""#);
-    let (_, descriptor) = described(&random_array(&mut Random::new(1), &DataType::Int8, 3, true));
+    let (_, descriptor) =
+        described(&random_array(&mut SplitMix64::new(1), &DataType::Int8, 3, true));
     let array = Decoded::parse(&descriptor, &Limits::default()).unwrap();
     let error = array.select(Some(&names(&["a"])), RowSlice::default()).unwrap_err();
     assert!(matches!(error, SelectError::NoColumns { .. }), "{error}");

@@ -111,9 +111,9 @@ mod tests {
     }
 
     /// Fails a call after `LAST` of its thread is destroyed.
-    struct AtEnd(std::sync::mpsc::Sender<FarrowStatus>);
+    struct FailsAtThreadEnd(std::sync::mpsc::Sender<FarrowStatus>);
 
-    impl Drop for AtEnd {
+    impl Drop for FailsAtThreadEnd {
         fn drop(&mut self) {
             // A panic here would end the process.
             let caught = catch_unwind(|| guard(|| Err(CallFailure::null("client"))));
@@ -124,12 +124,12 @@ mod tests {
     #[test]
     fn a_call_of_a_destructor_fails_with_its_status() {
         thread_local! {
-            static LATE: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+            static LATE: RefCell<Option<FailsAtThreadEnd>> = const { RefCell::new(None) };
         }
         let (sender, outcome) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             // What is used first is destroyed last.
-            LATE.set(Some(AtEnd(sender)));
+            LATE.set(Some(FailsAtThreadEnd(sender)));
             assert_eq!(guard(|| Err(CallFailure::null("first"))), FarrowStatus::InvalidArgument);
         });
         assert!(thread.join().is_ok());

@@ -82,7 +82,7 @@ impl<'a> CallOptions<'a> {
     pub(crate) fn of_object(&self) -> ObjectOptions<'_> {
         let metadata = (!self.metadata.is_empty()).then_some(&self.metadata);
         let Self { name, wait, replace, .. } = *self;
-        ObjectOptions { name, metadata, wait, replace }
+        ObjectOptions { name, metadata, wait, replace, ..ObjectOptions::default() }
     }
 }
 

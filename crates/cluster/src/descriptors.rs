@@ -31,7 +31,10 @@ pub(crate) fn raise_limit() {
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::debug!(%error, ?current, ?maximum, "the limit on descriptors stays");
+        tracing::debug!(
+            %error, ?current, ?maximum,
+            "the limit on file descriptors cannot be raised"
+        );
     }
 }
 

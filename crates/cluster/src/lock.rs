@@ -145,7 +145,7 @@ impl Holder {
         let line = format!("{said:<width$}\n", width = SAID_BYTES - 1);
         if let Err(error) = lock.write_all_at(line.as_bytes(), 0) {
             // Other nodes then cannot map the memory, and report it.
-            tracing::warn!(%error, "the lock file does not say who holds the memory");
+            tracing::warn!(%error, "the lock file does not name the holder of the memory");
         }
     }
 

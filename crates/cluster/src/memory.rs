@@ -120,7 +120,7 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<OpenedStore, NodeError>
         match make_in_mount(own, options, name) {
             Ok(found) => return Ok(found),
             // If memory is short, the next attempt reports it.
-            Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
+            Err(error) => tracing::info!(%error, "a tmpfs with huge pages cannot be used"),
         }
     }
     make_in(shm, options, name)
@@ -134,7 +134,7 @@ fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
         match ShmFabric::nameless_in_mount(plan.size) {
             Ok(fabric) => return make_shm(fabric, &plan, None),
             // If memory is short, the next attempt reports it.
-            Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
+            Err(error) => tracing::info!(%error, "a tmpfs with huge pages cannot be used"),
         }
     }
     let shm = Path::new(paths::SHM_DIR);
@@ -142,7 +142,10 @@ fn make_nameless(options: &NodeOptions) -> Result<OpenedStore, NodeError> {
     match ShmFabric::nameless_in(shm, in_shm.size) {
         Ok(fabric) => make_shm(fabric, &in_shm, None),
         Err(FabricError::System { call, path, source }) => {
-            tracing::info!(call, path = %path.display(), %source, "memory files instead");
+            tracing::info!(
+                call, path = %path.display(), %source,
+                "shared memory cannot be used; memory files replace it"
+            );
             let fabric = ShmFabric::memfd("farrow", plan.size)?;
             make_shm(fabric, &plan, None)
         }
@@ -226,7 +229,7 @@ fn throw_away(
     name: &str,
     path: &Path,
 ) -> Result<Option<OpenedStore>, NodeError> {
-    tracing::warn!(path = %path.display(), "memory whose making was never finished: thrown away");
+    tracing::warn!(path = %path.display(), "unfinished memory of an earlier start is removed");
     ShmFabric::unlink(&place.dir, name)?;
     Ok(None)
 }
@@ -272,7 +275,9 @@ pub(crate) fn find_existing(
         // A node of an earlier version leaves its lock empty, and its memory has a name.
         let holder = Holder::read(&paths::lock_of(&options.socket));
         let held = holder.and_then(|holder| holder.open_memory());
-        if let Ok(Some(held)) = held.inspect_err(|reason| tracing::info!(reason, "nothing held")) {
+        if let Ok(Some(held)) =
+            held.inspect_err(|reason| tracing::info!(reason, "no memory is held"))
+        {
             let uid = uid_of(Arc::new(held.join()?))?;
             return Ok((uid, Some(held)));
         }
@@ -437,7 +442,7 @@ fn adopt(
         unfinished = report.unfinished,
         dropped = report.dropped.len(),
         clients = report.clients.len(),
-        "adopted"
+        "the memory of an earlier daemon is adopted"
     );
     let clients =
         report.clients.iter().map(|client| (client.client, PeerIdentity::from(client))).collect();
@@ -490,7 +495,7 @@ fn default_memory(dir: Option<&Path>, is_private: bool) -> Length {
         .map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     let most = if is_private { PRIVATE_BYTES_MAX } else { u64::MAX };
     let memory = (available / 4).min(free / 2).min(most).max(MEMORY_BYTES_MIN);
-    tracing::info!(memory = %human(memory), "no size was given");
+    tracing::info!(memory = %human(memory), "the default size of memory is used");
     Length(memory & !((2 << 20) - 1)).max(Length(MEMORY_BYTES_MIN))
 }
 

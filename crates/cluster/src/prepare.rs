@@ -68,13 +68,13 @@ pub(crate) fn start(
                     lent.try_for_each(|span| each_piece(span, by_alias, &is_stopped))
                 });
         if let Err(error) = done {
-            tracing::debug!(%error, "pages are not made ready ahead");
+            tracing::debug!(%error, "pages are not prepared in advance");
         }
     };
     match std::thread::Builder::new().name("farrow-prepare".into()).spawn(work) {
         Ok(thread) => Some(thread),
         Err(error) => {
-            tracing::warn!(%error, "no thread to make pages ready");
+            tracing::warn!(%error, "no thread can be started that prepares pages");
             None
         }
     }

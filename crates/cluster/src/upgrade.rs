@@ -77,7 +77,10 @@ pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<Take
             Ok(Some(inherited)) => return Ok(TakenOver::All(Box::new(inherited))),
             Ok(None) => return Ok(TakenOver::NoDaemon(held)),
             Err(UpgradeFailure::Ending(error)) if Instant::now() < until => {
-                tracing::info!(%error, "asked again");
+                tracing::info!(
+                    %error,
+                    "the earlier daemon has not ended yet: the takeover is retried"
+                );
                 std::thread::sleep(ENDING_PAUSE);
             }
             Err(UpgradeFailure::Ending(error) | UpgradeFailure::Refused(error)) => {
@@ -154,7 +157,7 @@ fn is_without_daemon(error: &io::Error) -> bool {
 pub(crate) fn confirm(mut predecessor: &UnixStream) {
     if let Err(error) = predecessor.write_all(&[1]) {
         // The old daemon takes nothing back while this connection is open, so it has ended.
-        tracing::info!(%error, "the old daemon has already ended");
+        tracing::info!(%error, "the earlier daemon has already ended");
     }
 }
 
@@ -174,7 +177,7 @@ pub(crate) fn await_successor(mut successor: UnixStream, wake: &UnixStream) -> S
             }
             Ok(_) if is_queried => return Succession::Over,
             Ok(0) => {
-                tracing::error!("the next daemon neither serves nor ends; leaving it the region");
+                tracing::error!("the next daemon neither serves nor ends: it gets the region");
                 return Succession::Over;
             }
             Ok(_) => {}

@@ -23,18 +23,16 @@ const BLOCK: u64 = 128;
 const OWNER: u32 = 1000;
 const PID: u32 = 100;
 
-type Answer = Result<ReplyBody, WireError>;
-
-struct Node {
+struct CountingNode {
     fabric: Arc<dyn Fabric>,
     state: NodeState,
-    answers: BTreeMap<u64, Answer>,
+    answers: BTreeMap<u64, Result<ReplyBody, WireError>>,
     /// Answers to scrapers, by their number of objects.
     scraped: Vec<u64>,
     next_seq: u64,
 }
 
-impl Node {
+impl CountingNode {
     fn new() -> Self {
         let mut options = RegionOptions::for_capacity(Length(4 << 20));
         options.client_objects_max = 8 * OBJECTS as u32;
@@ -98,11 +96,11 @@ impl Node {
         turns
     }
 
-    fn answer(&mut self, seq: u64) -> Answer {
+    fn answer(&mut self, seq: u64) -> Result<ReplyBody, WireError> {
         self.answers.remove(&seq).expect("an answer")
     }
 
-    fn ask(&mut self, session: SessionId, body: RequestBody) -> Answer {
+    fn ask(&mut self, session: SessionId, body: RequestBody) -> Result<ReplyBody, WireError> {
         let seq = self.send(session, body);
         self.answer(seq)
     }
@@ -150,13 +148,16 @@ const B: SessionId = SessionId(2);
 
 #[test]
 fn a_small_count_is_answered_at_once() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.seal(A, slot, 100);
     let seq = node.send(A, RequestBody::Stats);
     assert_eq!(node.objects(seq), 100);
     assert!(matches!(node.ask(A, RequestBody::Namespaces), Ok(ReplyBody::Namespaces(_))));
-    assert!(matches!(node.ask(A, RequestBody::Overview { cells: 4 }), Ok(ReplyBody::Overview(_))));
+    assert!(matches!(
+        node.ask(A, RequestBody::Overview { cells: 4, held_max: 0 }),
+        Ok(ReplyBody::Overview(_))
+    ));
     let mut actions = Vec::new();
     node.state.count_for_scrapers(0, &mut actions);
     node.perform(actions);
@@ -166,7 +167,7 @@ fn a_small_count_is_answered_at_once() {
 /// A count of many objects once kept the daemon busy until its end.
 #[test]
 fn others_are_served_during_a_long_count_which_counts_what_was_there_before_it() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.join(B);
     let ids = node.seal(A, slot, OBJECTS);
@@ -177,7 +178,7 @@ fn others_are_served_during_a_long_count_which_counts_what_was_there_before_it()
     assert!(matches!(node.ask(B, RequestBody::Delete { targets }), Ok(ReplyBody::Deleted(_))));
     let second = node.send(B, RequestBody::Stats);
     let namespaces = node.send(B, RequestBody::Namespaces);
-    let overview = node.send(A, RequestBody::Overview { cells: 1 });
+    let overview = node.send(A, RequestBody::Overview { cells: 1, held_max: 0 });
     // Scrapers that hang up while they wait cause no count of their own.
     for _ in 0..1_000 {
         let mut actions = Vec::new();
@@ -199,7 +200,7 @@ fn others_are_served_during_a_long_count_which_counts_what_was_there_before_it()
 
 #[test]
 fn a_request_that_waits_for_a_count_is_cancelled_forgotten_or_ended_with_the_node() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.join(B);
     node.seal(A, slot, OBJECTS);
@@ -227,7 +228,7 @@ fn a_request_that_waits_for_a_count_is_cancelled_forgotten_or_ended_with_the_nod
 
 #[test]
 fn counts_are_finished_before_another_daemon_takes_over() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.seal(A, slot, OBJECTS);
     let (first, second) = (node.send(A, RequestBody::Stats), node.send(A, RequestBody::Stats));
@@ -240,7 +241,7 @@ fn counts_are_finished_before_another_daemon_takes_over() {
 /// The end of a client with many objects of its own once kept the daemon busy until its end.
 #[test]
 fn a_client_with_many_objects_leaves_in_parts_and_its_objects_stay() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.join(B);
     let ids = node.seal(A, slot, OBJECTS);
@@ -261,7 +262,7 @@ fn a_client_with_many_objects_leaves_in_parts_and_its_objects_stay() {
 
 #[test]
 fn a_client_with_few_objects_leaves_at_once() {
-    let mut node = Node::new();
+    let mut node = CountingNode::new();
     let slot = node.join(A);
     node.seal(A, slot, 100);
     node.state.closed(A, false, 0);

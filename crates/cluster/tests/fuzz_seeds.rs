@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farrow_wire::RequestBody;
-use fuzzed::nodes::World;
+use fuzzed::nodes::FuzzedNodes;
 use fuzzed::{clients, seeds};
 
 /// Changed copies of each input: `FARROW_FUZZ_ROUNDS`, or a dozen.
@@ -46,11 +46,11 @@ fn changed(data: &[u8], round: u64) -> Vec<u8> {
 #[test]
 fn a_canary_is_caught() {
     for (is_allowed, is_caught) in [(false, false), (true, true)] {
-        let mut world = World::founded();
+        let mut world = FuzzedNodes::founded();
         if is_allowed {
             world.allow_all();
         }
-        let targets = vec![World::retained_target()];
+        let targets = vec![FuzzedNodes::retained_target()];
         world.request_of_b(true, RequestBody::Delete { targets });
         let looked = catch_unwind(AssertUnwindSafe(|| world.assert_sound()));
         assert_eq!(looked.is_err(), is_caught);

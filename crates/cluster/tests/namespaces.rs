@@ -18,13 +18,13 @@ const OWNER: u32 = 1000;
 const REMOTE_CLIENT: u32 = 1001;
 const STRANGER: u32 = 1002;
 
-struct Node {
+struct NamespacesNode {
     state: NodeState,
     sessions: u64,
     others: Vec<(SessionId, ReplyBody)>,
 }
 
-impl Node {
+impl NamespacesNode {
     fn new() -> Self {
         let options = RegionOptions::for_capacity(Length(1 << 20));
         let geometry = Layout::new(&options).unwrap().geometry;
@@ -99,7 +99,7 @@ fn is_denied<T: std::fmt::Debug>(answer: &Result<T, WireError>, uid: u32) -> boo
 
 #[test]
 fn remote_clients_may_connect_and_not_look_after_the_node() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.connect(0, "").unwrap();
     assert!(is_denied(&node.connect(STRANGER, ""), STRANGER));
@@ -118,7 +118,7 @@ fn remote_clients_may_connect_and_not_look_after_the_node() {
 
 #[test]
 fn strangers_do_not_use_up_the_connections() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let peer = |uid| PeerIdentity { pid: 7, start_time: 5, uid, remote_client: None };
     let mut taken = 0;
     while node.state.has_room_for(&peer(STRANGER)) {
@@ -133,7 +133,7 @@ fn strangers_do_not_use_up_the_connections() {
 
 #[test]
 fn only_writers_write() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, NamespaceSpec { writers: Some(vec![]), ..spec("closed") }).unwrap();
     node.create(owner, NamespaceSpec { writers: Some(vec![REMOTE_CLIENT]), ..spec("open") })
@@ -173,7 +173,7 @@ fn only_writers_write() {
 
 #[test]
 fn who_waits_hears_of_its_namespace_alone() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, spec("team")).unwrap();
     let [team, waits, watches] = [(); 3].map(|()| node.connect(OWNER, "team").unwrap());
@@ -191,7 +191,7 @@ fn who_waits_hears_of_its_namespace_alone() {
 
 #[test]
 fn errors_tell_the_names_that_the_client_knows() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, spec("team")).unwrap();
     let team = node.connect(OWNER, "team").unwrap();
@@ -213,7 +213,7 @@ fn errors_tell_the_names_that_the_client_knows() {
 
 #[test]
 fn where_objects_are_counted_none_is_sealed_unseen() {
-    let mut node = Node::new();
+    let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, NamespaceSpec { objects_max: Some(2), ..spec("few") }).unwrap();
     let pages = || RequestBody::EntryPages { count: 1 };

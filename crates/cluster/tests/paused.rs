@@ -23,13 +23,13 @@ const SESSION: SessionId = SessionId(1);
 
 /// An etcd for one node.
 #[derive(Default)]
-struct Etcd {
+struct ScriptedEtcd {
     revision: i64,
     found: BTreeMap<Key, FoundKey>,
     is_away: bool,
 }
 
-impl Etcd {
+impl ScriptedEtcd {
     fn answer(&mut self, request: EtcdRequest) -> EtcdReply {
         if self.is_away {
             return EtcdReply::Failed { reason: "away".to_owned() };
@@ -55,13 +55,13 @@ impl Etcd {
     }
 }
 
-struct Node {
+struct PausedNode {
     state: NodeState,
-    etcd: Etcd,
+    etcd: ScriptedEtcd,
     now_ms: u64,
 }
 
-impl Node {
+impl PausedNode {
     fn new() -> Self {
         let options = RegionOptions::for_capacity(Length(4 << 20));
         let geometry = Layout::new(&options).unwrap().geometry;
@@ -70,7 +70,7 @@ impl Node {
         let home = Home::create(region, &options, 0).unwrap();
         let daemon = DaemonInfo { base: 0, pid: 1, owner_uid: OWNER };
         let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
-        let mut node = Self { state, etcd: Etcd::default(), now_ms: 0 };
+        let mut node = Self { state, etcd: ScriptedEtcd::default(), now_ms: 0 };
         let offer = Offer {
             host: "h".into(),
             region_uid: 1,
@@ -136,7 +136,7 @@ impl Node {
 
 #[test]
 fn a_request_that_came_while_a_daemon_slept_finds_no_lease() {
-    let mut node = Node::new();
+    let mut node = PausedNode::new();
     for _ in 0..30 {
         node.now_ms += LEASE_MS / 8;
         node.tick();

@@ -6,8 +6,8 @@ mod fuzzed;
 
 use farrow_cluster::protocol::cluster::Answer;
 use farrow_wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
-use fuzzed::Kind;
-use fuzzed::nodes::World;
+use fuzzed::StepKind;
+use fuzzed::nodes::FuzzedNodes;
 
 /// Names of which some are retained by either node.
 const NAMES: usize = 12;
@@ -20,7 +20,7 @@ fn flags(number: usize, set: u64, clear: u64) -> RequestBody {
 }
 
 /// Flags as a client of `a` finds them.
-fn all_flags(world: &mut World) -> Vec<u64> {
+fn all_flags(world: &mut FuzzedNodes) -> Vec<u64> {
     world.replies.clear();
     (0..NAMES).for_each(|number| world.request_of_a(flags(number, 0, 0)));
     (0..ROUNDS).for_each(|_| world.round());
@@ -36,7 +36,7 @@ fn all_flags(world: &mut World) -> Vec<u64> {
 /// is old. In that incarnation the node claimed names, set flags and met at barriers.
 #[test]
 fn what_a_member_said_in_an_earlier_life_is_refused() {
-    let mut world = World::founded();
+    let mut world = FuzzedNodes::founded();
     world.said_by_b = Some(Vec::new());
     let first = world.members_of_a().find("b").unwrap().incarnation;
     for number in 0..NAMES {
@@ -64,7 +64,7 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
     for (kind, life, body) in old {
         assert_eq!(life, first);
         let answer = world.again(kind, life, &body);
-        if kind == Kind::Question {
+        if kind == StepKind::Question {
             let reason = format!("b is no member in life {first}");
             assert_eq!(answer, Some(Answer::No(reason)));
             questions += 1;
@@ -86,17 +86,17 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
 /// with the memory still had the old connection. The client was rejected permanently.
 #[test]
 fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
-    let mut world = World::founded();
-    let early = world.remote_client_returns(World::REMOTE_CLIENT_PID);
+    let mut world = FuzzedNodes::founded();
+    let early = world.remote_client_returns(FuzzedNodes::REMOTE_CLIENT_PID);
     assert!(
         matches!(&early, Err(WireError::NoRemoteSession { node, .. }) if node == "a"),
         "{early:?}"
     );
     // Another process is none of this.
-    let other = world.remote_client_returns(World::REMOTE_CLIENT_PID + 1);
+    let other = world.remote_client_returns(FuzzedNodes::REMOTE_CLIENT_PID + 1);
     assert!(matches!(other, Err(WireError::Denied(_))), "{other:?}");
     world.remote_client_lost();
-    let back = world.remote_client_returns(World::REMOTE_CLIENT_PID);
+    let back = world.remote_client_returns(FuzzedNodes::REMOTE_CLIENT_PID);
     assert!(matches!(back, Ok(ReplyBody::Welcome(_))), "{back:?}");
     world.assert_sound();
 }

@@ -21,14 +21,12 @@ const MAX: u64 = 64 * MIB;
 const OWNER: u32 = 1000;
 const CLIENT: SessionId = SessionId(1);
 
-type Answer = Result<ReplyBody, WireError>;
-
-struct World {
+struct ResizedNode {
     fabric: Arc<dyn Fabric>,
     node: NodeState,
     now_ms: u64,
     seq: u64,
-    answers: BTreeMap<u64, Answer>,
+    answers: BTreeMap<u64, Result<ReplyBody, WireError>>,
 }
 
 fn lent(bytes: u64) -> (Home, Arc<dyn Fabric>) {
@@ -42,7 +40,7 @@ fn lent(bytes: u64) -> (Home, Arc<dyn Fabric>) {
     (home, fabric)
 }
 
-impl World {
+impl ResizedNode {
     fn new(bytes: u64) -> Self {
         let (home, fabric) = lent(bytes);
         Self::over(home, fabric, NodeSettings::default(), false)
@@ -110,7 +108,7 @@ impl World {
     }
 
     /// Sends a request, and lets the node work until it answers.
-    fn ask(&mut self, body: RequestBody) -> Answer {
+    fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, WireError> {
         let seq = self.send(body);
         for _ in 0..20_000 {
             if let Some(answer) = self.answers.remove(&seq) {
@@ -121,7 +119,7 @@ impl World {
         panic!("no answer within 20 s of its clock");
     }
 
-    fn resize(&mut self, bytes: u64) -> Answer {
+    fn resize(&mut self, bytes: u64) -> Result<ReplyBody, WireError> {
         self.ask(RequestBody::Set(vec![Setting::Memory(bytes)]))
     }
 
@@ -170,7 +168,7 @@ impl World {
 
 #[test]
 fn memory_grows_and_shrinks_and_the_kernel_has_it_back() {
-    let mut world = World::new(8 * MIB);
+    let mut world = ResizedNode::new(8 * MIB);
     let before = world.allocated();
     assert_eq!(world.stats().capacity, 8 * MIB);
     assert!(matches!(world.put(9 * MIB), Err(WireError::TooLarge(TooLarge { capacity, .. }))
@@ -194,7 +192,7 @@ fn memory_grows_and_shrinks_and_the_kernel_has_it_back() {
 
 #[test]
 fn what_cannot_be_is_refused_with_the_numbers_and_costs_no_object() {
-    let mut world = World::new(16 * MIB);
+    let mut world = ResizedNode::new(16 * MIB);
     let ids = [world.put(4 * MIB).unwrap(), world.put(4 * MIB).unwrap()];
     world.pin(ids[1]);
     for bytes in [MAX + 1, 4096, 0, u64::MAX] {
@@ -215,7 +213,7 @@ fn what_cannot_be_is_refused_with_the_numbers_and_costs_no_object() {
 
 #[test]
 fn a_change_is_made_in_pieces_and_others_are_served_between() {
-    let mut world = World::new(MIB);
+    let mut world = ResizedNode::new(MIB);
     let grow = world.send(RequestBody::Set(vec![Setting::Memory(MAX)]));
     world.tick();
     let other = world.send(RequestBody::Set(vec![Setting::Memory(2 * MIB)]));
@@ -244,7 +242,7 @@ fn a_change_is_made_in_pieces_and_others_are_served_between() {
 /// Granted memory cannot be taken away, whatever eviction could do when the change began.
 #[test]
 fn a_change_that_gets_stuck_ends_with_what_it_reached() {
-    let mut world = World::new(48 * MIB);
+    let mut world = ResizedNode::new(48 * MIB);
     let shrink = world.send(RequestBody::Set(vec![Setting::Memory(MIB)]));
     world.tick();
     let reached = world.stats().capacity;
@@ -273,7 +271,7 @@ fn a_change_that_gets_stuck_ends_with_what_it_reached() {
 fn the_next_daemon_lends_what_the_one_before_lent() {
     let started = NodeSettings { memory: 16 * MIB, ..NodeSettings::default() };
     let (home, fabric) = lent(16 * MIB);
-    let mut world = World::over(home, fabric, started.clone(), false);
+    let mut world = ResizedNode::over(home, fabric, started.clone(), false);
     let id = world.put(MIB).unwrap();
     world.resize(8 * MIB).unwrap();
     let mut world = world.reopened(started.clone(), true);

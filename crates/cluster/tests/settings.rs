@@ -20,17 +20,15 @@ const PART: u64 = CAPACITY / 4;
 const OWNER: u32 = 1000;
 const OTHER: u32 = 1001;
 
-type Answer = Result<ReplyBody, WireError>;
-
-struct Node {
+struct ConfiguredNode {
     state: NodeState,
-    answers: BTreeMap<u64, Answer>,
+    answers: BTreeMap<u64, Result<ReplyBody, WireError>>,
     sessions: u64,
     next_seq: u64,
     filter: Arc<Mutex<String>>,
 }
 
-impl Node {
+impl ConfiguredNode {
     fn new() -> Self {
         let options = RegionOptions::for_capacity(Length(CAPACITY));
         let geometry = Layout::new(&options).unwrap().geometry;
@@ -85,12 +83,12 @@ impl Node {
         self.next_seq
     }
 
-    fn ask(&mut self, session: SessionId, body: RequestBody) -> Answer {
+    fn ask(&mut self, session: SessionId, body: RequestBody) -> Result<ReplyBody, WireError> {
         let seq = self.send(session, body);
         self.answers.remove(&seq).expect("an answer at once")
     }
 
-    fn set(&mut self, session: SessionId, settings: &[Setting]) -> Answer {
+    fn set(&mut self, session: SessionId, settings: &[Setting]) -> Result<ReplyBody, WireError> {
         self.ask(session, RequestBody::Set(settings.to_vec()))
     }
 
@@ -126,13 +124,13 @@ fn used_and_max<T: std::fmt::Debug>(answer: Result<T, WireError>) -> (u64, u64) 
     }
 }
 
-fn is_denied(answer: &Answer) -> bool {
+fn is_denied(answer: &Result<ReplyBody, WireError>) -> bool {
     matches!(answer, Err(WireError::Denied(_)))
 }
 
 #[test]
 fn a_limit_below_the_use_removes_nothing_and_refuses_more_until_the_use_is_below() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let owner = node.join(OWNER, "");
     let span = node.grant(owner, 2 * PART).unwrap();
     let id = node.seal(owner, span).unwrap();
@@ -156,7 +154,7 @@ fn a_limit_below_the_use_removes_nothing_and_refuses_more_until_the_use_is_below
 
 #[test]
 fn limits_of_a_namespace_hold_for_clients_that_joined_before() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let owner = node.join(OWNER, "");
     let spec = NamespaceSpec { name: "team".into(), ..NamespaceSpec::default() };
     node.ask(owner, RequestBody::CreateNamespace(spec)).unwrap();
@@ -183,7 +181,7 @@ fn limits_of_a_namespace_hold_for_clients_that_joined_before() {
 
 #[test]
 fn a_raised_limit_serves_the_requests_that_wait() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let owner = node.join(OWNER, "");
     node.set(owner, &[Setting::ClientObjects(Some(1))]).unwrap();
     let reserve = |wait_ms| RequestBody::ReserveObjects { objects: 1, wait_ms };
@@ -205,7 +203,7 @@ fn a_raised_limit_serves_the_requests_that_wait() {
 
 #[test]
 fn all_settings_of_a_message_are_changed_or_none() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let owner = node.join(OWNER, "");
     let good = || vec![Setting::ClientBytes(Some(PART)), Setting::Log("info".into())];
     for bad in [
@@ -232,7 +230,7 @@ fn all_settings_of_a_message_are_changed_or_none() {
 /// One that could not be resumed discarded all of them.
 #[test]
 fn settings_of_an_earlier_daemon_are_resumed_one_by_one() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let owner = node.join(OWNER, "");
     let both = [Setting::ClientBytes(Some(PART)), Setting::Log("info".to_owned())];
     node.set(owner, &both).unwrap();
@@ -245,7 +243,7 @@ fn settings_of_an_earlier_daemon_are_resumed_one_by_one() {
 
 #[test]
 fn only_the_owner_and_root_change_settings() {
-    let mut node = Node::new();
+    let mut node = ConfiguredNode::new();
     let (owner, root, other) = (node.join(OWNER, ""), node.join(0, ""), node.join(OTHER, ""));
     let change = [Setting::ClientBytes(Some(PART))];
     assert!(is_denied(&node.set(other, &change)));

@@ -4,7 +4,7 @@
 mod fuzzed;
 
 use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WireError, WireTarget};
-use fuzzed::nodes::World;
+use fuzzed::nodes::FuzzedNodes;
 
 type Replies = Vec<(usize, Result<ReplyBody, WireError>)>;
 
@@ -15,7 +15,7 @@ fn ask(number: usize, ask: SyncAsk) -> RequestBody {
     RequestBody::Sync { name: format!("s{number}"), ask }
 }
 
-fn replies_of(world: &mut World, rounds: usize) -> Replies {
+fn replies_of(world: &mut FuzzedNodes, rounds: usize) -> Replies {
     (0..rounds).for_each(|_| world.round());
     let mut replies = std::mem::take(&mut world.replies);
     replies.sort_by_key(|(number, _)| *number);
@@ -26,7 +26,7 @@ fn replies_of(world: &mut World, rounds: usize) -> Replies {
 #[test]
 fn a_barrier_outlives_lost_questions_and_lost_answers() {
     for (lost_questions, lost_answers) in [(0, 0), (3, 0), (0, 3), (2, 2), (9, 9)] {
-        let mut world = World::founded();
+        let mut world = FuzzedNodes::founded();
         world.replies.clear();
         for number in 0..NAMES {
             (world.lost_questions, world.lost_answers) = (lost_questions, lost_answers);
@@ -57,7 +57,7 @@ fn a_barrier_outlives_lost_questions_and_lost_answers() {
 /// The question is repeated until the timeout; then the others learn which party timed out.
 #[test]
 fn a_barrier_whose_owner_never_answers_ends_with_its_time() {
-    let mut world = World::founded();
+    let mut world = FuzzedNodes::founded();
     world.replies.clear();
     world.lost_answers = u32::MAX;
     let mut retained_by_b = 0;
@@ -82,7 +82,7 @@ fn a_barrier_whose_owner_never_answers_ends_with_its_time() {
 /// A failed wait silently ended all other waits of its client, at every node.
 #[test]
 fn a_wait_that_comes_to_nothing_leaves_the_others_of_its_client_alone() {
-    let mut world = World::founded();
+    let mut world = FuzzedNodes::founded();
     world.replies.clear();
     let arrive = |timeout_ms| SyncAsk::Arrive { parties: 2, timeout_ms };
     (0..NAMES).for_each(|number| world.request_of_a(ask(number, arrive(60_000))));
@@ -107,7 +107,7 @@ fn a_wait_that_comes_to_nothing_leaves_the_others_of_its_client_alone() {
 #[test]
 fn a_wait_for_a_name_outlives_lost_questions_and_lost_answers() {
     for (lost_questions, lost_answers) in [(0, 0), (1, 0), (0, 1), (9, 0)] {
-        let mut world = World::founded();
+        let mut world = FuzzedNodes::founded();
         world.replies.clear();
         (world.lost_questions, world.lost_answers) = (lost_questions, lost_answers);
         let targets = vec![WireTarget::Name("x".to_owned())];

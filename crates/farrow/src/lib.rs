@@ -23,12 +23,13 @@
 //! | --- | --- |
 //! | connect to a node, or start a private one | [`Client::connect`], [`ConnectOptions`], [`SpawnCommand`] |
 //! | put and get a value | [`Client::put`], [`Client::put_with`], [`Client::put_many`], [`Client::get`], [`Client::get_many`], [`Client::get_batch`]; [`Value`], [`ObjectKey`], [`ObjectOptions`], [`Metadata`], [`Object`], [`ObjectBytes`], [`BatchItem`] |
+//! | skip rows of a table by its statistics | [`ObjectOptions::statistics`], [`parts_statistics`], [`STATISTICS_KEY`] |
 //! | get a part of a value, or its pages on demand | [`Client::get_part`], [`PartSpec`], [`Client::get_lazy`], [`LazyValue`], [`fetch`] |
 //! | wait for objects, flags and other processes | [`Client::wait`], [`Client::wait_flags`], [`Client::set_flags`], [`Client::barrier`] |
 //! | list, pin, evict and delete objects | [`Client::list`], [`ListedObject`], [`Client::pin`], [`Client::evict`], [`Client::delete`] |
 //! | write an object in place | [`Client::create`], [`Writer`], [`WriterMemory`] |
 //! | allocate buffers that need no copy | [`Client::pool`], [`Pool`], [`PoolStats`] |
-//! | pass a value to another process by a short message | [`share()`](fn@share), [`SharedValue`], [`Client::open_shared`], [`OpenedValue`] |
+//! | pass a value to another process by a short message | [`share()`](fn@share), [`SharedValue`], [`Client::put_shared`], [`Client::open_shared`], [`OpenedValue`] |
 //! | append to a table of many parts, and read it | [`Client::huge_table`], [`HugeTable`], [`TableOptions`], [`AppendOptions`], [`Snapshot`], [`Partition`], [`WaitFor`] |
 //! | use other nodes, and place objects there | [`Client::members`], [`Members`], [`MemberInfo`], [`Client::at`], [`Client::put_on`], [`Client::create_on`], [`Client::move_object`], [`Client::locate`] |
 //! | drain a node, and change its settings | [`Client::begin_drain`], [`DrainReport`], [`Client::change_settings`], [`Setting`], [`NodeSettings`] |
@@ -59,6 +60,7 @@ mod memory;
 mod objects;
 mod options;
 mod share;
+mod statistics;
 mod value;
 
 pub use api::{Client, ClusterList, FabricStats, LazyValue, ListedObject, Pool, Stats};
@@ -79,6 +81,7 @@ pub use memory::pool::PoolStats;
 pub use objects::held_bytes::{BatchBytes, BatchItem};
 pub use objects::object::{Hold, Object, ObjectBytes};
 pub use objects::subscription::{CloseHandle, Next, Registration, SubscribeOptions, Subscription};
+pub use objects::table_statistics::{STATISTICS_KEY, parts_statistics};
 pub use objects::writer::{Writer, WriterMemory};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, LINGER, ObjectOptions, SpawnCommand};
 pub use share::{OpenedValue, ShareOptions, SharedValue, share};

@@ -66,6 +66,10 @@ pub struct ObjectOptions<'a> {
     /// name leads to the old object until it leads to the new one, and the old one stays if the new one
     /// cannot be sealed. There must be room for both.
     pub replace: bool,
+    /// Whether to count statistics of a table or record batch, by which readers skip rows. They are
+    /// stored in its metadata, and left out if the other pairs leave no room. Buffers that stay in
+    /// place are read for that.
+    pub statistics: bool,
 }
 
 impl<'a> ObjectOptions<'a> {

@@ -47,10 +47,19 @@ pub enum Value<'a> {
     },
 }
 
-impl Value<'_> {
+impl<'a> Value<'a> {
+    /// The schema and the batches of a table or record batch.
+    pub(crate) fn batches(&self) -> Option<(&'a SchemaNode, &'a [BatchData])> {
+        match *self {
+            Self::RecordBatch { schema, batch } => Some((schema, std::slice::from_ref(batch))),
+            Self::Table { schema, batches } => Some((schema, batches)),
+            _ => None,
+        }
+    }
+
     /// About as many bytes as the object of this value takes.
     pub(crate) fn bytes(&self) -> u64 {
-        fn of_arrays<'a>(arrays: impl IntoIterator<Item = &'a ArrayData>) -> u64 {
+        fn of_arrays<'b>(arrays: impl IntoIterator<Item = &'b ArrayData>) -> u64 {
             let size = |array: &ArrayData| {
                 let sliced = array.get_slice_memory_size();
                 sliced.unwrap_or_else(|_| array.get_buffer_memory_size()) as u64

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use stream::Dump;
 
-struct Options {
+struct ThroughputOptions {
     file: String,
     patterns: Vec<(String, u64)>,
     batch: usize,
@@ -28,11 +28,11 @@ struct Options {
     segment: Option<u64>,
 }
 
-fn options() -> Result<Options, String> {
+fn options() -> Result<ThroughputOptions, String> {
     let mut arguments = std::env::args().skip(1);
     let mut next = |what: &str| arguments.next().ok_or(format!("{what} is missing"));
     let file = next("FILE")?;
-    let mut options = Options {
+    let mut options = ThroughputOptions {
         file,
         patterns: Vec::new(),
         batch: 2048,
@@ -64,7 +64,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-fn settings(options: &Options) -> Result<Settings, String> {
+fn settings(options: &ThroughputOptions) -> Result<Settings, String> {
     let mut settings = Settings {
         mode: options.mode,
         threads: options.threads,

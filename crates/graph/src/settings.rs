@@ -135,7 +135,8 @@ pub struct Settings {
     pub temporal_cycle: Option<PatternSettings>,
     /// Simple cycles of limited length.
     pub simple_cycle: Option<PatternSettings>,
-    /// The largest number of edges in a simple cycle; at least 2.
+    /// The largest number of edges in a simple cycle; at least 2. `usize::MAX` excludes no cycle;
+    /// [`Settings::work_max`] then ends the searches of dense graphs.
     pub cycle_length_max: usize,
     /// Gather-scatter.
     pub gather_scatter: Option<PatternSettings>,

@@ -7,9 +7,9 @@
 mod oracle;
 
 use farrow_graph::{Mode, PatternSettings, Settings};
-use oracle::Rows;
+use oracle::StreamRows;
 use oracle::check::{
-    Call, Stream, agree, agree_restored, amounts, assert_faults_are_seen, by_engine,
+    CheckedStream, StreamCall, agree, agree_restored, amounts, assert_faults_are_seen, by_engine,
 };
 use oracle::random::{Size, WIDE, stream};
 
@@ -45,12 +45,12 @@ fn a_restored_graph_without_edges_knows_the_time() {
         ..Settings::default()
     };
     let call = |id, time| {
-        let mut rows = Rows::default();
+        let mut rows = StreamRows::default();
         rows.push((id, 1, 2, time));
-        Call::Transform(rows)
+        StreamCall::Transform(rows)
     };
     let calls = vec![call(0, 100), call(1, 1), call(2, 2)];
-    let stream = Stream { settings, calls };
+    let stream = CheckedStream { settings, calls };
     assert_eq!(by_engine(&stream).last().unwrap().edges, 0);
     agree_restored(stream, 0);
 }
@@ -68,14 +68,14 @@ fn a_fan_in_a_wide_window_counts_no_later_payment() {
         ..Settings::default()
     };
     // Account 0 pays 120 others, and is paid by 60 meanwhile.
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     for time in 1..=120 {
         rows.push((rows.len() as i64, 0, 1000 + time, time));
         if (31..=90).contains(&time) {
             rows.push((rows.len() as i64, 2000 + time, 0, time));
         }
     }
-    agree(Stream { settings, calls: vec![Call::Transform(rows)] }, 0);
+    agree(CheckedStream { settings, calls: vec![StreamCall::Transform(rows)] }, 0);
 }
 
 /// The canary: the comparison must detect an oracle with one wrong definition.

@@ -9,12 +9,12 @@ mod oracle;
 use farrow_graph::{
     Column, GraphFeatures, Measure, Mode, PatternSettings, Settings, StatisticsSettings,
 };
-use oracle::Rows;
+use oracle::StreamRows;
 use oracle::check::{
-    Call, Stream, agree, agree_restored, amounts, assert_faults_are_seen, by_engine, by_oracle,
-    difference, show,
+    CheckedStream, StreamCall, agree, agree_restored, amounts, assert_faults_are_seen, by_engine,
+    by_oracle, difference, show,
 };
-use oracle::random::{Random, Size, stream};
+use oracle::random::{Size, StreamRandom, stream};
 
 #[test]
 fn small_streams_agree_with_the_oracle() {
@@ -37,13 +37,13 @@ fn a_restored_graph_goes_on_as_if_nothing_had_happened() {
     }
 }
 
-type Row = (i64, i64, i64, i64);
+type CausalRow = (i64, i64, i64, i64);
 
 /// Rows in one call against rows fed one by one.
-fn one_call(settings: Settings, all: &[Row]) {
-    let mut rows = Rows::default();
+fn one_call(settings: Settings, all: &[CausalRow]) {
+    let mut rows = StreamRows::default();
     all.iter().for_each(|&row| rows.push(row));
-    agree(Stream { settings, calls: vec![Call::Transform(rows)] }, 0);
+    agree(CheckedStream { settings, calls: vec![StreamCall::Transform(rows)] }, 0);
 }
 
 /// A late edge was evicted a second time when the cursor of the other edges reached it, because an
@@ -77,7 +77,7 @@ fn a_leg_that_goes_in_the_same_call_is_no_leg() {
 fn rows_without_features_are_edges() {
     let settings = Settings { time_window: Some(8), ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((0, 1, 2, 3));
     assert_eq!(rows.with(|edges| engine.transform(edges)), Ok(Vec::new()));
     assert_eq!(engine.stats().edges, 1);
@@ -90,15 +90,15 @@ fn a_wrong_definition_is_told_apart() {
 }
 
 /// All features of a stream, bit by bit.
-fn bits(settings: &Settings, parts: &[Rows], threads: usize) -> Vec<u64> {
+fn bits(settings: &Settings, parts: &[StreamRows], threads: usize) -> Vec<u64> {
     let mut engine = GraphFeatures::new(Settings { threads, ..settings.clone() }).unwrap();
     let cells = parts.iter().map(|rows| rows.with(|edges| engine.transform(edges)).unwrap());
     cells.flatten().map(f64::to_bits).collect()
 }
 
 /// The rows of all calls of a stream.
-fn joined(stream: &Stream) -> Rows {
-    let mut all = Rows::default();
+fn joined(stream: &CheckedStream) -> StreamRows {
+    let mut all = StreamRows::default();
     for call in &stream.calls {
         let rows = call.rows();
         all.ids.extend(&rows.ids);
@@ -114,9 +114,9 @@ fn joined(stream: &Stream) -> Rows {
 }
 
 /// Fails if the division into calls, or the number of threads, changes a bit.
-fn cuts_change_nothing(stream: &Stream, seed: u64) {
-    let (rows, mut random) = (joined(stream), Random::new(seed));
-    let single: Vec<Rows> = (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
+fn cuts_change_nothing(stream: &CheckedStream, seed: u64) {
+    let (rows, mut random) = (joined(stream), StreamRandom::new(seed));
+    let single: Vec<StreamRows> = (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
     let cuts = [vec![rows.clone()], random.cut(&rows, 20), random.cut(&rows, 200)];
     let want = bits(&stream.settings, &single, 1);
     for (cut, threads) in cuts.iter().zip([1, 2, 3]).chain(cuts.iter().zip([2, 3, 1])) {
@@ -126,7 +126,7 @@ fn cuts_change_nothing(stream: &Stream, seed: u64) {
             let place = got.iter().zip(&want).position(|(one, other)| one != other).unwrap();
             let (row, column) =
                 (place / width, &oracle::check::columns(&stream.settings)[place % width]);
-            let sizes: Vec<usize> = cut.iter().map(Rows::len).collect();
+            let sizes: Vec<usize> = cut.iter().map(StreamRows::len).collect();
             let (one, other) = (f64::from_bits(got[place]), f64::from_bits(want[place]));
             panic!(
                 "seed {seed}, {threads} threads, calls of {sizes:?}: row {row}, {column:?}: {one}, not {other}\n{}",
@@ -145,8 +145,8 @@ fn every_cut_into_calls_and_every_number_of_threads_gives_the_same_bits() {
 }
 
 /// The stream with its times and windows scaled, and some times near the limits of `i64`.
-fn stretched(mut stream: Stream, seed: u64) -> Stream {
-    let mut random = Random::new(!seed);
+fn stretched(mut stream: CheckedStream, seed: u64) -> CheckedStream {
+    let mut random = StreamRandom::new(!seed);
     let scale = 1i64 << random.pick(&[0, 20, 26, 27, 28, 30, 34, 50]);
     let settings = &mut stream.settings;
     let longer = |window: &mut u64| *window = window.saturating_mul(scale as u64);
@@ -176,7 +176,8 @@ fn stretched(mut stream: Stream, seed: u64) -> Stream {
     let first = stream.calls.iter().flat_map(|call| &call.rows().times).copied().min();
     let (origin, extreme) = (random.range(-40, 1), random.pick(&[0.0, 0.0, 0.1]));
     for call in &mut stream.calls {
-        let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
+        let (StreamCall::Start(rows) | StreamCall::Learn(rows) | StreamCall::Transform(rows)) =
+            call;
         for time in &mut rows.times {
             *time = (*time - first.unwrap_or_default() + origin).saturating_mul(scale);
             if random.is(extreme) {
@@ -206,7 +207,7 @@ fn any_times_are_taken_and_any_span_between_them() {
 /// parts, so that the base moves repeatedly.
 #[test]
 fn a_long_stream_takes_new_bases() {
-    let mut random = Random::new(1);
+    let mut random = StreamRandom::new(1);
     let unit = 1 << 20;
     let bins =
         |window| Some(PatternSettings { window: window * unit as u64, bins: vec![2, 3, 4, 6] });
@@ -219,13 +220,14 @@ fn a_long_stream_takes_new_bases() {
         edges_max: Some(45),
         ..Settings::default()
     };
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     for id in 0..12_000 {
         let late = if random.is(0.02) { random.range(0, 60) } else { 0 };
         rows.push((id, random.range(0, 12), random.range(0, 12), (id - late) * unit));
     }
-    let calls = [0..100, 100..9_000, 9_000..12_000].map(|range| Call::Transform(rows.part(range)));
-    let stream = Stream { settings, calls: calls.to_vec() };
+    let calls =
+        [0..100, 100..9_000, 9_000..12_000].map(|range| StreamCall::Transform(rows.part(range)));
+    let stream = CheckedStream { settings, calls: calls.to_vec() };
     cuts_change_nothing(&stream, 1);
     let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
     assert_eq!(difference(&stream, &got, &want), None);
@@ -236,8 +238,8 @@ fn a_long_stream_takes_new_bases() {
 #[test]
 fn hubs_agree_with_the_oracle_in_every_cut() {
     for seed in 0..12 {
-        let mut random = Random::new(seed);
-        let bins = |random: &mut Random| {
+        let mut random = StreamRandom::new(seed);
+        let bins = |random: &mut StreamRandom| {
             let window = random.pick(&[40, 200, 500, 1000]);
             Some(PatternSettings { window, bins: vec![2, 5, 10, 20, 50] })
         };
@@ -257,7 +259,7 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
         };
         let late = random.pick(&[0.0, 0.0, 0.01]);
         let hubs = random.range(1, 4);
-        let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+        let mut rows = StreamRows { columns: vec![Vec::new()], ..StreamRows::default() };
         for id in 0..1200 {
             // The hubs change, and recur.
             let hub = (id / 300) % 3 * 100 + random.range(0, hubs);
@@ -267,18 +269,17 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
             rows.push((id, source, target, (id - delay) / 2 * 2));
             rows.columns[0].push((random.unit() * 1e4).round() / 100.0);
         }
-        let calls = random.cut(&rows, 300).into_iter().map(Call::Transform).collect();
-        let stream = Stream { settings, calls };
+        let calls = random.cut(&rows, 300).into_iter().map(StreamCall::Transform).collect();
+        let stream = CheckedStream { settings, calls };
         let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
         assert_eq!(difference(&stream, &got, &want), None, "seed {seed}, {:?}", stream.settings);
         cuts_change_nothing(&stream, seed);
         let work_max = random.pick(&[30, 100, 1000]);
         let settings = Settings { work_max, statistics: None, ..stream.settings };
-        let calls = stream
-            .calls
-            .into_iter()
-            .map(|call| Call::Transform(Rows { columns: Vec::new(), ..call.rows().clone() }));
-        cuts_change_nothing(&Stream { settings, calls: calls.collect() }, seed);
+        let calls = stream.calls.into_iter().map(|call| {
+            StreamCall::Transform(StreamRows { columns: Vec::new(), ..call.rows().clone() })
+        });
+        cuts_change_nothing(&CheckedStream { settings, calls: calls.collect() }, seed);
     }
 }
 
@@ -286,17 +287,17 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
 fn accounts_that_left_are_forgotten() {
     let settings = Settings { time_window: Some(10), ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     (0..100).for_each(|id| rows.push((id, id, 1000 + id, 1)));
     // A self-loop retains its account too.
     rows.push((100, 7, 7, 8));
     rows.with(|edges| engine.transform(edges)).unwrap();
     assert_eq!((engine.stats().edges, engine.stats().accounts), (101, 200));
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((101, 7, 5000, 12));
     rows.with(|edges| engine.learn(edges)).unwrap();
     assert_eq!((engine.stats().edges, engine.stats().accounts), (2, 2));
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((102, 8, 8, 19));
     rows.with(|edges| engine.learn(edges)).unwrap();
     assert_eq!((engine.stats().edges, engine.stats().accounts), (2, 3));

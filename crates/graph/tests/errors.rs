@@ -7,7 +7,7 @@ use farrow_graph::{
     Column, Edges, Evidence, GraphError, GraphFeatures, GraphState, Measure, Mode, PatternSettings,
     Settings, StatisticsSettings,
 };
-use oracle::Rows;
+use oracle::StreamRows;
 
 fn bins(window: u64, bins: &[u64]) -> Option<PatternSettings> {
     Some(PatternSettings { window, bins: bins.to_vec() })
@@ -85,7 +85,7 @@ fn other_settings_are_checked_one_by_one() {
 }
 
 /// A graph with a few rows, and the next rows.
-fn engine(mode: Mode) -> (GraphFeatures, Rows) {
+fn engine(mode: Mode) -> (GraphFeatures, StreamRows) {
     let settings = Settings {
         mode,
         fan: bins(10, &[2, 3]),
@@ -95,22 +95,22 @@ fn engine(mode: Mode) -> (GraphFeatures, Rows) {
         ..Settings::default()
     };
     let mut engine = GraphFeatures::new(settings).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     [(0, 1, 2, 1), (1, 2, 3, 2), (2, 4, 3, 3), (3, 3, 1, 9)]
         .into_iter()
         .for_each(|row| rows.push(row));
     rows.columns.push(vec![1.5, 2.5, 3.5, 4.5]);
     rows.with(|edges| engine.transform(edges)).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     [(4, 1, 2, 10), (5, 2, 1, 11), (6, 5, 3, 30)].into_iter().for_each(|row| rows.push(row));
     rows.columns.push(vec![0.5, 5.5, 9.5]);
     (engine, rows)
 }
 
-type Outcome = Result<(Vec<f64>, Evidence), GraphError>;
+type TransformResult = Result<(Vec<f64>, Evidence), GraphError>;
 
 /// All calls that take rows.
-const CALLS: [fn(&mut GraphFeatures, &Edges<'_>) -> Outcome; 5] = [
+const CALLS: [fn(&mut GraphFeatures, &Edges<'_>) -> TransformResult; 5] = [
     |engine, edges| engine.learn(edges).map(|()| Default::default()),
     |engine, edges| engine.start(edges).map(|()| Default::default()),
     |engine, edges| engine.transform(edges).map(|cells| (cells, Evidence::default())),
@@ -285,7 +285,7 @@ fn a_state_that_does_not_fit() {
 fn patterns_without_ids() {
     let settings = Settings { fan: bins(10, &[2]), ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((0, 1, 2, 3));
     let result = rows.with(|edges| engine.patterns(edges, 10));
     assert_eq!(result.unwrap_err(), GraphError::NoIds);

@@ -6,9 +6,9 @@
 mod oracle;
 
 use farrow_graph::{Evidence, GraphFeatures, Mode, Pattern, PatternKind, Settings};
-use oracle::check::{Call, Stream, agree, amounts, show, shrink};
-use oracle::random::{Random, Size, stream};
-use oracle::{Oracle, Rows, bin_of, pattern_of};
+use oracle::check::{CheckedStream, StreamCall, agree, amounts, show, shrink};
+use oracle::random::{Size, StreamRandom, stream};
+use oracle::{Oracle, StreamRows, bin_of, pattern_of};
 
 /// The patterns of one `transform`, sorted, with the middle accounts of a scatter-gather as a set.
 fn sorted(mut patterns: Vec<Pattern>) -> Vec<Pattern> {
@@ -21,34 +21,34 @@ fn sorted(mut patterns: Vec<Pattern>) -> Vec<Pattern> {
     patterns
 }
 
-fn listed(stream: &Stream, threads: usize, most: usize) -> Vec<(Vec<f64>, Evidence)> {
+fn listed(stream: &CheckedStream, threads: usize, most: usize) -> Vec<(Vec<f64>, Evidence)> {
     let settings = Settings { threads, keeps_ids: true, ..stream.settings.clone() };
     let mut engine = GraphFeatures::new(settings).unwrap();
     let calls = stream.calls.iter().map(|call| match call {
-        Call::Transform(rows) => rows.with(|edges| engine.patterns(edges, most)).unwrap(),
+        StreamCall::Transform(rows) => rows.with(|edges| engine.patterns(edges, most)).unwrap(),
         other => (oracle::check::call(&mut engine, other), Evidence::default()),
     });
     calls.collect()
 }
 
-fn counted(stream: &Stream) -> Vec<Vec<Pattern>> {
+fn counted(stream: &CheckedStream) -> Vec<Vec<Pattern>> {
     let mut oracle = Oracle::new(&stream.settings, None);
     let calls = stream.calls.iter().map(|call| match call {
-        Call::Start(rows) => {
+        StreamCall::Start(rows) => {
             oracle.start(rows);
             Vec::new()
         }
-        Call::Learn(rows) => {
+        StreamCall::Learn(rows) => {
             oracle.learn(rows);
             Vec::new()
         }
-        Call::Transform(rows) => oracle.transform(rows).patterns,
+        StreamCall::Transform(rows) => oracle.transform(rows).patterns,
     });
     calls.collect()
 }
 
 /// The first pattern that only one side has.
-fn difference(stream: &Stream) -> Option<String> {
+fn difference(stream: &CheckedStream) -> Option<String> {
     let listed = listed(stream, 1, usize::MAX);
     for (number, (got, want)) in listed.into_iter().zip(counted(stream)).enumerate() {
         let (got, want) = (sorted(got.1.patterns), sorted(want));
@@ -60,7 +60,7 @@ fn difference(stream: &Stream) -> Option<String> {
     None
 }
 
-fn patterns_agree(stream: Stream, seed: u64) {
+fn patterns_agree(stream: CheckedStream, seed: u64) {
     let Some(first) = difference(&stream) else { return };
     let stream = shrink(stream, |one| difference(one).is_some());
     let last = difference(&stream).unwrap_or(first);
@@ -97,7 +97,7 @@ fn the_limit_keeps_the_first_and_counts_the_others() {
     let mut most_seen = 0;
     for mode in [Mode::Batch, Mode::Causal] {
         for seed in 0..medium {
-            let (stream, mut random) = (stream(mode, Size::Medium, seed), Random::new(seed));
+            let (stream, mut random) = (stream(mode, Size::Medium, seed), StreamRandom::new(seed));
             let whole = listed(&stream, 1, usize::MAX);
             for threads in [1, 2, 3] {
                 let most = random.pick(&[0, 1, 7, 100, 2000]);
@@ -129,13 +129,13 @@ fn in_causal_mode_cuts_into_calls_change_no_list() {
     for seed in 0..small / 10 {
         let mut stream = stream(Mode::Causal, Size::Small, seed);
         stream.calls =
-            stream.calls.iter().map(|call| Call::Transform(call.rows().clone())).collect();
+            stream.calls.iter().map(|call| StreamCall::Transform(call.rows().clone())).collect();
         let single = stream.calls.iter().flat_map(|call| {
             let rows = call.rows();
-            (0..rows.len()).map(|row| Call::Transform(rows.part(row..row + 1)))
+            (0..rows.len()).map(|row| StreamCall::Transform(rows.part(row..row + 1)))
         });
-        let single = Stream { settings: stream.settings.clone(), calls: single.collect() };
-        let all = |stream: &Stream| {
+        let single = CheckedStream { settings: stream.settings.clone(), calls: single.collect() };
+        let all = |stream: &CheckedStream| {
             let calls = listed(stream, 1, usize::MAX).into_iter();
             calls.flat_map(|(_, evidence)| evidence.patterns).collect::<Vec<_>>()
         };
@@ -157,7 +157,8 @@ fn in_causal_mode_counts_are_the_patterns_of_their_rows() {
         // Each row gets a unique id.
         let mut id = 0;
         for call in &mut stream.calls {
-            let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
+            let (StreamCall::Start(rows) | StreamCall::Learn(rows) | StreamCall::Transform(rows)) =
+                call;
             rows.ids.iter_mut().for_each(|one| {
                 *one = id;
                 id += 1;
@@ -179,7 +180,7 @@ fn in_causal_mode_counts_are_the_patterns_of_their_rows() {
     assert!(compared > 1000, "{compared} rows");
 }
 
-fn by_bins(settings: &Settings, rows: &Rows, row: usize, patterns: &[Pattern]) -> Vec<f64> {
+fn by_bins(settings: &Settings, rows: &StreamRows, row: usize, patterns: &[Pattern]) -> Vec<f64> {
     let mut counts = Vec::new();
     let is_loop = rows.sources[row] == rows.targets[row];
     for kind in PatternKind::ALL {

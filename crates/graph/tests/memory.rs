@@ -9,8 +9,8 @@ use farrow_graph::{
     Column, Evidence, GraphError, GraphFeatures, Measure, Mode, PatternSettings, Settings,
     StatisticsSettings,
 };
-use oracle::Rows;
-use oracle::random::Random;
+use oracle::StreamRows;
+use oracle::random::StreamRandom;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -94,9 +94,9 @@ fn settings(mode: Mode) -> Settings {
 
 /// One row for each time unit from `from` on; some are late. Every fourth pays account 0, some are
 /// self-loops, and new accounts appear throughout.
-fn rows(from: i64, count: i64) -> Rows {
-    let mut random = Random::new(from.cast_unsigned());
-    let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+fn rows(from: i64, count: i64) -> StreamRows {
+    let mut random = StreamRandom::new(from.cast_unsigned());
+    let mut rows = StreamRows { columns: vec![Vec::new()], ..StreamRows::default() };
     for id in from..from + count {
         let late = if random.is(0.05) { random.range(0, 400) } else { 0 };
         let source = if random.is(0.1) { 1_000_000 + id } else { random.range(1, 2_000) };
@@ -111,9 +111,9 @@ fn rows(from: i64, count: i64) -> Rows {
     rows
 }
 
-type Call = fn(&mut GraphFeatures, &Rows) -> Result<Evidence, GraphError>;
+type TransformCall = fn(&mut GraphFeatures, &StreamRows) -> Result<Evidence, GraphError>;
 
-const CALLS: [(&str, Call); 5] = [
+const CALLS: [(&str, TransformCall); 5] = [
     ("learn", |engine, rows| rows.with(|edges| engine.learn(edges)).map(|()| Evidence::default())),
     ("patterns", |engine, rows| rows.with(|edges| engine.patterns(edges, 0)).map(|one| one.1)),
     ("preview", |engine, rows| rows.with(|edges| engine.preview(edges, Some(0))).map(|one| one.1)),
@@ -134,7 +134,13 @@ fn seen(engine: &GraphFeatures) -> impl PartialEq + use<> {
 /// Makes a call with more and more memory until it succeeds, and returns the number of failures.
 /// After each failure the graph is unchanged. In the end it equals one that never ran out of
 /// memory.
-fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usize) -> usize {
+fn until_it_fits(
+    mode: Mode,
+    call: TransformCall,
+    before: &[StreamRows],
+    next: &StreamRows,
+    step: usize,
+) -> usize {
     let made = || {
         let mut engine = GraphFeatures::new(settings(mode)).unwrap();
         before.iter().for_each(|rows| rows.with(|edges| engine.learn(edges)).unwrap());
@@ -169,14 +175,14 @@ fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usi
 /// the memory checked in advance. The call's rows are removed, and evicted edges are restored.
 #[test]
 fn rows_for_which_there_is_no_memory_leave_the_graph_as_it_was() {
-    let row = |rows: &mut Rows, id| {
+    let row = |rows: &mut StreamRows, id| {
         let time = if id % 7 == 0 { id - 5 } else { id };
         let source = if id % 5 == 0 { 0 } else { 1_000 + id };
         rows.push((id, source, 0, time));
         rows.columns[0].push(1.0);
     };
     let made = |range: std::ops::Range<i64>| {
-        let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+        let mut rows = StreamRows { columns: vec![Vec::new()], ..StreamRows::default() };
         range.for_each(|id| row(&mut rows, id));
         rows
     };
@@ -228,10 +234,10 @@ fn a_graph_is_as_large_as_what_its_window_holds() {
             ..Settings::default()
         };
         let mut engine = GraphFeatures::new(settings).unwrap();
-        let mut random = Random::new(1);
+        let mut random = StreamRandom::new(1);
         let (mut time, mut id, mut least) = (0, 0, usize::MAX);
         while id < 40_000 {
-            let mut rows = Rows::default();
+            let mut rows = StreamRows::default();
             for _ in 0..100 {
                 time += if id < 30_000 { 1 } else { random.range(1, 9) * 8 };
                 rows.push((id, random.range(0, 30_000), random.range(0, 30_000), time));

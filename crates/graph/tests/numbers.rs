@@ -10,9 +10,9 @@ use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, Segment, SegmentInfo,
     Settings, WorkShare,
 };
-use oracle::Rows;
-use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
-use oracle::random::{Random, Size, stream};
+use oracle::StreamRows;
+use oracle::check::{CheckedStream, StreamCall, amounts, by_engine, call, show, shrink};
+use oracle::random::{Size, StreamRandom, stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ enum Follower {
 }
 
 /// A random stream whose accounts change over time; some leave and return.
-fn changing(mode: Mode, size: Size, seed: u64) -> Stream {
+fn changing(mode: Mode, size: Size, seed: u64) -> CheckedStream {
     let mut stream = stream(mode, size, seed);
     stream.settings.edges_max = None;
     stream.settings.segment = Some(1 + seed % 40);
@@ -43,8 +43,9 @@ fn changing(mode: Mode, size: Size, seed: u64) -> Stream {
     let times = stream.calls.iter().flat_map(|call| call.rows().times.iter().copied());
     let first = times.min().unwrap_or_default();
     for call in &mut stream.calls {
-        let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
-        let Rows { sources, targets, times, .. } = rows;
+        let (StreamCall::Start(rows) | StreamCall::Learn(rows) | StreamCall::Transform(rows)) =
+            call;
+        let StreamRows { sources, targets, times, .. } = rows;
         for (at, account) in sources.iter_mut().enumerate().chain(targets.iter_mut().enumerate()) {
             // One account in five stays.
             if *account % 5 != 0 {
@@ -68,10 +69,10 @@ fn misnamed(segment: &Segment) -> Segment {
 }
 
 /// One graph that builds segments, and one that follows it.
-struct Pair {
+struct FollowedGraph {
     first: GraphFeatures,
     second: GraphFeatures,
-    random: Random,
+    random: StreamRandom,
     life: Follower,
     /// Segments that the first graph has, and how many of the newest ones the second one lacks.
     segments: VecDeque<Arc<Segment>>,
@@ -82,13 +83,13 @@ struct Pair {
     log: VecDeque<(u64, [i64; 4], Vec<f64>)>,
 }
 
-impl Pair {
-    fn new(settings: &Settings, seed: u64, life: Follower) -> Pair {
+impl FollowedGraph {
+    fn new(settings: &Settings, seed: u64, life: Follower) -> FollowedGraph {
         let made = || GraphFeatures::new(settings.clone()).unwrap();
-        Pair {
+        FollowedGraph {
             first: made(),
             second: made(),
-            random: Random::new(seed),
+            random: StreamRandom::new(seed),
             life,
             segments: VecDeque::new(),
             behind: 0,
@@ -98,11 +99,11 @@ impl Pair {
     }
 
     /// The features of a call in both graphs, or their halves of them.
-    fn features(&mut self, one: &Call) -> [Vec<f64>; 2] {
+    fn features(&mut self, one: &StreamCall) -> [Vec<f64>; 2] {
         let width = self.first.settings().width();
         let mut share = 0;
         [&mut self.first, &mut self.second].map(|engine| {
-            let Call::Transform(rows) = one else { return call(engine, one) };
+            let StreamCall::Transform(rows) = one else { return call(engine, one) };
             if !self.shares {
                 return call(engine, one);
             }
@@ -115,8 +116,8 @@ impl Pair {
     }
 
     /// The features of a call in both graphs.
-    fn call(&mut self, one: &Call) -> [Vec<u64>; 2] {
-        if matches!(one, Call::Start(_)) {
+    fn call(&mut self, one: &StreamCall) -> [Vec<u64>; 2] {
+        if matches!(one, StreamCall::Start(_)) {
             (self.segments, self.behind, self.log) = Default::default();
         }
         let number = if self.log.is_empty() { self.first.next_number() } else { u64::MAX };
@@ -182,7 +183,7 @@ impl Pair {
         let (accounts, late) = (self.first.accounts(0), self.first.late_edges());
         self.second.adopt(&accounts, self.segments.iter().cloned(), &late, end).unwrap();
         self.behind = 0;
-        let mut rows = Rows::default();
+        let mut rows = StreamRows::default();
         let columns = self.log.front().map_or(0, |(_, _, values)| values.len());
         rows.columns.resize(columns, Vec::new());
         for (_, [id, source, target, time], values) in &self.log {
@@ -197,13 +198,13 @@ impl Pair {
 }
 
 /// The rows of a call that become edges, in order of arrival.
-fn arrivals(call: &Call, mode: Mode) -> Vec<([i64; 4], Vec<f64>)> {
+fn arrivals(call: &StreamCall, mode: Mode) -> Vec<([i64; 4], Vec<f64>)> {
     let rows = call.rows();
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    if mode == Mode::Batch && matches!(call, Call::Transform(_)) {
+    if mode == Mode::Batch && matches!(call, StreamCall::Transform(_)) {
         order.retain(|&row| !rows.ids[..row].contains(&rows.ids[row]));
     }
-    if mode == Mode::Batch && !matches!(call, Call::Start(_)) {
+    if mode == Mode::Batch && !matches!(call, StreamCall::Start(_)) {
         order.sort_by_key(|&row| rows.times[row]);
     }
     let one = |row: usize| {
@@ -214,8 +215,8 @@ fn arrivals(call: &Call, mode: Mode) -> Vec<([i64; 4], Vec<f64>)> {
 }
 
 /// The features of all calls in both graphs.
-fn by_pair(stream: &Stream, seed: u64, life: Follower) -> [Vec<Vec<u64>>; 2] {
-    let mut pair = Pair::new(&stream.settings, seed, life);
+fn by_pair(stream: &CheckedStream, seed: u64, life: Follower) -> [Vec<Vec<u64>>; 2] {
+    let mut pair = FollowedGraph::new(&stream.settings, seed, life);
     pair.shares = seed.is_multiple_of(3);
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for one in &stream.calls {
@@ -226,13 +227,13 @@ fn by_pair(stream: &Stream, seed: u64, life: Follower) -> [Vec<Vec<u64>>; 2] {
     [first, second]
 }
 
-fn plain(stream: &Stream) -> Vec<Vec<u64>> {
+fn plain(stream: &CheckedStream) -> Vec<Vec<u64>> {
     let settings = Settings { segment: None, ..stream.settings.clone() };
-    let all = by_engine(&Stream { settings, calls: stream.calls.clone() });
+    let all = by_engine(&CheckedStream { settings, calls: stream.calls.clone() });
     all.into_iter().map(|one| bits(&one.cells)).collect()
 }
 
-fn differs(stream: &Stream, seed: u64, life: Follower) -> bool {
+fn differs(stream: &CheckedStream, seed: u64, life: Follower) -> bool {
     let want = plain(stream);
     by_pair(stream, seed, life).iter().any(|got| *got != want)
 }
@@ -246,7 +247,7 @@ fn agree_on_streams(mode: Mode, life: Follower) {
             let stream = changing(mode, size, seed);
             if differs(&stream, seed, life) {
                 let rows = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>();
-                let is_bad = |stream: &Stream| differs(stream, seed, life);
+                let is_bad = |stream: &CheckedStream| differs(stream, seed, life);
                 let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
                 panic!("seed {seed}, {mode:?}, {life:?}\n{}", show(&stream));
             }
@@ -278,7 +279,7 @@ fn a_wrong_name_is_told_apart() {
     let is_seen = (0..small).any(|seed| {
         let stream = changing(Mode::Causal, Size::Small, seed);
         let settings = &stream.settings;
-        let mut pair = Pair::new(settings, seed, Follower::Misled);
+        let mut pair = FollowedGraph::new(settings, seed, Follower::Misled);
         let want = plain(&stream);
         // A wrong name may also contradict an earlier segment.
         let run = std::panic::AssertUnwindSafe(|| {
@@ -308,12 +309,12 @@ fn year_settings(mode: Mode) -> Settings {
 fn in_a_year_of_new_accounts_memory_follows_the_window() {
     for mode in [Mode::Causal, Mode::Batch] {
         let settings = year_settings(mode);
-        let mut pair = Pair::new(&settings, 1, Follower::Late);
+        let mut pair = FollowedGraph::new(&settings, 1, Follower::Late);
         let mut whole = GraphFeatures::new(Settings { segment: None, ..settings }).unwrap();
-        let mut random = Random::new(2);
+        let mut random = StreamRandom::new(2);
         let (mut id, mut early, mut accounts) = (0, [0; 2], 0);
         for day in 0..365 {
-            let mut rows = Rows::default();
+            let mut rows = StreamRows::default();
             for at in 0..60 {
                 // Some of an old generation return after months.
                 let generation =
@@ -324,7 +325,7 @@ fn in_a_year_of_new_accounts_memory_follows_the_window() {
                 id += 1;
             }
             let want = bits(&rows.with(|edges| whole.transform(edges)).unwrap());
-            let [own, follower] = pair.call(&Call::Transform(rows));
+            let [own, follower] = pair.call(&StreamCall::Transform(rows));
             assert!(own == want && follower == want, "{mode:?}, day {day}");
             let alive = whole.stats().accounts;
             accounts = accounts.max(alive);
@@ -356,16 +357,16 @@ fn in_a_year_of_new_accounts_memory_follows_the_window() {
 fn where_the_order_of_accounts_matters_it_is_remembered() {
     let simple_cycle = Some(PatternSettings { window: 100, bins: vec![2, 3] });
     let settings = Settings { simple_cycle, ..year_settings(Mode::Batch) };
-    let mut pair = Pair::new(&settings, 1, Follower::Rebuilt);
+    let mut pair = FollowedGraph::new(&settings, 1, Follower::Rebuilt);
     let mut whole = GraphFeatures::new(Settings { segment: None, ..settings }).unwrap();
     for day in 0..60 {
-        let mut rows = Rows::default();
+        let mut rows = StreamRows::default();
         let accounts = [day % 7 * 3, day % 7 * 3 + 1, 1_000 + day];
         for (at, source) in (0..).zip(accounts) {
             rows.push((day * 3 + at, source, accounts[(at as usize + 1) % 3], day * 10));
         }
         let want = bits(&rows.with(|edges| whole.transform(edges)).unwrap());
-        assert_eq!(pair.call(&Call::Transform(rows)), [want.clone(), want]);
+        assert_eq!(pair.call(&StreamCall::Transform(rows)), [want.clone(), want]);
     }
     assert_eq!(pair.first.accounts(0).len(), 14 + 60);
     assert_eq!(pair.first.accounts(73), [1_059]);
@@ -375,7 +376,7 @@ fn learned(rows: &[(i64, i64, i64, i64)]) -> GraphFeatures {
     let fan = Some(PatternSettings { window: 40, bins: vec![2, 3, 4] });
     let settings = Settings { fan, segment: Some(10), ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
-    let mut all = Rows::default();
+    let mut all = StreamRows::default();
     rows.iter().for_each(|&row| all.push(row));
     all.with(|edges: &Edges<'_>| engine.learn(edges)).unwrap();
     engine
@@ -406,7 +407,7 @@ fn a_segment_names_its_accounts() {
 fn a_segment_that_contradicts_an_earlier_one_is_refused() {
     let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 11), (2, 3, 1, 21)]);
     sealed(&mut engine);
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((3, 5, 6, 22));
     rows.with(|edges| engine.learn(edges)).unwrap();
     let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();

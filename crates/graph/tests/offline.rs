@@ -7,16 +7,17 @@
 mod oracle;
 
 use farrow_graph::{Edges, FrozenSpan, GraphError, GraphFeatures, Mode, PatternSettings, Settings};
-use oracle::Rows;
+use oracle::StreamRows;
 use oracle::check::{
-    Call, Result, Stream, amounts, by_engine, by_oracle, call, difference, show, shrink,
+    CallResult, CheckedStream, StreamCall, amounts, by_engine, by_oracle, call, difference, show,
+    shrink,
 };
-use oracle::random::{Random, Size, stream};
+use oracle::random::{Size, StreamRandom, stream};
 use std::sync::Arc;
 
 /// The ways of an offline run in these tests.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum OfflineRun {
     Ahead,
     /// The rows of each call are provisional: they are undone, added again and retained.
     Undo,
@@ -25,7 +26,7 @@ enum Way {
 }
 
 /// Sometimes builds a segment, and attaches it at once or later.
-fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &mut Random) {
+fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &mut StreamRandom) {
     *pending = pending.take().or_else(|| engine.freeze());
     if random.is(0.6)
         && let Some(frozen) = pending.take()
@@ -37,23 +38,29 @@ fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &m
 /// Features of all calls except the last `Start`s. Some calls at a time are added before the
 /// features of any of their rows are computed. While rows are pending, the counters are copied from
 /// `online`.
-fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Result> {
-    let mut random = Random::new(seed ^ 0x0ff1_11e0);
+fn offline(
+    stream: &CheckedStream,
+    online: &[CallResult],
+    seed: u64,
+    way: OfflineRun,
+) -> Vec<CallResult> {
+    let mut random = StreamRandom::new(seed ^ 0x0ff1_11e0);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let width = stream.settings.width();
     let (mut results, mut pending) = (online.to_vec(), None);
     let mut at = 0;
     while let Some(first) = stream.calls.get(at) {
-        if matches!(first, Call::Start(_)) {
+        if matches!(first, StreamCall::Start(_)) {
             pending = None;
             results[at].cells = call(&mut engine, first);
             at += 1;
             continue;
         }
-        let most = if way == Way::Undo { 1 } else { random.size(1, stream.calls.len() + 1) };
+        let most = if way == OfflineRun::Undo { 1 } else { random.size(1, stream.calls.len() + 1) };
         let rest = stream.calls[at..].iter().take(most);
-        let group: Vec<&Call> = rest.take_while(|one| !matches!(one, Call::Start(_))).collect();
-        if way == Way::Undo {
+        let group: Vec<&StreamCall> =
+            rest.take_while(|one| !matches!(one, StreamCall::Start(_))).collect();
+        if way == OfflineRun::Undo {
             let before = (engine.stats(), engine.state());
             engine.begin().unwrap();
             first.rows().with(|edges| engine.learn_pending(edges)).unwrap();
@@ -67,8 +74,9 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
             assert_eq!((stats, engine.state(), engine.pending()), (before.0, before.1, 0));
             engine.begin().unwrap();
         }
-        let keeps_early = way == Way::Undo && random.is(0.5);
-        let may_seal = stream.settings.segment.is_some() && (way != Way::Undo || keeps_early);
+        let keeps_early = way == OfflineRun::Undo && random.is(0.5);
+        let may_seal =
+            stream.settings.segment.is_some() && (way != OfflineRun::Undo || keeps_early);
         for one in &group {
             one.rows().with(|edges| engine.learn_pending(edges)).unwrap();
             if keeps_early {
@@ -81,7 +89,7 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
         let rows: usize = group.iter().map(|one| one.rows().len()).sum();
         assert_eq!(engine.pending(), rows);
         let mut cells = Vec::new();
-        if way == Way::Late {
+        if way == OfflineRun::Late {
             engine.drop_pending();
             for one in &group {
                 cells.extend(one.rows().with(|edges| engine.preview(edges, None)).unwrap().0);
@@ -99,7 +107,7 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
         for (one, result) in group.iter().zip(&mut results[at..]) {
             let (own, others) = cells.split_at(one.rows().len() * width);
             cells = others;
-            if matches!(one, Call::Transform(_)) {
+            if matches!(one, StreamCall::Transform(_)) {
                 result.cells = own.to_vec();
             }
         }
@@ -114,14 +122,14 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
     results
 }
 
-fn bits(results: &[Result]) -> Vec<Vec<u64>> {
+fn bits(results: &[CallResult]) -> Vec<Vec<u64>> {
     results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
 }
 
 /// The first fault, if any.
-fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
+fn fault(stream: &CheckedStream, seed: u64, way: OfflineRun) -> Option<String> {
     let plain = Settings { segment: None, ..stream.settings.clone() };
-    let plain = Stream { settings: plain, calls: stream.calls.clone() };
+    let plain = CheckedStream { settings: plain, calls: stream.calls.clone() };
     let online = by_engine(&plain);
     let got = offline(stream, &online, seed, way);
     if bits(&got) == bits(&online) && got == online {
@@ -131,7 +139,7 @@ fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
     Some(told.unwrap_or_else(|| "the last bits of a feature".into()))
 }
 
-fn agree(size: Size, seed: u64, with_segments: bool, way: Way) {
+fn agree(size: Size, seed: u64, with_segments: bool, way: OfflineRun) {
     let mut stream = stream(Mode::Causal, size, seed);
     if with_segments {
         stream.settings.edges_max = None;
@@ -139,13 +147,13 @@ fn agree(size: Size, seed: u64, with_segments: bool, way: Way) {
     }
     let Some(first) = fault(&stream, seed, way) else { return };
     let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
-    let is_bad = |one: &Stream| fault(one, seed, way).is_some();
+    let is_bad = |one: &CheckedStream| fault(one, seed, way).is_some();
     let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
     let last = fault(&stream, seed, way).unwrap_or(first);
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-fn all_agree(with_segments: bool, way: Way) {
+fn all_agree(with_segments: bool, way: OfflineRun) {
     let [small, medium, large] = amounts();
     for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
         (0..count.div_ceil(2)).for_each(|seed| agree(size, seed, with_segments, way));
@@ -154,18 +162,18 @@ fn all_agree(with_segments: bool, way: Way) {
 
 #[test]
 fn rows_that_came_ahead_get_what_they_would_have_got() {
-    all_agree(false, Way::Ahead);
+    all_agree(false, OfflineRun::Ahead);
 }
 
 #[test]
 fn segments_that_hold_later_rows_change_nothing() {
-    all_agree(true, Way::Ahead);
+    all_agree(true, OfflineRun::Ahead);
 }
 
 #[test]
 fn pending_rows_that_are_undone_leave_no_trace() {
-    all_agree(false, Way::Undo);
-    all_agree(true, Way::Undo);
+    all_agree(false, OfflineRun::Undo);
+    all_agree(true, OfflineRun::Undo);
 }
 
 #[test]
@@ -200,7 +208,7 @@ fn offline_mode_agrees_with_the_oracle() {
             stream.settings.segment = Some(1 + seed % 20);
         }
         let want = by_oracle(&stream, None);
-        let got = offline(&stream, &want, seed, Way::Ahead);
+        let got = offline(&stream, &want, seed, OfflineRun::Ahead);
         if let Some(told) = difference(&stream, &got, &want) {
             panic!("seed {seed}: {told}\n{}", show(&stream));
         }
@@ -210,8 +218,9 @@ fn offline_mode_agrees_with_the_oracle() {
 /// The canary: the comparison must detect rows that see later ones.
 #[test]
 fn rows_that_see_later_ones_are_told_apart() {
-    let is_seen = (0..100)
-        .any(|seed| fault(&stream(Mode::Causal, Size::Small, seed), seed, Way::Late).is_some());
+    let is_seen = (0..100).any(|seed| {
+        fault(&stream(Mode::Causal, Size::Small, seed), seed, OfflineRun::Late).is_some()
+    });
     assert!(is_seen);
 }
 
@@ -221,7 +230,7 @@ fn fan(mode: Mode) -> GraphFeatures {
 }
 
 fn row<R>(at: i64, run: impl FnOnce(&Edges<'_>) -> R) -> R {
-    let mut rows = Rows::default();
+    let mut rows = StreamRows::default();
     rows.push((at, at, 9, at));
     rows.with(run)
 }

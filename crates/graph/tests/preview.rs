@@ -8,13 +8,15 @@ mod oracle;
 use farrow_graph::{
     CallInterrupt, Edges, Evidence, GraphError, GraphFeatures, Mode, PatternSettings, Settings,
 };
-use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, show, shrink};
-use oracle::random::{Random, Size, stream};
+use oracle::check::{
+    CallResult, CheckedStream, StreamCall, amounts, by_engine, call, difference, show, shrink,
+};
+use oracle::random::{Size, StreamRandom, stream};
 use std::sync::{Arc, Mutex};
 
 /// The ways of a preview in these tests.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum PreviewRun {
     Preview,
     /// Provisional rows that are rolled back. Rows of the stream are provisional and committed.
     Undo,
@@ -26,9 +28,9 @@ enum Way {
 
 /// The number of looks at an interrupt, and the one from which on it is set.
 #[derive(Debug, Default)]
-struct Looks(Mutex<(usize, Option<usize>)>);
+struct InterruptLooks(Mutex<(usize, Option<usize>)>);
 
-impl CallInterrupt for Looks {
+impl CallInterrupt for InterruptLooks {
     fn is_set(&self) -> bool {
         let mut looks = self.0.lock().unwrap();
         looks.0 += 1;
@@ -36,7 +38,7 @@ impl CallInterrupt for Looks {
     }
 }
 
-impl Looks {
+impl InterruptLooks {
     /// Sets the interrupt after some looks. Returns how many there have been.
     fn until(&self, last: Option<usize>) -> usize {
         std::mem::replace(&mut *self.0.lock().unwrap(), (0, last)).0
@@ -48,7 +50,7 @@ impl Looks {
         &self,
         engine: &mut GraphFeatures,
         edges: &Edges<'_>,
-        random: &mut Random,
+        random: &mut StreamRandom,
     ) -> Vec<f64> {
         self.until(None);
         let found = engine.preview(edges, None).unwrap().0;
@@ -78,25 +80,29 @@ fn seal(engine: &mut GraphFeatures) {
     }
 }
 
-fn result(engine: &GraphFeatures, cells: Vec<f64>) -> Result {
+fn result(engine: &GraphFeatures, cells: Vec<f64>) -> CallResult {
     let stats = engine.stats();
-    Result { cells, edges: stats.edges, accounts: stats.accounts, now: stats.now }
+    CallResult { cells, edges: stats.edges, accounts: stats.accounts, now: stats.now }
 }
 
 /// Runs a stream, with previews of each call's rows and of some other rows. Returns the results of
 /// the calls, and the features of the previews.
-fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f64>>) {
-    let mut random = Random::new(seed);
+fn by_previews(
+    stream: &CheckedStream,
+    seed: u64,
+    way: PreviewRun,
+) -> (Vec<CallResult>, Vec<Vec<f64>>) {
+    let mut random = StreamRandom::new(seed);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
-    let looks = Arc::new(Looks::default());
-    if way == Way::Interrupt {
+    let looks = Arc::new(InterruptLooks::default());
+    if way == PreviewRun::Interrupt {
         engine.set_interrupt(Arc::clone(&looks) as Arc<dyn CallInterrupt>);
     }
     let (mut results, mut seen) = (Vec::new(), Vec::new());
     for one in &stream.calls {
         let others = stream.calls[random.size(0, stream.calls.len() - 1)].rows();
         let none = one.rows().part(0..0);
-        let rows = if matches!(one, Call::Transform(_)) { one.rows() } else { &none };
+        let rows = if matches!(one, StreamCall::Transform(_)) { one.rows() } else { &none };
         for (looked, is_own) in [(others, false), (rows, true)] {
             let retained = |engine: &GraphFeatures| {
                 // A plain graph reuses small numbers, and may have more idle ones.
@@ -105,25 +111,25 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
             };
             let before = retained(&engine);
             let found = looked.with(|edges| match way {
-                Way::Preview => engine.preview(edges, None).unwrap().0,
-                Way::Undo => {
+                PreviewRun::Preview => engine.preview(edges, None).unwrap().0,
+                PreviewRun::Undo => {
                     engine.begin().unwrap();
                     let found = engine.transform(edges).unwrap();
                     engine.undo();
                     found
                 }
-                Way::Interrupt => looks.interrupted(&mut engine, edges, &mut random),
-                Way::Learn => engine.transform(edges).unwrap(),
+                PreviewRun::Interrupt => looks.interrupted(&mut engine, edges, &mut random),
+                PreviewRun::Learn => engine.transform(edges).unwrap(),
             });
-            if way != Way::Learn {
+            if way != PreviewRun::Learn {
                 assert_eq!(retained(&engine), before, "seed {seed}");
             }
             if is_own {
                 seen.push(found);
             }
         }
-        if way == Way::Undo {
-            if !matches!(one, Call::Transform(_)) {
+        if way == PreviewRun::Undo {
+            if !matches!(one, StreamCall::Transform(_)) {
                 let state = engine.state();
                 engine.begin().unwrap();
                 call(&mut engine, one);
@@ -141,7 +147,7 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
 }
 
 /// The results of the calls without previews.
-fn alone(stream: &Stream) -> Vec<Result> {
+fn alone(stream: &CheckedStream) -> Vec<CallResult> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let calls = stream.calls.iter().map(|one| {
         let cells = call(&mut engine, one);
@@ -152,23 +158,23 @@ fn alone(stream: &Stream) -> Vec<Result> {
     calls.collect()
 }
 
-fn bits(results: &[Result]) -> Vec<Vec<u64>> {
+fn bits(results: &[CallResult]) -> Vec<Vec<u64>> {
     results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
 }
 
 /// The first fault, if any.
-fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
+fn fault(stream: &CheckedStream, seed: u64, way: PreviewRun) -> Option<String> {
     let want = alone(stream);
     let (got, seen) = by_previews(stream, seed, way);
     if bits(&got) != bits(&want) || got != want {
         return Some(difference(stream, &got, &want).unwrap_or("a trace is left".into()));
     }
-    let said: Vec<Result> =
-        (want.iter().zip(seen)).map(|(want, cells)| Result { cells, ..want.clone() }).collect();
+    let said: Vec<CallResult> =
+        (want.iter().zip(seen)).map(|(want, cells)| CallResult { cells, ..want.clone() }).collect();
     difference(stream, &said, &want).map(|text| format!("preview: {text}"))
 }
 
-fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool, way: Way) {
+fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool, way: PreviewRun) {
     let mut stream = stream(mode, size, seed);
     if with_segments {
         stream.settings.edges_max = None;
@@ -176,13 +182,13 @@ fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool, way: Way) {
     }
     let Some(first) = fault(&stream, seed, way) else { return };
     let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
-    let is_bad = |one: &Stream| fault(one, seed, way).is_some();
+    let is_bad = |one: &CheckedStream| fault(one, seed, way).is_some();
     let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
     let last = fault(&stream, seed, way).unwrap_or(first);
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-fn all_agree(mode: Mode, with_segments: bool, way: Way) {
+fn all_agree(mode: Mode, with_segments: bool, way: PreviewRun) {
     let [small, medium, large] = amounts();
     for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
         (0..count / 3).for_each(|seed| agree(mode, size, seed, with_segments, way));
@@ -191,33 +197,33 @@ fn all_agree(mode: Mode, with_segments: bool, way: Way) {
 
 #[test]
 fn causal_previews_say_what_comes_and_leave_no_trace() {
-    all_agree(Mode::Causal, false, Way::Preview);
+    all_agree(Mode::Causal, false, PreviewRun::Preview);
 }
 
 #[test]
 fn previews_of_a_batch_say_what_comes_and_leave_no_trace() {
-    all_agree(Mode::Batch, false, Way::Preview);
+    all_agree(Mode::Batch, false, PreviewRun::Preview);
 }
 
 #[test]
 fn previews_of_a_graph_with_segments_leave_no_trace() {
-    all_agree(Mode::Causal, true, Way::Preview);
-    all_agree(Mode::Batch, true, Way::Preview);
+    all_agree(Mode::Causal, true, PreviewRun::Preview);
+    all_agree(Mode::Batch, true, PreviewRun::Preview);
 }
 
 #[test]
 fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
     for with_segments in [false, true] {
-        all_agree(Mode::Causal, with_segments, Way::Undo);
-        all_agree(Mode::Batch, with_segments, Way::Undo);
+        all_agree(Mode::Causal, with_segments, PreviewRun::Undo);
+        all_agree(Mode::Batch, with_segments, PreviewRun::Undo);
     }
 }
 
 #[test]
 fn interrupted_calls_leave_no_trace() {
     for with_segments in [false, true] {
-        all_agree(Mode::Causal, with_segments, Way::Interrupt);
-        all_agree(Mode::Batch, with_segments, Way::Interrupt);
+        all_agree(Mode::Causal, with_segments, PreviewRun::Interrupt);
+        all_agree(Mode::Batch, with_segments, PreviewRun::Interrupt);
     }
 }
 
@@ -236,7 +242,7 @@ fn parts_before_an_interrupt_stay() {
     };
     let mut whole = GraphFeatures::new(settings.clone()).unwrap();
     let want = whole.transform(&edges(0, 10_000)).unwrap();
-    let (looks, mut taken) = (Arc::new(Looks::default()), Vec::new());
+    let (looks, mut taken) = (Arc::new(InterruptLooks::default()), Vec::new());
     for last in 0.. {
         let mut engine = GraphFeatures::new(settings.clone()).unwrap();
         engine.set_interrupt(Arc::clone(&looks) as Arc<dyn CallInterrupt>);
@@ -344,8 +350,9 @@ fn no_rows_come_beside_provisional_ones() {
 /// The canary: the comparison must detect rows that are not rolled back.
 #[test]
 fn rows_that_stay_are_seen() {
-    let is_seen = (0..100)
-        .any(|seed| fault(&stream(Mode::Causal, Size::Small, seed), seed, Way::Learn).is_some());
+    let is_seen = (0..100).any(|seed| {
+        fault(&stream(Mode::Causal, Size::Small, seed), seed, PreviewRun::Learn).is_some()
+    });
     assert!(is_seen);
 }
 

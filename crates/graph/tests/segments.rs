@@ -9,9 +9,9 @@ use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, RowSource,
     Segment, SegmentBuffers, SegmentInfo, SegmentRow, Settings, WorkShare,
 };
-use oracle::Rows;
-use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
-use oracle::random::{Random, Size, stream};
+use oracle::StreamRows;
+use oracle::check::{CheckedStream, StreamCall, amounts, by_engine, call, show, shrink};
+use oracle::random::{Size, StreamRandom, stream};
 use std::sync::{Arc, Mutex};
 
 /// Features of every call, bit by bit, and the clock.
@@ -40,13 +40,13 @@ enum Life {
 
 /// A row source that copies rows of a segment one by one.
 #[derive(Debug)]
-struct Wall {
+struct CopyingSource {
     segment: Arc<Segment>,
     asked: Mutex<usize>,
     reason: Option<&'static str>,
 }
 
-impl RowSource for Wall {
+impl RowSource for CopyingSource {
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         *self.asked.lock().unwrap() += 1;
         if self.reason.is_some() {
@@ -63,13 +63,13 @@ impl RowSource for Wall {
 fn behind_a_wall(segment: Segment, reason: Option<&'static str>) -> Segment {
     let beside = segment.buffers().unwrap();
     let about = segment.info().clone();
-    let wall = Wall { segment: Arc::new(segment), asked: Mutex::new(0), reason };
+    let wall = CopyingSource { segment: Arc::new(segment), asked: Mutex::new(0), reason };
     Segment::far(about, beside, Arc::new(wall)).unwrap()
 }
 
 /// Runs a stream on a graph with segments.
-fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
-    let mut random = Random::new(seed);
+fn by_hybrid(stream: &CheckedStream, seed: u64, life: Life) -> Results {
+    let mut random = StreamRandom::new(seed);
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let mut results = Vec::new();
     let mut pending = None;
@@ -80,7 +80,7 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
     // Rows by sequence number, as in a log.
     let mut log = Vec::new();
     for one in &stream.calls {
-        if matches!(one, Call::Start(_)) {
+        if matches!(one, StreamCall::Start(_)) {
             (pending, segments, log) = (None, Vec::new(), Vec::new());
             new.clear();
         }
@@ -135,14 +135,14 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
 }
 
 /// The rows of a call that become edges, in order of arrival: (id, source, target, time, values).
-fn arrivals(call: &Call, mode: Mode) -> Vec<Arrival> {
+fn arrivals(call: &StreamCall, mode: Mode) -> Vec<ArrivedRow> {
     let rows = call.rows();
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    if mode == Mode::Batch && matches!(call, Call::Transform(_)) {
+    if mode == Mode::Batch && matches!(call, StreamCall::Transform(_)) {
         let is_first = |row: &usize| !rows.ids[..*row].contains(&rows.ids[*row]);
         order.retain(is_first);
     }
-    if mode == Mode::Batch && !matches!(call, Call::Start(_)) {
+    if mode == Mode::Batch && !matches!(call, StreamCall::Start(_)) {
         order.sort_by_key(|&row| rows.times[row]);
     }
     let one = |row: usize| {
@@ -152,11 +152,11 @@ fn arrivals(call: &Call, mode: Mode) -> Vec<Arrival> {
     order.into_iter().map(one).collect()
 }
 
-type Arrival = ((i64, i64, i64, i64), Vec<f64>);
+type ArrivedRow = ((i64, i64, i64, i64), Vec<f64>);
 
 /// Adds rows in order of arrival, divided into other calls.
-fn replay(engine: &mut GraphFeatures, log: &[Arrival], random: &mut Random) {
-    let mut rows = Rows::default();
+fn replay(engine: &mut GraphFeatures, log: &[ArrivedRow], random: &mut StreamRandom) {
+    let mut rows = StreamRows::default();
     rows.columns.resize(log.first().map_or(0, |(_, values)| values.len()), Vec::new());
     for (row, values) in log {
         rows.push(*row);
@@ -186,14 +186,14 @@ fn without_its_first_edge(segment: &Segment) -> Segment {
     Segment::new(about, buffers).unwrap()
 }
 
-fn plain(stream: &Stream) -> Results {
+fn plain(stream: &CheckedStream) -> Results {
     let settings = Settings { segment: None, ..stream.settings.clone() };
-    let all = by_engine(&Stream { settings, calls: stream.calls.clone() });
+    let all = by_engine(&CheckedStream { settings, calls: stream.calls.clone() });
     all.into_iter().map(|one| (bits(&one.cells), one.now)).collect()
 }
 
 /// A random stream whose graph has segments of some length.
-fn segmented(mode: Mode, size: Size, seed: u64) -> Stream {
+fn segmented(mode: Mode, size: Size, seed: u64) -> CheckedStream {
     let mut stream = stream(mode, size, seed);
     stream.settings.edges_max = None;
     let longest = 1 + seed % 60;
@@ -202,8 +202,8 @@ fn segmented(mode: Mode, size: Size, seed: u64) -> Stream {
 }
 
 /// Fails with the smallest stream on which the two graphs differ.
-fn agree(stream: Stream, seed: u64, life: Life) {
-    let differs = |stream: &Stream| by_hybrid(stream, seed, life) != plain(stream);
+fn agree(stream: CheckedStream, seed: u64, life: Life) {
+    let differs = |stream: &CheckedStream| by_hybrid(stream, seed, life) != plain(stream);
     if differs(&stream) {
         let rows = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>();
         let stream = if rows <= 600 { shrink(stream, differs) } else { stream };
@@ -274,7 +274,7 @@ fn a_lost_edge_is_told_apart() {
 /// The window has more segments than a word has bits.
 #[test]
 fn hundreds_of_segments_change_nothing() {
-    let mut random = Random::new(7);
+    let mut random = StreamRandom::new(7);
     let pattern = |window| Some(PatternSettings { window, bins: vec![2, 3, 4, 8] });
     let settings = Settings {
         fan: pattern(200),
@@ -310,8 +310,8 @@ fn fan(segment: Option<u64>) -> Settings {
     Settings { fan, segment, ..Settings::default() }
 }
 
-fn rows(all: &[(i64, i64, i64, i64)]) -> Rows {
-    let mut rows = Rows::default();
+fn rows(all: &[(i64, i64, i64, i64)]) -> StreamRows {
+    let mut rows = StreamRows::default();
     all.iter().for_each(|&row| rows.push(row));
     rows
 }
@@ -359,7 +359,7 @@ fn shares_of_a_call_add_up_to_it() {
             for share in 0..shares {
                 let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
                 for (sums, one) in sums.iter_mut().zip(&stream.calls) {
-                    let Call::Transform(rows) = one else {
+                    let StreamCall::Transform(rows) = one else {
                         call(&mut engine, one);
                         continue;
                     };
@@ -441,7 +441,7 @@ fn segments_cover_fewer_than_two_to_the_31_numbers() {
     for numbers in [most + 1, u64::MAX] {
         let want = GraphError::Segment { what: "numbers", given: numbers, expected: most };
         assert_eq!(Segment::new(info(numbers), no_rows()).unwrap_err(), want);
-        let wall = Wall { segment: Arc::clone(&near), asked: Mutex::new(0), reason: None };
+        let wall = CopyingSource { segment: Arc::clone(&near), asked: Mutex::new(0), reason: None };
         let far = Segment::far(info(numbers), no_rows(), Arc::new(wall));
         assert_eq!(far.unwrap_err(), want);
     }

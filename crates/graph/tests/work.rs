@@ -6,17 +6,17 @@
 mod oracle;
 
 use farrow_graph::{GraphFeatures, Mode, PatternKind, PatternSettings, Settings};
-use oracle::check::{Call, Stream, agree, amounts, show};
-use oracle::random::{Random, Size, stream};
-use oracle::{Oracle, Rows};
+use oracle::check::{CheckedStream, StreamCall, agree, amounts, show};
+use oracle::random::{Size, StreamRandom, stream};
+use oracle::{Oracle, StreamRows};
 
 /// Every account pays every other one, in any order; `time` maps the number of a payment to its
 /// time.
-fn complete(accounts: i64, time: impl Fn(i64) -> i64) -> Rows {
+fn complete(accounts: i64, time: impl Fn(i64) -> i64) -> StreamRows {
     let pairs = (0..accounts).flat_map(|one| (0..accounts).map(move |other| (one, other)));
     let mut pairs: Vec<(i64, i64)> = pairs.filter(|(one, other)| one != other).collect();
-    Random::new(accounts as u64).shuffle(&mut pairs);
-    let mut rows = Rows::default();
+    StreamRandom::new(accounts as u64).shuffle(&mut pairs);
+    let mut rows = StreamRows::default();
     for (id, (source, target)) in (0..).zip(pairs) {
         rows.push((id, source, target, time(id)));
     }
@@ -64,8 +64,8 @@ fn a_small_dense_core_needs_no_budget() {
         let times: [fn(i64) -> i64; 4] = [|_| 7, |id| id, |id| id / 5, |id| (id * 17) % 30 + 1];
         for (seed, time) in times.into_iter().enumerate() {
             let settings = every_pattern(mode, 25);
-            let calls = vec![Call::Transform(complete(6, time))];
-            agree(Stream { settings, calls }, seed as u64);
+            let calls = vec![StreamCall::Transform(complete(6, time))];
+            agree(CheckedStream { settings, calls }, seed as u64);
         }
     }
 }
@@ -81,11 +81,13 @@ fn a_budget_loses_patterns_only_where_it_says_so() {
             let mut stream = stream(mode, Size::Small, seed);
             stream.settings.statistics = None;
             stream.settings.time_window.get_or_insert(30);
-            stream.settings.work_max = Random::new(seed).range(1, 60) as u64;
+            stream.settings.work_max = StreamRandom::new(seed).range(1, 60) as u64;
             let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
             let mut oracle = Oracle::new(&stream.settings, None);
             for call in &mut stream.calls {
-                let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
+                let (StreamCall::Start(rows)
+                | StreamCall::Learn(rows)
+                | StreamCall::Transform(rows)) = call;
                 rows.columns.clear();
                 let before = engine.stats().cut_short;
                 let got = rows.with(|edges| engine.transform(edges)).unwrap();
@@ -108,11 +110,11 @@ fn in_causal_mode_a_budget_finds_the_same_in_every_cut() {
     for (size, count) in [(Size::Small, small / 2), (Size::Medium, medium)] {
         for seed in 0..count {
             let mut stream = stream(Mode::Causal, size, seed);
-            let mut random = Random::new(seed);
+            let mut random = StreamRandom::new(seed);
             stream.settings.work_max = random.range(1, 100) as u64;
             stream.settings.statistics = None;
             stream.settings.time_window.get_or_insert(30);
-            let mut rows = Rows::default();
+            let mut rows = StreamRows::default();
             for call in &stream.calls {
                 let more = call.rows();
                 (0..more.len()).for_each(|row| {
@@ -124,8 +126,9 @@ fn in_causal_mode_a_budget_finds_the_same_in_every_cut() {
                     ));
                 });
             }
-            let single: Vec<Rows> = (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
-            let run = |parts: &[Rows], threads| {
+            let single: Vec<StreamRows> =
+                (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
+            let run = |parts: &[StreamRows], threads| {
                 let settings = Settings { threads, ..stream.settings.clone() };
                 let mut engine = GraphFeatures::new(settings).unwrap();
                 let cells = parts.iter().map(|rows| rows.with(|edges| engine.transform(edges)));
@@ -141,7 +144,7 @@ fn in_causal_mode_a_budget_finds_the_same_in_every_cut() {
                 let row = place.map(|at| {
                     (at / width, oracle::check::columns(&stream.settings)[at % width].0.clone())
                 });
-                let sizes: Vec<usize> = parts.iter().map(Rows::len).collect();
+                let sizes: Vec<usize> = parts.iter().map(StreamRows::len).collect();
                 assert!(
                     got == want,
                     "seed {seed}, calls of {sizes:?}, first at {row:?}, {:?} cut short, not {:?}\n{}",

@@ -122,7 +122,7 @@ impl Membership {
         let sent = self.sent.iter().find(|(sent, _)| Some(*sent) == beat.ack);
         let sent_ms = sent.map(|(_, sent_ms)| *sent_ms);
         #[cfg(test)]
-        let sent_ms = match self.is_mutant(super::state::Mutant::LeaseFromReceipt) {
+        let sent_ms = match self.is_mutant(super::state::MembershipMutant::LeaseFromReceipt) {
             true => sent_ms.map(|_| now_ms),
             false => sent_ms,
         };

@@ -8,17 +8,17 @@ use super::message::{
 };
 use super::options::Options;
 use super::simulation::{LEASE_MS, address, name};
-use super::simulator::World;
+use super::simulator::PeerWorld;
 use super::state::{Membership, PeerState, next_random};
 use super::tests::begin;
 use super::types::*;
 use super::view::{Former, JoinCandidate, Member, View};
 
-fn view_of(world: &World, node: usize) -> &View {
+fn view_of(world: &PeerWorld, node: usize) -> &View {
     world.nodes[node].process.as_ref().and_then(Membership::view).unwrap()
 }
 
-fn has_lease(world: &World, node: usize) -> bool {
+fn has_lease(world: &PeerWorld, node: usize) -> bool {
     world.nodes[node].process.as_ref().unwrap().has_lease(world.clock_ms(node))
 }
 
@@ -184,7 +184,7 @@ fn a_leave_without_a_response_is_over_with_its_process() {
 fn silence_is_suspect_and_then_lost() {
     let mut world = begin(3, false, 1).unwrap();
     let number = view_of(&world, 0).named(&name(2)).unwrap().number;
-    let reach = |world: &World| world.nodes[0].process.as_ref().unwrap().reach(number);
+    let reach = |world: &PeerWorld| world.nodes[0].process.as_ref().unwrap().reach(number);
     world.kill(2);
     let (mut seen, end_ms) = (vec![reach(&world)], world.now_ms + 2 * LEASE_MS);
     while world.now_ms < end_ms {
@@ -288,7 +288,8 @@ fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
 fn a_vote_of_an_earlier_epoch_is_none() {
     for seed in 0..20 {
         let mut world = begin(3, false, seed).unwrap();
-        let proposal = |world: &World| world.nodes[0].process.as_ref().unwrap().proposal.is_some();
+        let proposal =
+            |world: &PeerWorld| world.nodes[0].process.as_ref().unwrap().proposal.is_some();
         world.kill(2);
         world.environment.network.delay_ms_max = LEASE_MS / 8;
         for _ in 0..3 * LEASE_MS {
@@ -322,7 +323,7 @@ fn a_vote_of_an_earlier_epoch_is_none() {
 
 /// Asserts that a message has no effect but a reply with the current view. A message of the
 /// sender's current life is a sign of that life; one of an old life is not.
-fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: bool) {
+fn assert_ignored(world: &mut PeerWorld, to: usize, message: Message, is_life_old: bool) {
     let now_ms = world.clock_ms(to);
     let process = world.nodes[to].process.as_mut().unwrap();
     let sketch = |process: &Membership| {
@@ -356,12 +357,12 @@ fn assert_ignored(world: &mut World, to: usize, message: Message, is_life_old: b
 }
 
 /// Messages with any content, with plausible names, clusters, epochs and views.
-struct Forger<'a> {
+struct MessageForger<'a> {
     random: u64,
-    world: &'a World,
+    world: &'a PeerWorld,
 }
 
-impl Forger<'_> {
+impl MessageForger<'_> {
     fn below(&mut self, limit: u64) -> u64 {
         next_random(&mut self.random) % limit
     }
@@ -490,7 +491,7 @@ proptest! {
         let mut world = begin(3, false, seed).unwrap();
         let view = view_of(&world, 0).clone();
         for turn in 0..200 {
-            let mut forger = Forger { random: seed ^ turn, world: &world };
+            let mut forger = MessageForger { random: seed ^ turn, world: &world };
             let from = forger.outsider();
             let message = forger.message(from);
             world.receive((turn % 3) as usize, message).unwrap();
@@ -506,7 +507,7 @@ proptest! {
         let healthy = begin(3, false, seed).unwrap();
         let mut world = begin(3, false, seed).unwrap();
         for turn in 0..300 {
-            let mut forger = Forger { random: seed ^ turn, world: &healthy };
+            let mut forger = MessageForger { random: seed ^ turn, world: &healthy };
             let from = forger.anybody();
             let message = forger.message(from);
             // The damage is not checked, but the messages have their limits.

@@ -45,7 +45,7 @@ impl Membership {
 
     pub(super) fn is_quorum(&self, electorate: NodeSet, votes: NodeSet) -> bool {
         #[cfg(test)]
-        if self.is_mutant(super::state::Mutant::HalfIsQuorum) {
+        if self.is_mutant(super::state::MembershipMutant::HalfIsQuorum) {
             return electorate.and(votes).len() * 2 >= electorate.len();
         }
         match &self.retained.view {
@@ -58,7 +58,7 @@ impl Membership {
     /// Whether this node may take part in excluding a member.
     fn may_exclude(&self, number: NodeNumber, is_adopted: bool) -> bool {
         #[cfg(test)]
-        if self.is_mutant(super::state::Mutant::ExcludesTheLiving) {
+        if self.is_mutant(super::state::MembershipMutant::ExcludesTheLiving) {
             return true;
         }
         let lease_ms = self.options.lease_ms;
@@ -158,7 +158,7 @@ impl Membership {
     /// earlier epoch may look like a vote for the current proposal.
     fn is_of_now(&self, epoch: Epoch) -> bool {
         #[cfg(test)]
-        if self.is_mutant(super::state::Mutant::CountsOldVotes) {
+        if self.is_mutant(super::state::MembershipMutant::CountsOldVotes) {
             return true;
         }
         epoch == self.retained.view.as_ref().map_or(Epoch(0), |view| view.epoch)

@@ -42,7 +42,7 @@ pub fn options(node: usize, incarnation: u64, seed: u64) -> Options {
 }
 
 /// The membership of one node, by whichever means.
-pub trait Process: Debug {
+pub trait MemberProcess: Debug {
     /// What survives it.
     type Retained: Debug + Clone;
     type Output;
@@ -58,30 +58,75 @@ pub trait Process: Debug {
     fn is_settled(&self) -> bool;
 }
 
+/// Implements [`MemberProcess`] by the methods of these names that each kind of membership has
+/// itself.
+macro_rules! process {
+    ($membership:ty, retains $retained:ty, puts out $output:ty, is settled $is_settled:expr) => {
+        impl $crate::simulation::MemberProcess for $membership {
+            type Retained = $retained;
+            type Output = $output;
+
+            fn tick(&mut self, now_ms: u64, out: &mut Vec<$output>) {
+                Self::tick(self, now_ms, out);
+            }
+
+            fn leave(&mut self, now_ms: u64, out: &mut Vec<$output>) {
+                Self::leave(self, now_ms, out);
+            }
+
+            fn rejoin(&mut self, incarnation: $crate::types::Incarnation, now_ms: u64) {
+                Self::rejoin(self, incarnation, now_ms);
+            }
+
+            fn next_deadline_ms(&self) -> u64 {
+                Self::next_deadline_ms(self)
+            }
+
+            fn has_lease(&self, now_ms: u64) -> bool {
+                Self::has_lease(self, now_ms)
+            }
+
+            fn view(&self) -> Option<&$crate::view::View> {
+                Self::view(self)
+            }
+
+            fn incarnation(&self) -> $crate::types::Incarnation {
+                Self::incarnation(self)
+            }
+
+            fn is_settled(&self) -> bool {
+                let is_settled: fn(&Self) -> bool = $is_settled;
+                is_settled(self)
+            }
+        }
+    };
+}
+pub(crate) use process;
+
 /// What the nodes communicate with.
 pub trait Environment: Debug + Sized {
-    type Process: Process;
+    type Process: MemberProcess;
     /// What arrives later.
     type Event: Debug;
 
     /// Delivers an event, to a node or to a part of the environment.
-    fn deliver(world: &mut World<Self>, event: Self::Event) -> Result<(), String>;
+    fn deliver(world: &mut SimulatedWorld<Self>, event: Self::Event) -> Result<(), String>;
 
     /// Carries out what a call of a process put out.
     fn perform(
-        world: &mut World<Self>,
+        world: &mut SimulatedWorld<Self>,
         node: usize,
-        out: Vec<<Self::Process as Process>::Output>,
+        out: Vec<<Self::Process as MemberProcess>::Output>,
     ) -> Result<(), String>;
 
     /// Checks that no two nodes hold the lease while the view of one excludes the life of the
     /// other.
-    fn check_leases(world: &World<Self>) -> Result<(), String>;
+    fn check_leases(world: &SimulatedWorld<Self>) -> Result<(), String>;
 }
 
 /// One node, with the state that survives its process.
 #[derive(Debug)]
-pub struct Node<P: Process, E> {
+pub struct SimulatedNode<P: MemberProcess, E> {
     pub process: Option<P>,
     pub retained: Option<P::Retained>,
     pub is_paused: bool,
@@ -96,7 +141,7 @@ pub struct Node<P: Process, E> {
 }
 
 #[derive(Debug)]
-enum Event<E> {
+enum SimulatedEvent<E> {
     Delivery(E),
     /// For the process that ran when the timer was set.
     Tick {
@@ -110,23 +155,23 @@ enum Event<E> {
 
 /// The world. Methods that run it return the violated property.
 #[derive(Debug)]
-pub struct World<E: Environment> {
+pub struct SimulatedWorld<E: Environment> {
     pub now_ms: u64,
-    pub nodes: Vec<Node<E::Process, E::Event>>,
+    pub nodes: Vec<SimulatedNode<E::Process, E::Event>>,
     pub random: u64,
     pub clashes: Vec<ClashError>,
     pub environment: E,
     /// By time, and of one time in the order in which they were planned.
-    events: BTreeMap<(u64, u64), Event<E::Event>>,
+    events: BTreeMap<(u64, u64), SimulatedEvent<E::Event>>,
     next_event: u64,
     views: BTreeMap<(ClusterId, Epoch), View>,
 }
 
-impl<E: Environment> World<E> {
+impl<E: Environment> SimulatedWorld<E> {
     /// Creates nodes without starting them.
     pub fn with(environment: E, count: usize, seed: u64) -> Self {
         let mut random = seed;
-        let nodes = (0..count).map(|_| Node {
+        let nodes = (0..count).map(|_| SimulatedNode {
             process: None,
             retained: None,
             is_paused: false,
@@ -154,16 +199,16 @@ impl<E: Environment> World<E> {
     }
 
     pub fn clock_ms(&self, node: usize) -> u64 {
-        let Node { offset_ms, drift_ppm, .. } = &self.nodes[node];
+        let SimulatedNode { offset_ms, drift_ppm, .. } = &self.nodes[node];
         self.now_ms + offset_ms + self.now_ms * drift_ppm / 1_000_000
     }
 
     /// Plans the delivery of an event.
     pub fn deliver_after(&mut self, delay_ms: u64, event: E::Event) {
-        self.after(delay_ms, Event::Delivery(event));
+        self.after(delay_ms, SimulatedEvent::Delivery(event));
     }
 
-    fn after(&mut self, delay_ms: u64, event: Event<E::Event>) {
+    fn after(&mut self, delay_ms: u64, event: SimulatedEvent<E::Event>) {
         self.events.insert((self.now_ms + delay_ms, self.next_event), event);
         self.next_event += 1;
     }
@@ -185,7 +230,7 @@ impl<E: Environment> World<E> {
 
     pub fn pause(&mut self, node: usize, for_ms: u64) {
         self.nodes[node].is_paused = true;
-        self.after(for_ms, Event::Resume { node });
+        self.after(for_ms, SimulatedEvent::Resume { node });
     }
 
     pub fn resume(&mut self, node: usize) -> Result<(), String> {
@@ -215,15 +260,15 @@ impl<E: Environment> World<E> {
             let ((at_ms, _), event) = first.remove_entry();
             self.now_ms = at_ms;
             match event {
-                Event::Delivery(event) => E::deliver(self, event)?,
-                Event::Tick { node, number } => {
+                SimulatedEvent::Delivery(event) => E::deliver(self, event)?,
+                SimulatedEvent::Tick { node, number } => {
                     let it = &mut self.nodes[node];
                     if it.tick.0 == number && !it.is_paused {
                         it.tick.1 = u64::MAX;
                         self.tick(node)?;
                     }
                 }
-                Event::Resume { node } => self.resume(node)?,
+                SimulatedEvent::Resume { node } => self.resume(node)?,
             }
             E::check_leases(self)?;
         }
@@ -251,7 +296,7 @@ impl<E: Environment> World<E> {
     pub fn call(
         &mut self,
         node: usize,
-        what: impl FnOnce(&mut E::Process, u64, &mut Vec<<E::Process as Process>::Output>),
+        what: impl FnOnce(&mut E::Process, u64, &mut Vec<<E::Process as MemberProcess>::Output>),
     ) -> Result<(), String> {
         let clock_ms = self.clock_ms(node);
         let Some(process) = &mut self.nodes[node].process else { return Ok(()) };
@@ -272,7 +317,7 @@ impl<E: Environment> World<E> {
         let it = &mut self.nodes[node];
         it.tick = (it.tick.0 + 1, due_ms);
         let number = it.tick.0;
-        self.after(due_ms.saturating_sub(clock_ms), Event::Tick { node, number });
+        self.after(due_ms.saturating_sub(clock_ms), SimulatedEvent::Tick { node, number });
     }
 
     /// Carries out what every membership puts out.
@@ -316,7 +361,7 @@ impl<E: Environment> World<E> {
     pub fn is_whole(&self) -> bool {
         let running = || self.nodes.iter().enumerate().filter(|(_, node)| node.process.is_some());
         let Some((_, first)) = running().next() else { return true };
-        let Some(view) = first.process.as_ref().and_then(Process::view) else { return false };
+        let Some(view) = first.process.as_ref().and_then(MemberProcess::view) else { return false };
         view.members.len() == running().count()
             && running().all(|(index, node)| {
                 let process = node.process.as_ref().unwrap();
@@ -326,7 +371,7 @@ impl<E: Environment> World<E> {
     }
 
     pub fn sketch(&self) -> String {
-        let sketch = |node: &Node<E::Process, E::Event>| {
+        let sketch = |node: &SimulatedNode<E::Process, E::Event>| {
             let Some(process) = &node.process else { return "down".to_owned() };
             let Some(view) = process.view() else {
                 return format!("{:?} outside", process.incarnation());

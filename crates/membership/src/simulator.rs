@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::message::{Body, MESSAGE_BYTES_MAX, Message, Output, PersistentState};
 use super::options::Options;
-use super::simulation::{self, Environment, Process, address, options};
-use super::state::{Membership, Mutant, next_random};
+use super::simulation::{self, Environment, address, options};
+use super::state::{Membership, MembershipMutant, next_random};
 use super::types::{ClusterId, Epoch, Incarnation};
 use super::view::View;
 
@@ -18,7 +18,7 @@ const MEASURED: u64 = 16;
 /// One call in this many is checked for unsaved state.
 const LOOKED_AT: u64 = 8;
 
-pub type World = simulation::World<Links>;
+pub type PeerWorld = simulation::SimulatedWorld<SimulatedLinks>;
 
 /// Current state of the network. Each cut affects one direction.
 #[derive(Debug, Clone, Default)]
@@ -33,78 +33,48 @@ pub struct Network {
 }
 
 #[derive(Debug)]
-pub struct Delivery {
+pub struct MessageDelivery {
     to: usize,
     message: Message,
 }
 
 /// The links between the nodes.
 #[derive(Debug)]
-pub struct Links {
+pub struct SimulatedLinks {
     pub network: Network,
     /// The addresses that each node is configured with.
     seeds: Vec<Vec<String>>,
     /// The messages of each node, over all its lives.
     pub sent: Vec<Vec<Message>>,
-    mutant: Option<Mutant>,
+    mutant: Option<MembershipMutant>,
     pub messages: u64,
     pub bytes_max: usize,
     calls: u64,
     epochs: BTreeMap<(usize, Incarnation, ClusterId), Epoch>,
 }
 
-impl Process for Membership {
-    type Retained = PersistentState;
-    type Output = Output;
+// An accepted value may yet exclude a node that was silent at the time.
+simulation::process!(
+    Membership,
+    retains PersistentState,
+    puts out Output,
+    is settled |membership| membership.retained.accepted.is_none()
+);
 
-    fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        self.tick(now_ms, out);
-    }
-
-    fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        self.leave(now_ms, out);
-    }
-
-    fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
-        self.rejoin(incarnation, now_ms);
-    }
-
-    fn next_deadline_ms(&self) -> u64 {
-        self.next_deadline_ms()
-    }
-
-    fn has_lease(&self, now_ms: u64) -> bool {
-        self.has_lease(now_ms)
-    }
-
-    fn view(&self) -> Option<&View> {
-        self.view()
-    }
-
-    fn incarnation(&self) -> Incarnation {
-        self.incarnation()
-    }
-
-    /// An accepted value may yet exclude a node that was silent at the time.
-    fn is_settled(&self) -> bool {
-        self.retained.accepted.is_none()
-    }
-}
-
-impl Environment for Links {
+impl Environment for SimulatedLinks {
     type Process = Membership;
-    type Event = Delivery;
+    type Event = MessageDelivery;
 
-    fn deliver(world: &mut World, event: Delivery) -> Result<(), String> {
-        let Delivery { to, message } = event;
+    fn deliver(world: &mut PeerWorld, event: MessageDelivery) -> Result<(), String> {
+        let MessageDelivery { to, message } = event;
         if world.nodes[to].is_paused {
-            world.nodes[to].inbox.push(Delivery { to, message });
+            world.nodes[to].inbox.push(MessageDelivery { to, message });
             return Ok(());
         }
         world.receive(to, message)
     }
 
-    fn perform(world: &mut World, node: usize, out: Vec<Output>) -> Result<(), String> {
+    fn perform(world: &mut PeerWorld, node: usize, out: Vec<Output>) -> Result<(), String> {
         let keep = out.iter().position(|output| matches!(output, Output::Keep(_)));
         let sent = out.iter().position(|output| matches!(output, Output::Send { .. }));
         if keep.is_some_and(|keep| sent.is_some_and(|sent| sent < keep)) {
@@ -126,7 +96,7 @@ impl Environment for Links {
         Ok(())
     }
 
-    fn check_leases(world: &World) -> Result<(), String> {
+    fn check_leases(world: &PeerWorld) -> Result<(), String> {
         let holders = world.holders();
         for (node, _, view) in &holders {
             for (other, process, theirs) in &holders {
@@ -144,7 +114,7 @@ impl Environment for Links {
     }
 }
 
-impl World {
+impl PeerWorld {
     /// Creates nodes without starting them. All found a cluster together, or the first one alone.
     pub fn new(count: usize, is_founded_alone: bool, seed: u64) -> Self {
         let seeds_of = |node: usize| match (is_founded_alone, node) {
@@ -152,7 +122,7 @@ impl World {
             (true, _) => vec![address(0)],
             (false, _) => (0..count).map(address).collect(),
         };
-        let links = Links {
+        let links = SimulatedLinks {
             network: Network { delay_ms_max: 10, ..Network::default() },
             seeds: (0..count).map(seeds_of).collect(),
             sent: vec![Vec::new(); count],
@@ -166,7 +136,7 @@ impl World {
     }
 
     /// Injects a fault into all nodes, also those that start later.
-    pub fn infect(&mut self, mutant: Option<Mutant>) {
+    pub fn infect(&mut self, mutant: Option<MembershipMutant>) {
         self.environment.mutant = mutant;
         for process in self.nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
             process.mutant = mutant;
@@ -177,7 +147,7 @@ impl World {
         let mutant = self.environment.mutant;
         let mut retained = self.nodes[node].retained.clone().filter(|_| has_retained);
         if let Some(retained) = &mut retained
-            && mutant == Some(Mutant::ForgetsPromise)
+            && mutant == Some(MembershipMutant::ForgetsPromise)
         {
             retained.promised = None;
             retained.accepted = None;
@@ -239,7 +209,7 @@ impl World {
             let delay_ms_max = self.environment.network.delay_ms_max;
             let delay_ms = self.below(delay_ms_max) + u64::from(self.below(4) == 0);
             let message = message.clone();
-            self.deliver_after(delay_ms, Delivery { to, message });
+            self.deliver_after(delay_ms, MessageDelivery { to, message });
         }
         Ok(())
     }
@@ -254,7 +224,7 @@ impl World {
         let to = self.below(self.nodes.len() as u64) as usize;
         let message = self.environment.sent[from][at].clone();
         if !self.environment.network.cuts.contains(&(from, to)) {
-            self.deliver_after(0, Delivery { to, message });
+            self.deliver_after(0, MessageDelivery { to, message });
         }
     }
 
@@ -270,7 +240,7 @@ impl World {
     }
 }
 
-impl Links {
+impl SimulatedLinks {
     fn remember(&mut self, from: usize, message: &Message) {
         let sent = &mut self.sent[from];
         if sent.len() < SENT_MAX {

@@ -41,7 +41,7 @@ pub(super) struct PeerState {
 /// Faults that the tests inject and must detect.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mutant {
+pub(crate) enum MembershipMutant {
     ForgetsPromise,
     HalfIsQuorum,
     LeaseFromReceipt,
@@ -85,7 +85,7 @@ pub struct Membership {
     clash_ms: Option<u64>,
     pub(super) out: Vec<Output>,
     #[cfg(test)]
-    pub(crate) mutant: Option<Mutant>,
+    pub(crate) mutant: Option<MembershipMutant>,
 }
 
 impl Membership {
@@ -531,7 +531,7 @@ impl Membership {
         !self.must_be_stored
     }
 
-    pub(super) fn is_mutant(&self, mutant: Mutant) -> bool {
+    pub(super) fn is_mutant(&self, mutant: MembershipMutant) -> bool {
         self.mutant == Some(mutant)
     }
 }

@@ -2,13 +2,13 @@
 
 use super::message::Body;
 use super::simulation::{LEASE_MS, seeds_times};
-use super::simulator::{Network, World};
-use super::state::Mutant;
+use super::simulator::{Network, PeerWorld};
+use super::state::MembershipMutant;
 use super::types::Epoch;
 
 /// The faults of a run.
 #[derive(Debug, Clone, Copy)]
-struct Faults {
+struct RunFaults {
     has_loss: bool,
     has_cuts: bool,
     has_pauses: bool,
@@ -17,7 +17,7 @@ struct Faults {
     has_replays: bool,
 }
 
-impl Faults {
+impl RunFaults {
     fn of(seed: u64) -> Self {
         let bit = |n: u64| seed >> n & 1 == 1;
         Self {
@@ -32,8 +32,8 @@ impl Faults {
 }
 
 /// Starts nodes one after the other, and waits until all are members.
-pub(super) fn begin(count: usize, is_founded_alone: bool, seed: u64) -> Result<World, String> {
-    let mut world = World::new(count, is_founded_alone, seed);
+pub(super) fn begin(count: usize, is_founded_alone: bool, seed: u64) -> Result<PeerWorld, String> {
+    let mut world = PeerWorld::new(count, is_founded_alone, seed);
     for node in 0..count {
         world.start(node, false)?;
         let wait_ms = world.below(50);
@@ -43,7 +43,7 @@ pub(super) fn begin(count: usize, is_founded_alone: bool, seed: u64) -> Result<W
     Ok(world)
 }
 
-fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
+fn some_fault(world: &mut PeerWorld, faults: RunFaults) -> Result<(), String> {
     let count = world.nodes.len() as u64;
     let node = world.below(count) as usize;
     match world.below(8) {
@@ -90,7 +90,7 @@ fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
     Ok(())
 }
 
-fn heal(world: &mut World) -> Result<(), String> {
+fn heal(world: &mut PeerWorld) -> Result<(), String> {
     world.environment.network = Network { delay_ms_max: 10, ..Network::default() };
     for node in 0..world.nodes.len() {
         world.resume(node)?;
@@ -107,7 +107,7 @@ fn heal(world: &mut World) -> Result<(), String> {
 /// Faults for a while; then all nodes must find each other; then one is killed, and must be
 /// excluded.
 fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
-    let faults = Faults::of(seed);
+    let faults = RunFaults::of(seed);
     let mut world = begin(count, seed >> 5 & 1 == 1, seed)?;
     world.environment.network.replay_percent = if faults.has_replays { 30 } else { 0 };
     let end_ms = world.now_ms + leases * LEASE_MS;
@@ -129,7 +129,7 @@ fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
             return Err(format!("apart for {HEAL_LEASES} leases: {}", world.sketch()));
         }
     }
-    let running = |world: &World| world.nodes.iter().filter(|n| n.process.is_some()).count();
+    let running = |world: &PeerWorld| world.nodes.iter().filter(|n| n.process.is_some()).count();
     if running(&world) >= 3 {
         let lives = |n: &usize| world.nodes[*n].process.is_some();
         let victim = (0..count).filter(lives).nth(seed as usize % running(&world));
@@ -150,7 +150,7 @@ const HEAL_LEASES: u64 = 20;
 fn seeds(count: usize, leases: u64, seeds: std::ops::Range<u64>) {
     for seed in seeds.start..seeds.end * seeds_times() {
         if let Err(error) = run(count, seed, leases) {
-            panic!("{count} nodes, seed {seed}, {:?}: {error}", Faults::of(seed));
+            panic!("{count} nodes, seed {seed}, {:?}: {error}", RunFaults::of(seed));
         }
     }
 }
@@ -177,9 +177,9 @@ fn sixteen_nodes() {
 
 /// Whether some seed detects a mutant; the same seeds pass without it.
 fn is_noticed(
-    mutant: Mutant,
+    mutant: MembershipMutant,
     counts: &[usize],
-    scenario: fn(usize, u64, Option<Mutant>) -> Outcome,
+    scenario: fn(usize, u64, Option<MembershipMutant>) -> RunOutcome,
 ) {
     for seed in 0..CANARY_SEEDS {
         for count in counts {
@@ -193,7 +193,7 @@ fn is_noticed(
     panic!("{mutant:?} was not noticed in {CANARY_SEEDS} seeds");
 }
 
-type Outcome = Result<(), String>;
+type RunOutcome = Result<(), String>;
 
 /// Seeds within which each mutant must be detected.
 const CANARY_SEEDS: u64 = 300;
@@ -204,12 +204,12 @@ fn is_violation(error: &str) -> bool {
 }
 
 /// Faults of all kinds, harder on the members than [`run`]: no progress is required.
-fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+fn storm(count: usize, seed: u64, mutant: Option<MembershipMutant>) -> RunOutcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
     world.environment.network =
         Network { loss_percent: 10, double_percent: 10, delay_ms_max: 250, ..Network::default() };
-    let faults = Faults { has_loss: false, has_leaves: false, ..Faults::of(u64::MAX) };
+    let faults = RunFaults { has_loss: false, has_leaves: false, ..RunFaults::of(u64::MAX) };
     for _ in 0..40 {
         some_fault(&mut world, faults)?;
         let wait_ms = world.below(LEASE_MS / 2);
@@ -219,7 +219,7 @@ fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
 }
 
 /// One node receives acknowledgements late, and is then cut off.
-fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+fn late_acks(count: usize, seed: u64, mutant: Option<MembershipMutant>) -> RunOutcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
     world.environment.network.delay_ms_max = 400;
@@ -234,12 +234,12 @@ fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
 
 /// A newcomer asks for admission. The member that admits it falls silent meanwhile, but hears the
 /// accepting voters. The others are killed and restarted, and continue without it.
-fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
-    let mut world = World::new(count + 1, false, seed);
+fn restarts(count: usize, seed: u64, mutant: Option<MembershipMutant>) -> RunOutcome {
+    let mut world = PeerWorld::new(count + 1, false, seed);
     for node in 0..count {
         world.start(node, false)?;
     }
-    let has_lease = |world: &World| {
+    let has_lease = |world: &PeerWorld| {
         let process = world.nodes[0].process.as_ref().unwrap();
         process.view().is_some_and(|view| view.members.len() == count)
             && process.has_lease(world.clock_ms(0))
@@ -261,7 +261,7 @@ fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
 
 /// The first node is cut off, except from one that sends it votes of earlier epochs: they are for
 /// ballots with the same numbers.
-fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+fn old_votes(count: usize, seed: u64, mutant: Option<MembershipMutant>) -> RunOutcome {
     let mut world = begin(count, false, seed)?;
     for round in 0..4 {
         let node = 2 + round % (count - 2);
@@ -293,25 +293,25 @@ fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
 
 #[test]
 fn canary_a_vote_of_another_epoch() {
-    is_noticed(Mutant::CountsOldVotes, &[3], old_votes);
+    is_noticed(MembershipMutant::CountsOldVotes, &[3], old_votes);
 }
 
 #[test]
 fn canary_a_forgotten_promise() {
-    is_noticed(Mutant::ForgetsPromise, &[3, 5], restarts);
+    is_noticed(MembershipMutant::ForgetsPromise, &[3, 5], restarts);
 }
 
 #[test]
 fn canary_a_half_without_the_lowest() {
-    is_noticed(Mutant::HalfIsQuorum, &[2, 4], storm);
+    is_noticed(MembershipMutant::HalfIsQuorum, &[2, 4], storm);
 }
 
 #[test]
 fn canary_a_lease_from_receipt() {
-    is_noticed(Mutant::LeaseFromReceipt, &[3, 5], late_acks);
+    is_noticed(MembershipMutant::LeaseFromReceipt, &[3, 5], late_acks);
 }
 
 #[test]
 fn canary_an_exclusion_of_the_living() {
-    is_noticed(Mutant::ExcludesTheLiving, &[3, 5], storm);
+    is_noticed(MembershipMutant::ExcludesTheLiving, &[3, 5], storm);
 }

@@ -1,7 +1,10 @@
-//! File descriptors that a service manager opened before it started this program.
+//! File descriptors that were open when this program started: those of a service manager, and those
+//! that another program left open.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::FdFlags;
 
 use crate::sync::{AtomicBool, Ordering};
 
@@ -27,7 +30,7 @@ pub fn take_inherited(count: u32) -> io::Result<Vec<OwnedFd>> {
     for number in FIRST..FIRST + count {
         // SAFETY: if the descriptor is not open, the call below fails; it is not used otherwise.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
     }
     let take = |number| {
         // SAFETY: the loop above has checked that it is open. It was opened before this program
@@ -35,4 +38,29 @@ pub fn take_inherited(count: u32) -> io::Result<Vec<OwnedFd>> {
         unsafe { OwnedFd::from_raw_fd(number) }
     };
     Ok((FIRST..FIRST + count).map(take).collect())
+}
+
+/// Closes the descriptors beyond standard error that this program inherited, and returns their
+/// number. These lack the flag close-on-exec, which all that Rust and Python open have. To be called
+/// before other code of this program uses a descriptor without the flag.
+///
+/// # Errors
+/// The list of open descriptors cannot be read.
+pub fn close_inherited() -> io::Result<usize> {
+    let mut closed = 0;
+    let names: Vec<_> = std::fs::read_dir("/proc/self/fd")?.flatten().collect();
+    for name in names {
+        let number = name.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        let Some(number) = number.filter(|number| *number >= FIRST) else { continue };
+        // SAFETY: if the descriptor is not open any more, as that of the list, the call fails; it is
+        // not used otherwise.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        if rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC)) {
+            // SAFETY: it is open, and lacks the flag that all descriptors of this program have, so
+            // it was inherited and nothing owns it.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+            closed += 1;
+        }
+    }
+    Ok(closed)
 }

@@ -61,13 +61,13 @@ pub use fabric::{
     CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, RegionSize, device, mount, shm,
 };
 pub use file_map::{FileBytes, FileMap};
-pub use inherited::take_inherited;
+pub use inherited::{close_inherited, take_inherited};
 pub use lost_pages::{lost_pages, survive_lost_pages};
 #[cfg(any(test, feature = "failpoints"))]
 pub use maps::trial as maps_trial;
 pub use maps::{are_maps_scarce, check_maps};
 pub use process::{process_id, process_number};
-pub use region::alias::{Alias, BeforeCopy};
+pub use region::alias::{AfterCopy, Alias};
 pub use region::sealed::SealedBytes;
 pub use region::words::{Words, WordsMut};
 pub use region::writable::{Retired, WritableBytes};

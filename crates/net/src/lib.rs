@@ -26,7 +26,7 @@
 //! the call returns.
 //!
 //! **Delete.** The home calls [`server::DataServer::send_invalidation`]. The reader's daemon receives
-//! [`peer::DaemonControl::gone`], removes the object from its tables and from the mirror
+//! [`peer::DaemonControl::on_invalidate`], removes the object from its tables and from the mirror
 //! ([`cache::Mirror::remove`]), and calls [`peer::Peer::acknowledge_invalidation`].
 //!
 //! **Loss of a member.** A home calls [`server::DataServer::cut`], which returns when no thread

@@ -5,8 +5,8 @@ mod common;
 
 use std::sync::mpsc::{Receiver, channel};
 
-use common::proxy::{Fault, Proxy};
-use common::{Home, LONG, Reader, STALL, span, until};
+use common::proxy::{Proxy, StreamFault};
+use common::{LONG, STALL, TestHome, TestReader, span, until};
 use farrow_memory::{Length, Span};
 use farrow_net::NetError;
 use farrow_net::cache::MirrorHold;
@@ -17,24 +17,29 @@ use farrow_net::source::HoldId;
 const SECTION: u64 = 32 << 20;
 const CHUNK: u64 = 64 << 10;
 
-type Outcome = Receiver<Result<Length, NetError>>;
+type ReadReceiver = Receiver<Result<Length, NetError>>;
 
-struct World {
-    _home: Home,
+struct BegunRead {
+    _home: TestHome,
     proxy: Proxy,
-    reader: Reader,
+    reader: TestReader,
 }
 
-impl World {
+impl BegunRead {
     fn new() -> Self {
-        let home = Home::start(SECTION, Credentials::Plain, STALL);
+        let home = TestHome::start(SECTION, Credentials::Plain, STALL);
         let proxy = Proxy::start(home.address);
-        let reader = Reader::plain(&home, proxy.address, STALL);
+        let reader = TestReader::plain(&home, proxy.address, STALL);
         home.add(1, &[span(77, SECTION - 1000)]);
         Self { _home: home, proxy, reader }
     }
 
-    fn begin(&self, held: &MirrorHold, hold: HoldId, ranges: &[Span]) -> (FetchStart, Outcome) {
+    fn begin(
+        &self,
+        held: &MirrorHold,
+        hold: HoldId,
+        ranges: &[Span],
+    ) -> (FetchStart, ReadReceiver) {
         let (sender, ended) = channel();
         let on_end = move |result| sender.send(result).unwrap();
         (self.reader.peer.begin_fetch(held, hold, ranges, on_end).unwrap(), ended)
@@ -53,7 +58,7 @@ fn parts() -> [Span; 4] {
 
 #[test]
 fn many_are_on_their_way_and_each_ends_once() {
-    let world = World::new();
+    let world = BegunRead::new();
     let (opened, held) = world.reader.open(1);
     let begun: Vec<_> =
         parts().iter().map(|part| (*part, world.begin(&held, opened.hold, &[*part]))).collect();
@@ -75,7 +80,7 @@ fn many_are_on_their_way_and_each_ends_once() {
 /// What another call brings is not brought twice, and its bytes are complete at its end.
 #[test]
 fn what_arrives_for_another_call_is_contended() {
-    let world = World::new();
+    let world = BegunRead::new();
     let (opened, held) = world.reader.open(1);
     let claim = held.claim(&[span(5 * CHUNK, CHUNK)], LONG).unwrap();
     let two = [span(4 * CHUNK, 2 * CHUNK)];
@@ -92,9 +97,9 @@ fn what_arrives_for_another_call_is_contended() {
 #[test]
 fn a_connection_that_breaks_is_made_again() {
     for part in parts() {
-        let world = World::new();
+        let world = BegunRead::new();
         let (opened, held) = world.reader.open(1);
-        world.proxy.set_faults(&[Fault::CutAfter(5000)]);
+        world.proxy.set_faults(&[StreamFault::CutAfter(5000)]);
         let (_, ended) = world.begin(&held, opened.hold, &[part]);
         assert_eq!(ended.recv_timeout(LONG).unwrap().unwrap(), part.length);
         world.reader.assert_pattern(&[part]);
@@ -103,7 +108,7 @@ fn a_connection_that_breaks_is_made_again() {
 
 #[test]
 fn what_fails_is_told_and_missing_again() {
-    let world = World::new();
+    let world = BegunRead::new();
     let (opened, held) = world.reader.open(1);
     for part in parts() {
         // A hold that the home does not know.
@@ -113,7 +118,7 @@ fn what_fails_is_told_and_missing_again() {
         until("the bytes are free", || held.claim(&[part], LONG).unwrap().length() == part.length);
     }
     // A lost peer.
-    world.proxy.set_fault(Fault::StallAfter(0));
+    world.proxy.set_fault(StreamFault::StallAfter(0));
     let begun: Vec<_> =
         parts().iter().map(|part| world.begin(&held, opened.hold, &[*part])).collect();
     world.reader.peer.lose("the test says so");
@@ -126,9 +131,9 @@ fn what_fails_is_told_and_missing_again() {
 
 #[test]
 fn one_that_stalls_can_be_cancelled() {
-    let world = World::new();
+    let world = BegunRead::new();
     let (opened, held) = world.reader.open(1);
-    world.proxy.set_fault(Fault::StallAfter(0));
+    world.proxy.set_fault(StreamFault::StallAfter(0));
     let part = span(16 * CHUNK, 16 * CHUNK);
     let (start, ended) = world.begin(&held, opened.hold, &[part]);
     let FetchStart::Started(fetch) = start else { panic!("{start:?}") };

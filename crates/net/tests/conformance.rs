@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::identity::{Authority, identity};
 use common::proxy::Proxy;
-use common::{Home, LONG, Reader, ReaderOptions, member, memory, options, pattern, span, until};
+use common::{
+    LONG, ReaderOptions, TestHome, TestReader, member, memory, options, pattern, span, until,
+};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Section, Span, mount,
@@ -26,13 +28,13 @@ const SECTION: u64 = 64 << 20;
 const STALL: Duration = Duration::from_secs(10);
 
 /// Runs a test with a home and a reader over each record layer.
-fn over_each(test: impl Fn(&Home, &Reader)) {
+fn over_each(test: impl Fn(&TestHome, &TestReader)) {
     let authority = Authority::new();
     let tls = ["home", "reader"].map(|name| authority.credentials(name));
     for [home, reader] in [[Credentials::Plain, Credentials::Plain], tls] {
         println!("over {}", home.as_str());
-        let home = Home::start(SECTION, home, STALL);
-        let reader = Reader::start(
+        let home = TestHome::start(SECTION, home, STALL);
+        let reader = TestReader::start(
             &home,
             ReaderOptions { credentials: reader, ..ReaderOptions::plain(home.address, STALL) },
         );
@@ -131,11 +133,11 @@ fn neighbours_in_a_chunk_are_neither_fetched_nor_overwritten() {
 
 #[test]
 fn two_fetchers_move_the_bytes_once() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let block = span(1000, 40 << 20);
     home.add(1, &[block]);
     let proxy = Proxy::start(home.address);
-    let reader = Arc::new(Reader::plain(&home, proxy.address, STALL));
+    let reader = Arc::new(TestReader::plain(&home, proxy.address, STALL));
     let (opened, held) = reader.open(1);
     let (hold, before) = (opened.hold, proxy.to_reader());
     let start = Arc::new(Barrier::new(8));
@@ -247,13 +249,13 @@ fn pushes_arrive_whole_within_their_grant() {
 
 #[test]
 fn what_is_evicted_comes_again() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let blocks: Vec<_> = (0..6).map(|key| span(key * (10 << 20) + 7, 3 << 20)).collect();
     for (key, block) in (0..).zip(&blocks) {
         home.add(key, &[*block]);
     }
     let limit = 7 << 20;
-    let reader = Reader::start(
+    let reader = TestReader::start(
         &home,
         ReaderOptions { cache_bytes: limit, ..ReaderOptions::plain(home.address, STALL) },
     );
@@ -286,7 +288,7 @@ fn huge_pages_stay_within_the_limit() {
     // The fabric allocates memory for a region; a mirror starts without any.
     map.punch(span(0, SECTION)).unwrap();
 
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let blocks: Vec<_> = (0..5).map(|key| span(key * (9 << 20) + 700, 5 << 20)).collect();
     for (key, block) in (0..).zip(&blocks) {
         home.add(key, &[*block]);
@@ -294,7 +296,7 @@ fn huge_pages_stay_within_the_limit() {
     let limit = 16 << 20;
     let cache = Cache::new(Length(limit));
     let mirror = cache.mirror(map, HUGE_PAGE_BYTES_USUAL).unwrap();
-    let reader = Reader::plain(&home, home.address, STALL);
+    let reader = TestReader::plain(&home, home.address, STALL);
     for round in 0..3 {
         for (key, block) in (0..).zip(&blocks) {
             let opened = reader.peer.open(&want(key)).unwrap();
@@ -337,7 +339,7 @@ fn a_member_that_is_cut_off_reads_no_more() {
 #[test]
 fn certificates_and_tickets_have_to_agree() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let home = Home::start(SECTION, authority.credentials("home"), STALL);
+    let home = TestHome::start(SECTION, authority.credentials("home"), STALL);
     home.add(1, &[span(0, 100)]);
     let cases = [
         // A certificate of another authority, no certificate, and one of another member.
@@ -346,7 +348,7 @@ fn certificates_and_tickets_have_to_agree() {
         (authority.credentials("other"), "reader"),
     ];
     for (credentials, name) in cases {
-        let reader = Reader::start(
+        let reader = TestReader::start(
             &home,
             ReaderOptions {
                 name,
@@ -359,7 +361,7 @@ fn certificates_and_tickets_have_to_agree() {
         assert!(matches!(refused, Err(NetError::Connection { .. })), "{refused:?}");
     }
     // A home other than the requested one.
-    let reader = Reader::start(
+    let reader = TestReader::start(
         &home,
         ReaderOptions {
             credentials: authority.credentials("reader"),
@@ -386,11 +388,11 @@ fn replaced_credentials_end_the_connections_that_they_no_longer_accept() {
     let (of_home, of_reader) = (authority.material("home", 1), authority.material("reader", 2));
     let at_home = Arc::new(identity(&of_home));
     let at_reader = Arc::new(identity(&of_reader));
-    let home = Home::start(SECTION, Credentials::Tls(Arc::clone(&at_home)), STALL);
+    let home = TestHome::start(SECTION, Credentials::Tls(Arc::clone(&at_home)), STALL);
     home.add(1, &[span(0, 100)]);
     let credentials = Credentials::Tls(Arc::clone(&at_reader));
     let plain = ReaderOptions::plain(home.address, STALL);
-    let reader = Reader::start(&home, ReaderOptions { credentials, ..plain });
+    let reader = TestReader::start(&home, ReaderOptions { credentials, ..plain });
     reader.open(1);
     // Renewed certificates on both sides, and the revocation of a former one: nothing ends.
     let renewed = authority.material("home", 3);
@@ -423,8 +425,8 @@ fn replaced_credentials_end_the_connections_that_they_no_longer_accept() {
 
 #[test]
 fn a_mirror_of_another_length_is_refused() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Reader::plain(&home, home.address, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = TestReader::plain(&home, home.address, STALL);
     let section = Length(SECTION + 4096);
     let options =
         PeerOptions { socket: options(STALL), ..PeerOptions::new("home", home.address, section) };

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::identity::Authority;
-use common::proxy::{Fault, Proxy};
-use common::{Home, LONG, Reader, ReaderOptions, STALL, member, memory, pattern, span, until};
+use common::proxy::{Proxy, StreamFault};
+use common::{
+    LONG, ReaderOptions, STALL, TestHome, TestReader, member, memory, pattern, span, until,
+};
 use farrow_memory::Span;
 use farrow_net::NetError;
 use farrow_net::peer::{Peer, PeerOptions, Piece, Placement};
@@ -20,14 +22,14 @@ use farrow_net::source::table::want;
 const SECTION: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
 
-fn over_each(test: impl Fn(&Home, &Reader, &Proxy)) {
+fn over_each(test: impl Fn(&TestHome, &TestReader, &Proxy)) {
     let authority = Authority::new();
     let tls = ["home", "reader"].map(|name| authority.credentials(name));
     for [of_home, of_reader] in [[Credentials::Plain, Credentials::Plain], tls] {
         println!("over {}", of_home.as_str());
-        let home = Home::start(SECTION, of_home, STALL);
+        let home = TestHome::start(SECTION, of_home, STALL);
         let proxy = Proxy::start(home.address);
-        let reader = Reader::start(
+        let reader = TestReader::start(
             &home,
             ReaderOptions { credentials: of_reader, ..ReaderOptions::plain(proxy.address, STALL) },
         );
@@ -40,12 +42,12 @@ fn over_each(test: impl Fn(&Home, &Reader, &Proxy)) {
 #[test]
 fn connections_that_break_are_made_again() {
     let faults = [
-        Fault::CutAfter(3 * MIB + 5),
-        Fault::Flip(2 * MIB + 100_000),
-        Fault::Double(MIB + 17, 40),
-        Fault::Double(2 * MIB, 300_000),
-        Fault::StallAfter(2 * MIB + 12_345),
-        Fault::CutAfter(4097),
+        StreamFault::CutAfter(3 * MIB + 5),
+        StreamFault::Flip(2 * MIB + 100_000),
+        StreamFault::Double(MIB + 17, 40),
+        StreamFault::Double(2 * MIB, 300_000),
+        StreamFault::StallAfter(2 * MIB + 12_345),
+        StreamFault::CutAfter(4097),
     ];
     for fault in faults {
         over_each(|_, reader, proxy| {
@@ -64,7 +66,7 @@ fn connections_that_break_are_made_again() {
 fn a_slow_link_is_slow_and_no_error() {
     over_each(|_, reader, proxy| {
         let (opened, held) = reader.open(1);
-        proxy.set_fault(Fault::Delay(Duration::from_millis(5)));
+        proxy.set_fault(StreamFault::Delay(Duration::from_millis(5)));
         let block = span(77, 20 * MIB);
         reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
         reader.assert_pattern(&[block]);
@@ -81,7 +83,7 @@ fn an_open_over_a_slow_link_is_no_error() {
         // The connection is there before the link becomes slow.
         let first = reader.peer.open(&want(1)).unwrap();
         reader.peer.release(first.hold);
-        proxy.set_fault(Fault::Trickle(STALL / 8));
+        proxy.set_fault(StreamFault::Trickle(STALL / 8));
         let opened = reader.peer.open(&want(2)).unwrap();
         assert_eq!(opened.opened.inline, pattern(object));
     });
@@ -90,9 +92,9 @@ fn an_open_over_a_slow_link_is_no_error() {
 /// Regression test: only the first address of a name was used.
 #[test]
 fn the_next_address_is_tried_where_one_does_not_answer() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     home.add(1, &[span(0, 100)]);
-    let reader = Reader::plain(&home, home.address, STALL);
+    let reader = TestReader::plain(&home, home.address, STALL);
     let closed = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let options = PeerOptions {
         addresses: vec![closed, home.address],
@@ -106,7 +108,9 @@ fn the_next_address_is_tried_where_one_does_not_answer() {
 /// Each limit ends the call. The test checks that it ends, not when.
 #[test]
 fn a_home_that_is_silent_for_good_is_an_error() {
-    for fault in [Fault::StallAfter(0), Fault::StallAfter(9000), Fault::CutAfter(9000)] {
+    for fault in
+        [StreamFault::StallAfter(0), StreamFault::StallAfter(9000), StreamFault::CutAfter(9000)]
+    {
         over_each(|home, reader, proxy| {
             let (opened, held) = reader.open(1);
             proxy.set_fault(fault);
@@ -114,15 +118,15 @@ fn a_home_that_is_silent_for_good_is_an_error() {
             for range in [span(77, 20 * MIB), span(77 + 20 * MIB - 10, 10)] {
                 let failed = reader.peer.fetch(&held, opened.hold, &[range], LONG);
                 let is_reason = matches!(failed, Err(NetError::Connection { .. }));
-                assert!(is_reason || fault != Fault::StallAfter(0), "{fault:?} {failed:?}");
+                assert!(is_reason || fault != StreamFault::StallAfter(0), "{fault:?} {failed:?}");
             }
-            if fault == Fault::StallAfter(0) {
+            if fault == StreamFault::StallAfter(0) {
                 assert!(matches!(reader.peer.open(&want(1)), Err(NetError::Connection { .. })));
             }
             assert!(begin.elapsed() < LONG);
             assert!(!held.is_complete(&[span(77, 20 * MIB)]).unwrap());
             // Nothing stays claimed: after the link recovers, everything arrives.
-            proxy.set_fault(Fault::None);
+            proxy.set_fault(StreamFault::None);
             let block = span(77, 20 * MIB);
             reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
             reader.assert_pattern(&[block]);
@@ -135,7 +139,7 @@ fn a_home_that_is_silent_for_good_is_an_error() {
 fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
     over_each(|_, reader, proxy| {
         let (opened, held) = reader.open(1);
-        proxy.set_fault(Fault::Delay(Duration::from_millis(30)));
+        proxy.set_fault(StreamFault::Delay(Duration::from_millis(30)));
         let block = span(77, 20 * MIB);
         let time = Duration::from_millis(100);
         match reader.peer.fetch(&held, opened.hold, &[block], time) {
@@ -145,7 +149,7 @@ fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
             other => panic!("{other:?}"),
         }
         drop(held);
-        proxy.set_fault(Fault::None);
+        proxy.set_fault(StreamFault::None);
         // Late data is written before its memory is freed, never after.
         reader.mirror.remove(1);
         until("the late bytes", || reader.cache.stats().used == 0);
@@ -162,9 +166,9 @@ fn after_a_read_that_failed_nothing_more_arrives() {
         let (opened, _held) = reader.open(1);
         let map = memory(32 * MIB);
         for (fault, time) in [
-            (Fault::Delay(Duration::from_millis(30)), Duration::from_millis(100)),
-            (Fault::StallAfter(9000), LONG),
-            (Fault::CutAfter(9000), LONG),
+            (StreamFault::Delay(Duration::from_millis(30)), Duration::from_millis(100)),
+            (StreamFault::StallAfter(9000), LONG),
+            (StreamFault::CutAfter(9000), LONG),
         ] {
             for from in [span(77, 20 * MIB), span(77, 100_000)] {
                 proxy.set_fault(fault);
@@ -178,7 +182,7 @@ fn after_a_read_that_failed_nothing_more_arrives() {
                 // From here on, the caller may reuse the memory.
                 let zeros = vec![0; from.length.as_usize()];
                 map.write(piece.to, &zeros).unwrap();
-                proxy.set_fault(Fault::None);
+                proxy.set_fault(StreamFault::None);
                 std::thread::sleep(Duration::from_millis(300));
                 assert!(map.sealed(place).unwrap() == zeros, "{fault:?} {from}");
             }
@@ -190,7 +194,7 @@ fn after_a_read_that_failed_nothing_more_arrives() {
 fn a_home_that_ends_is_an_error_within_the_limit() {
     over_each(|home, reader, proxy| {
         let (opened, held) = reader.open(1);
-        proxy.set_fault(Fault::Delay(Duration::from_millis(2)));
+        proxy.set_fault(StreamFault::Delay(Duration::from_millis(2)));
         let fetcher = {
             let held = held.clone();
             let peer = &reader.peer;
@@ -210,10 +214,10 @@ fn a_home_that_ends_is_an_error_within_the_limit() {
 
 #[test]
 fn a_push_that_is_cut_commits_nothing() {
-    for fault in [Fault::CutAfter(0), Fault::StallAfter(0)] {
-        let home = Home::start(SECTION, Credentials::Plain, STALL);
+    for fault in [StreamFault::CutAfter(0), StreamFault::StallAfter(0)] {
+        let home = TestHome::start(SECTION, Credentials::Plain, STALL);
         let proxy = Proxy::start(home.address);
-        let reader = Reader::plain(&home, proxy.address, STALL);
+        let reader = TestReader::plain(&home, proxy.address, STALL);
         home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
         let map = Arc::clone(reader.mirror.map());
         map.write(span(0, 0).offset, &pattern(span(0, 20 * MIB))).unwrap();
@@ -225,7 +229,7 @@ fn a_push_that_is_cut_commits_nothing() {
         assert!(matches!(failed, Err(NetError::Connection { .. })), "{failed:?}");
         until("guards end", || home.source.guards() == 0);
         assert!(acknowledged <= home.source.written(GrantId(1)).len());
-        proxy.set_fault(Fault::None);
+        proxy.set_fault(StreamFault::None);
         reader.peer.push(GrantId(1), &map, &[span(0, 20 * MIB)], LONG).unwrap();
         assert_eq!(home.map.sealed(span(0, 20 * MIB)).unwrap(), pattern(span(0, 20 * MIB)));
     }
@@ -235,14 +239,14 @@ fn a_push_that_is_cut_commits_nothing() {
 #[test]
 fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
     let stall = Duration::from_secs(4);
-    let home = Home::start(SECTION, Credentials::Plain, stall);
+    let home = TestHome::start(SECTION, Credentials::Plain, stall);
     let proxy = Proxy::start(home.address);
-    let reader = Reader::plain(&home, proxy.address, stall);
+    let reader = TestReader::plain(&home, proxy.address, stall);
     home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
     let map = Arc::clone(reader.mirror.map());
     // A connection that was welcomed before the fault.
     reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
-    proxy.set_fault(Fault::StallAfter(0));
+    proxy.set_fault(StreamFault::StallAfter(0));
     let (time, begin) = (Duration::from_millis(300), Instant::now());
     let failed = reader.peer.push(GrantId(1), &map, &[span(0, 10)], time);
     let Err(NetError::Deadline { done, asked, waited, .. }) = failed else { panic!("{failed:?}") };
@@ -252,8 +256,8 @@ fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
 
 #[test]
 fn a_push_is_sent_again_if_its_idle_connection_had_ended() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Reader::plain(&home, home.address, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = TestReader::plain(&home, home.address, STALL);
     home.source.grant(GrantId(1), &member("reader"), span(0, MIB));
     let map = Arc::clone(reader.mirror.map());
     reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
@@ -264,11 +268,11 @@ fn a_push_is_sent_again_if_its_idle_connection_had_ended() {
 /// An open whose answer is lost leaves no hold behind.
 #[test]
 fn lost_answers_leave_no_holds() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     home.add(1, &[span(0, 60_000)]);
     let proxy = Proxy::start(home.address);
-    let reader = Reader::plain(&home, proxy.address, STALL);
-    proxy.set_faults(&[Fault::CutAfter(5000), Fault::StallAfter(5000)]);
+    let reader = TestReader::plain(&home, proxy.address, STALL);
+    proxy.set_faults(&[StreamFault::CutAfter(5000), StreamFault::StallAfter(5000)]);
     let opened = reader.peer.open(&want(1)).unwrap();
     assert_eq!(opened.opened.inline, pattern(span(0, 60_000)));
     until("one hold", || home.source.holds() == 1);

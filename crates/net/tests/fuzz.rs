@@ -8,24 +8,12 @@ mod fuzzed;
 use std::time::Instant;
 
 use farrow_net::frame::{FrameHeader, HEADER_BYTES};
-use fuzzed::Dice;
 use fuzzed::live::{Victim, run_home};
+use fuzzed::{Dice, bytes_of};
 
 fn rounds() -> u64 {
     let rounds = std::env::var("FARROW_FUZZ_ROUNDS").ok();
     rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
-}
-
-/// Bytes of a run, determined by its number.
-fn bytes_of(run: u64, length: usize) -> Vec<u8> {
-    let mut state = run.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..length).map(|_| next()).collect()
 }
 
 fn report(what: &str, runs: u64, begin: Instant) {

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Home, LONG, Reader, STALL, member, memory, span, until};
+use common::{LONG, STALL, TestHome, TestReader, member, memory, span, until};
 use farrow_memory::{Offset, Span};
 use farrow_net::NetError;
 use farrow_net::frame::{
@@ -42,15 +42,15 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<(FrameHeader, Vec<u8>)> {
     Ok((header, body))
 }
 
-type Lie = fn(&mut TcpStream, u64, &[Span]) -> std::io::Result<()>;
+type HomeLie = fn(&mut TcpStream, u64, &[Span]) -> std::io::Result<()>;
 
 /// A home that answers reads with `lie`, and all other requests correctly.
-fn lying_home(lie: Lie) -> SocketAddr {
+fn lying_home(lie: HomeLie) -> SocketAddr {
     opening_home(vec![span(0, 4 << 20)], lie)
 }
 
 /// Like [`lying_home`], with objects of these blocks.
-fn opening_home(blocks: Vec<Span>, lie: Lie) -> SocketAddr {
+fn opening_home(blocks: Vec<Span>, lie: HomeLie) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -86,7 +86,7 @@ fn reason_of(failed: &Result<farrow_net::peer::FetchReport, NetError>) -> String
 
 #[test]
 fn a_home_that_lies_is_cut_with_a_reason() {
-    let lies: [(Lie, &str); 9] = [
+    let lies: [(HomeLie, &str); 9] = [
         (
             |s, id, r| {
                 let p = piece(r[0]);
@@ -137,8 +137,8 @@ fn a_home_that_lies_is_cut_with_a_reason() {
     ];
     for (number, (lie, expected)) in lies.into_iter().enumerate() {
         // This home only issues tickets, and one home would reach its limit of unused tickets.
-        let home = Home::start(SECTION, Credentials::Plain, STALL);
-        let reader = Reader::plain(&home, lying_home(lie), STALL);
+        let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+        let reader = TestReader::plain(&home, lying_home(lie), STALL);
         for range in [span(0, 4 << 20), span(70_000, 10)] {
             let (opened, held) = reader.open(1);
             let failed = reader.peer.fetch(&held, opened.hold, &[range], LONG);
@@ -163,8 +163,8 @@ fn notices_in_place_of_bytes_do_not_keep_a_read_waiting() {
             thread::sleep(STALL / 20);
         }
     });
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Reader::plain(&home, address, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = TestReader::plain(&home, address, STALL);
     let (opened, held) = reader.open(1);
     let failed = reader.peer.fetch(&held, opened.hold, &[span(70_000, 10)], LONG);
     assert!(matches!(failed, Err(NetError::Connection { .. })), "{failed:?}");
@@ -174,8 +174,8 @@ fn notices_in_place_of_bytes_do_not_keep_a_read_waiting() {
 /// end of its connection, which the answers kept alive.
 #[test]
 fn a_read_that_is_never_answered_ends_while_other_requests_are() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Arc::new(Reader::plain(&home, lying_home(|_, _, _| Ok(())), STALL));
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = Arc::new(TestReader::plain(&home, lying_home(|_, _, _| Ok(())), STALL));
     let hold = reader.peer.open(&want(1)).unwrap().hold;
     let (done, ended) = channel();
     let of_thread = Arc::clone(&reader);
@@ -203,19 +203,19 @@ fn a_read_that_is_never_answered_ends_while_other_requests_are() {
 #[test]
 fn a_home_whose_blocks_lie_outside_is_cut() {
     let address = opening_home(vec![span(SECTION - 1, 2)], |_, _, _| Ok(()));
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Reader::plain(&home, address, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = TestReader::plain(&home, address, STALL);
     let failed = reader.peer.open(&want(1)).unwrap_err().to_string();
     assert!(failed.contains(&SECTION.to_string()), "{failed}");
 }
 
-fn connect(home: &Home) -> TcpStream {
+fn connect(home: &TestHome) -> TcpStream {
     let stream = TcpStream::connect(home.address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
 
-fn welcomed(home: &Home, class: ConnectionClass) -> TcpStream {
+fn welcomed(home: &TestHome, class: ConnectionClass) -> TcpStream {
     let mut stream = connect(home);
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
     let hello = PeerHello { ticket, class }.encode();
@@ -234,9 +234,9 @@ fn assert_ended(mut stream: TcpStream) {
 
 #[test]
 fn clients_that_lie_are_cut_and_others_are_served() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     home.add(1, &[span(0, 4 << 20)]);
-    let honest = Reader::plain(&home, home.address, STALL);
+    let honest = TestReader::plain(&home, home.address, STALL);
     let (opened, held) = honest.open(1);
 
     let mut garbage = connect(&home);
@@ -307,7 +307,7 @@ fn clients_that_lie_are_cut_and_others_are_served() {
 /// Single bytes are progress, but a frame has a time limit.
 #[test]
 fn a_frame_that_trickles_in_is_given_up() {
-    let home = Home::start(SECTION, Credentials::Plain, Duration::from_millis(50));
+    let home = TestHome::start(SECTION, Credentials::Plain, Duration::from_millis(50));
     let mut slow = welcomed(&home, ConnectionClass::Small);
     let head = FrameHeader::new(Op::Open, 1, 1, 4000).encode(&[0; 4000], true);
     slow.write_all(&head).unwrap();
@@ -322,7 +322,7 @@ fn a_frame_that_trickles_in_is_given_up() {
 
 #[test]
 fn connections_are_limited() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let retained: Vec<_> = (0..16).map(|_| welcomed(&home, ConnectionClass::Bulk)).collect();
     let mut more = connect(&home);
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
@@ -340,7 +340,7 @@ fn connections_are_limited() {
 #[test]
 fn a_stranger_does_not_keep_members_away() {
     // Nothing ends for its silence during the test.
-    let home = Home::start(SECTION, Credentials::Plain, LONG);
+    let home = TestHome::start(SECTION, Credentials::Plain, LONG);
     home.add(1, &[span(0, 100)]);
     let silent: Vec<_> = (0..64)
         .map(|_| {
@@ -352,7 +352,7 @@ fn a_stranger_does_not_keep_members_away() {
             socket
         })
         .collect();
-    let reader = Reader::plain(&home, home.address, STALL);
+    let reader = TestReader::plain(&home, home.address, STALL);
     reader.peer.open(&want(1)).unwrap();
     drop(silent);
 }
@@ -360,7 +360,7 @@ fn a_stranger_does_not_keep_members_away() {
 /// Regression test: such a connection held its place for 16 stall limits.
 #[test]
 fn a_connection_that_says_who_it_is_too_slowly_is_ended() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let begin = Instant::now();
     let mut slow = connect(&home);
     while !home.server.violations().iter().any(|one| one.contains("not admitted in time")) {
@@ -377,7 +377,7 @@ fn a_connection_that_says_who_it_is_too_slowly_is_ended() {
 /// The grant of a dead sender is released; its push is not acknowledged, and no guard remains.
 #[test]
 fn a_push_that_ends_half_way_commits_nothing() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
     let (grant, ranges) = (GrantId(1), [span(0, 600_000)]);
     home.source.grant(grant, &member("liar"), ranges[0]);
     let first = piece(ranges[0]);
@@ -430,8 +430,8 @@ fn home_that_acknowledges_wrongly() -> SocketAddr {
 /// Another attempt is for connections that the home closed while they lay idle.
 #[test]
 fn a_home_that_acknowledges_another_push_is_an_error_on_a_pooled_connection_too() {
-    let home = Home::start(SECTION, Credentials::Plain, STALL);
-    let reader = Reader::plain(&home, home_that_acknowledges_wrongly(), STALL);
+    let home = TestHome::start(SECTION, Credentials::Plain, STALL);
+    let reader = TestReader::plain(&home, home_that_acknowledges_wrongly(), STALL);
     let push = || reader.peer.push(GrantId(1), reader.mirror.map(), &[span(0, 10)], LONG);
     push().unwrap();
     let failed = push();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::identity::Authority;
-use common::{Home, LONG, Reader, ReaderOptions, STALL, member, span};
+use common::{LONG, ReaderOptions, STALL, TestHome, TestReader, member, span};
 use farrow_net::frame::{ConnectionClass, FrameHeader, HEADER_BYTES, Op, PeerHello, VERSION};
 use farrow_net::source::table::want;
 use rustls::crypto::cipher::{MessageEncrypter, OutboundChunks, OutboundPlainMessage};
@@ -22,7 +22,7 @@ use rustls::{
 const SECTION: u64 = 4 << 20;
 
 /// A client after its handshake.
-fn handshake(home: &Home, authority: &Authority) -> (ClientConnection, TcpStream) {
+fn handshake(home: &TestHome, authority: &Authority) -> (ClientConnection, TcpStream) {
     let mut stream = TcpStream::connect(home.address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -39,7 +39,7 @@ fn frame(op: Op, id: u64, offset: u64, body: &[u8]) -> Vec<u8> {
     [&head[..], body].concat()
 }
 
-fn hello(home: &Home) -> Vec<u8> {
+fn hello(home: &TestHome) -> Vec<u8> {
     let ticket = home.server.issue_ticket(&member("liar")).unwrap();
     frame(Op::Hello, 0, VERSION, &PeerHello { ticket, class: ConnectionClass::Small }.encode())
 }
@@ -52,7 +52,7 @@ struct Liar {
 }
 
 impl Liar {
-    fn new(home: &Home, authority: &Authority) -> Self {
+    fn new(home: &TestHome, authority: &Authority) -> Self {
         let (connection, stream) = handshake(home, authority);
         let Some(SupportedCipherSuite::Tls13(suite)) = connection.negotiated_cipher_suite() else {
             panic!("not TLS 1.3");
@@ -89,9 +89,9 @@ impl Liar {
     }
 }
 
-type Lie = fn(&mut Liar, &[u8]);
+type TlsLie = fn(&mut Liar, &[u8]);
 
-const LIES: [(&str, Lie); 8] = [
+const LIES: [(&str, TlsLie); 8] = [
     ("an altered record", |liar, hello| {
         let mut record = liar.record(ContentType::ApplicationData, hello);
         record[20] ^= 1;
@@ -132,12 +132,12 @@ const LIES: [(&str, Lie); 8] = [
 #[test]
 fn peers_that_lie_in_records_are_cut_and_others_are_served() {
     let authority = Authority::new();
-    let home = Home::start(SECTION, authority.credentials("home"), STALL);
+    let home = TestHome::start(SECTION, authority.credentials("home"), STALL);
     let block = span(0, 1 << 20);
     home.add(1, &[block]);
     let credentials = authority.credentials("reader");
     let options = ReaderOptions { credentials, ..ReaderOptions::plain(home.address, STALL) };
-    let honest = Reader::start(&home, options);
+    let honest = TestReader::start(&home, options);
     for (what, lie) in LIES {
         println!("{what}");
         let mut liar = Liar::new(&home, &authority);
@@ -153,7 +153,7 @@ fn peers_that_lie_in_records_are_cut_and_others_are_served() {
 #[test]
 fn a_record_that_trickles_in_is_given_up() {
     let authority = Authority::new();
-    let home = Home::start(SECTION, authority.credentials("home"), STALL);
+    let home = TestHome::start(SECTION, authority.credentials("home"), STALL);
     let mut slow = Liar::new(&home, &authority);
     let record = slow.record(ContentType::ApplicationData, &[0; 4096]);
     let begin = Instant::now();
@@ -168,7 +168,7 @@ fn a_record_that_trickles_in_is_given_up() {
 #[test]
 fn records_of_any_length_are_read() {
     let authority = Authority::new();
-    let home = Home::start(SECTION, authority.credentials("home"), STALL);
+    let home = TestHome::start(SECTION, authority.credentials("home"), STALL);
     home.add(1, &[span(4096, 64 << 10)]);
     let mut odd = Liar::new(&home, &authority);
     for byte in hello(&home) {
@@ -185,7 +185,7 @@ fn records_of_any_length_are_read() {
 #[test]
 fn a_peer_with_all_of_rustls_is_served() {
     let authority = Authority::new();
-    let home = Home::start(SECTION, authority.credentials("home"), STALL);
+    let home = TestHome::start(SECTION, authority.credentials("home"), STALL);
     home.add(1, &[span(4096, 64 << 10)]);
     let (mut connection, mut stream) = handshake(&home, &authority);
     let mut stream = rustls::Stream::new(&mut connection, &mut stream);

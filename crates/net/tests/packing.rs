@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::identity::Authority;
-use common::proxy::{Fault, Proxy};
-use common::{Home, LONG, Reader, ReaderOptions, STALL, memory, span, until};
+use common::proxy::{Proxy, StreamFault};
+use common::{LONG, ReaderOptions, STALL, TestHome, TestReader, memory, span, until};
 use farrow_memory::{Offset, Span};
 use farrow_net::frame::{
     CAN_PACK, FrameHeader, HEADER_BYTES, Op, Opened, VERSION, decode_packed_read, piece,
@@ -40,22 +40,22 @@ fn numbers(span: Span) -> Vec<u8> {
     (span.offset.0..span.offset.0 + span.length.0).map(|at| (at / 40) as u8).collect()
 }
 
-struct Pair {
-    home: Home,
-    reader: Reader,
+struct PackedPair {
+    home: TestHome,
+    reader: TestReader,
     /// Of the home, then of the reader.
     counts: [Arc<PackedCounts>; 2],
 }
 
-impl Pair {
+impl PackedPair {
     fn new(of_home: PackMode, of_reader: PackMode, credentials: [Credentials; 2]) -> Self {
         let ([of_home, of_reader], [at_home, at_reader]) =
             ([options(of_home), options(of_reader)], credentials);
         let counts = [Arc::clone(&of_home.counts), Arc::clone(&of_reader.counts)];
-        let home = Home::packing(SECTION, at_home, (STALL, of_home));
+        let home = TestHome::packing(SECTION, at_home, (STALL, of_home));
         let plain = ReaderOptions::plain(home.address, STALL);
         let settings = ReaderOptions { packing: of_reader, credentials: at_reader, ..plain };
-        let reader = Reader::start(&home, settings);
+        let reader = TestReader::start(&home, settings);
         Self { home, reader, counts }
     }
 
@@ -98,7 +98,7 @@ fn packed_pieces_arrive_with_and_without_tls() {
     let authority = Authority::new();
     let identities = || [authority.credentials("home"), authority.credentials("reader")];
     for credentials in [[Credentials::Plain, Credentials::Plain], identities()] {
-        let pair = Pair::new(PackMode::Auto, PackMode::Lz4, credentials);
+        let pair = PackedPair::new(PackMode::Auto, PackMode::Lz4, credentials);
         pair.add(1, numbers);
         pair.fetch(1);
         let [sent, received] = pair.counted();
@@ -111,7 +111,7 @@ fn packed_pieces_arrive_with_and_without_tls() {
 
 #[test]
 fn bytes_that_do_not_become_fewer_travel_as_they_are() {
-    let pair = Pair::plain(PackMode::Auto, PackMode::Lz4);
+    let pair = PackedPair::plain(PackMode::Auto, PackMode::Lz4);
     pair.add(1, common::pattern);
     // The pattern is all but random.
     pair.fetch(1);
@@ -144,7 +144,7 @@ fn bytes_that_do_not_become_fewer_travel_as_they_are() {
 fn nodes_of_earlier_versions_and_those_that_pack_nothing_are_served() {
     let pairs = [(PackMode::Off, PackMode::Lz4), (PackMode::Lz4, PackMode::Off)];
     for (home, reader) in pairs {
-        let pair = Pair::plain(home, reader);
+        let pair = PackedPair::plain(home, reader);
         pair.add(1, numbers);
         pair.fetch(1);
         assert_eq!(pair.counted(), [[0; 2]; 2], "{home:?}, {reader:?}");
@@ -157,14 +157,14 @@ fn nodes_of_earlier_versions_and_those_that_pack_nothing_are_served() {
 fn a_slow_link_is_measured_and_then_packs() {
     let (of_home, of_reader) = (options(PackMode::Auto), options(PackMode::Auto));
     let counts = Arc::clone(&of_reader.counts);
-    let home = Home::packing(SECTION, Credentials::Plain, (Duration::from_secs(2), of_home));
+    let home = TestHome::packing(SECTION, Credentials::Plain, (Duration::from_secs(2), of_home));
     for block in BLOCKS {
         home.map.write(block.offset, &numbers(block)).unwrap();
     }
     let proxy = Proxy::start(home.address);
-    proxy.set_fault(Fault::Delay(Duration::from_millis(20)));
+    proxy.set_fault(StreamFault::Delay(Duration::from_millis(20)));
     let plain = ReaderOptions::plain(proxy.address, Duration::from_secs(2));
-    let reader = Reader::start(&home, ReaderOptions { packing: of_reader, ..plain });
+    let reader = TestReader::start(&home, ReaderOptions { packing: of_reader, ..plain });
     for key in 1..10 {
         home.source.add(key, BLOCKS.to_vec());
         let (opened, held) = reader.open(key);
@@ -182,7 +182,7 @@ fn a_slow_link_is_measured_and_then_packs() {
     panic!("nothing was packed: {:?}", reader.peer.link());
 }
 
-type Lie = fn(u64, Span) -> Vec<(Op, u64, u64, Vec<u8>)>;
+type PackingLie = fn(u64, Span) -> Vec<(Op, u64, u64, Vec<u8>)>;
 
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut packed = crc32c::crc32c(bytes).to_le_bytes().to_vec();
@@ -232,7 +232,7 @@ where
 }
 
 /// A home that answers packed reads with these frames, and plain ones not at all.
-fn lying_home(lie: Lie) -> SocketAddr {
+fn lying_home(lie: PackingLie) -> SocketAddr {
     fake_home(CAN_PACK, move |stream, header, body| {
         if header.op == Op::ReadPacked {
             let (wish, ranges) = decode_packed_read(body).unwrap();
@@ -247,7 +247,7 @@ fn lying_home(lie: Lie) -> SocketAddr {
 
 #[test]
 fn forged_pieces_end_the_connection_with_a_reason_and_change_no_other_byte() {
-    let lies: [(Lie, &str); 7] = [
+    let lies: [(PackingLie, &str); 7] = [
         // No LZ4 block at all.
         (|id, p| vec![(Op::Packed, id, p.offset.0, vec![0xFF; 1000])], "no LZ4 block"),
         // Too few bytes, and too many.
@@ -293,10 +293,10 @@ fn forged_pieces_end_the_connection_with_a_reason_and_change_no_other_byte() {
         ),
     ];
     for (number, (lie, reason)) in lies.into_iter().enumerate() {
-        let tickets = Home::start(SECTION, Credentials::Plain, STALL);
+        let tickets = TestHome::start(SECTION, Credentials::Plain, STALL);
         let packing = options(PackMode::Lz4);
         let settings = ReaderOptions { packing, ..ReaderOptions::plain(lying_home(lie), STALL) };
-        let reader = Reader::start(&tickets, settings);
+        let reader = TestReader::start(&tickets, settings);
         let opened = reader.peer.open(&want(1)).unwrap();
         let held = reader.mirror.insert(1, &BLOCKS, LONG).unwrap();
         let failed = reader.peer.fetch(&held, opened.hold, &BLOCKS, LONG);
@@ -325,10 +325,10 @@ fn a_packed_piece_for_a_plain_read_is_refused() {
         }
         op => panic!("{op:?} to a home of an earlier version"),
     });
-    let tickets = Home::start(SECTION, Credentials::Plain, STALL);
+    let tickets = TestHome::start(SECTION, Credentials::Plain, STALL);
     let packing = options(PackMode::Lz4);
     let settings = ReaderOptions { packing, ..ReaderOptions::plain(address, STALL) };
-    let reader = Reader::start(&tickets, settings);
+    let reader = TestReader::start(&tickets, settings);
     let opened = reader.peer.open(&want(1)).unwrap();
     let held = reader.mirror.insert(1, &BLOCKS, LONG).unwrap();
     match reader.peer.fetch(&held, opened.hold, &BLOCKS, LONG) {

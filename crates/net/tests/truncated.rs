@@ -10,7 +10,7 @@ mod common;
 use std::sync::Arc;
 
 use common::identity::Authority;
-use common::{Home, LONG, Reader, ReaderOptions, memory, pattern, span};
+use common::{LONG, ReaderOptions, TestHome, TestReader, memory, pattern, span};
 use farrow_memory::{Offset, Span, lost_pages, survive_lost_pages};
 use farrow_net::NetError;
 use farrow_net::pack::{PackMode, PackingOptions};
@@ -30,7 +30,7 @@ fn last() -> Span {
     span(TRUNCATED - (1 << 20), 3 << 20)
 }
 
-fn read(reader: &Reader, key: u64, block: Span) -> Result<Vec<u8>, NetError> {
+fn read(reader: &TestReader, key: u64, block: Span) -> Result<Vec<u8>, NetError> {
     let opened = reader.peer.open(&want(key))?;
     let map = memory(block.length.0.next_multiple_of(1 << 20));
     let piece = Piece { from: block, to: Offset(0) };
@@ -41,10 +41,10 @@ fn read(reader: &Reader, key: u64, block: Span) -> Result<Vec<u8>, NetError> {
 
 fn check(packing: PackMode, [of_home, of_reader]: [Credentials; 2]) {
     let packing = || PackingOptions { packing, counts: Arc::default() };
-    let home = Home::packing(SECTION, of_home, (LONG, packing()));
+    let home = TestHome::packing(SECTION, of_home, (LONG, packing()));
     let plain = ReaderOptions::plain(home.address, LONG);
     let settings = ReaderOptions { packing: packing(), credentials: of_reader, ..plain };
-    let reader = Reader::start(&home, settings);
+    let reader = TestReader::start(&home, settings);
     home.add(1, &[first()]);
     home.add(2, &[last()]);
     assert!(read(&reader, 2, last()).unwrap() == pattern(last()));

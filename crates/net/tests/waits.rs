@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Home, LONG, Reader, member, options, span, until};
+use common::{LONG, TestHome, TestReader, member, options, span, until};
 use farrow_memory::{FileMap, Length, Span};
 use farrow_net::NetError;
 use farrow_net::frame::{ErrorCode, Opened};
@@ -69,9 +69,9 @@ fn a_release_does_not_wait_for_a_connection() {
 /// object was held there until then.
 #[test]
 fn a_release_without_a_connection_opens_one() {
-    let home = Home::start(1 << 20, Credentials::Plain, common::STALL);
+    let home = TestHome::start(1 << 20, Credentials::Plain, common::STALL);
     home.add(1, &[span(0, 100)]);
-    let reader = Reader::plain(&home, home.address, common::STALL);
+    let reader = TestReader::plain(&home, home.address, common::STALL);
     let [first, second] = [1, 1].map(|key| reader.peer.open(&want(key)).unwrap());
     reader.peer.release(first.hold);
     until("the first hold is released", || home.source.holds() == 1);
@@ -95,7 +95,7 @@ fn a_release_without_a_connection_opens_one() {
 fn an_open_that_outlives_its_connection_leaves_no_hold() {
     let (home, source) = spilling(common::STALL);
     home.add(2, &[span(0, 100)]);
-    let reader = Reader::plain(&home, home.address, common::STALL);
+    let reader = TestReader::plain(&home, home.address, common::STALL);
     let first = reader.peer.open(&want(2)).unwrap();
     reader.peer.release(first.hold);
     until("the hold is released", || home.source.holds() == 0);
@@ -111,9 +111,9 @@ fn an_open_that_outlives_its_connection_leaves_no_hold() {
 /// A call waits for the bytes that another one brings, and no longer than their peer is there.
 #[test]
 fn a_claim_that_brings_nothing_does_not_keep_fetches_waiting() {
-    let home = Home::start(1 << 20, Credentials::Plain, common::STALL);
+    let home = TestHome::start(1 << 20, Credentials::Plain, common::STALL);
     home.add(1, &[span(0, 100)]);
-    let reader = Reader::plain(&home, home.address, common::STALL);
+    let reader = TestReader::plain(&home, home.address, common::STALL);
     let (opened, held) = reader.open(1);
     let _claim = held.claim(&[span(0, 100)], LONG).unwrap();
     let fetch = || reader.peer.fetch(&held, opened.hold, &[span(0, 100)], LONG);
@@ -179,8 +179,8 @@ impl Source for SpillingSource {
     }
 }
 
-fn spilling(stall: Duration) -> (Home, Arc<SpillingSource>) {
-    let mut home = Home::start(1 << 20, Credentials::Plain, stall);
+fn spilling(stall: Duration) -> (TestHome, Arc<SpillingSource>) {
+    let mut home = TestHome::start(1 << 20, Credentials::Plain, stall);
     let source = Arc::new(SpillingSource {
         table: Arc::clone(&home.source),
         is_restored: AtomicBool::new(false),
@@ -202,7 +202,7 @@ fn spilling(stall: Duration) -> (Home, Arc<SpillingSource>) {
 fn opens_of_spilled_objects_wait_side_by_side() {
     let (home, source) = spilling(10 * LONG);
     (1..=4).for_each(|key| home.add(key, &[span(key * 1000, 100)]));
-    let reader = Arc::new(Reader::plain(&home, home.address, 10 * LONG));
+    let reader = Arc::new(TestReader::plain(&home, home.address, 10 * LONG));
     let opens = [1, 3].map(|key| {
         let reader = Arc::clone(&reader);
         std::thread::spawn(move || reader.peer.open(&want(key)).unwrap())
@@ -224,7 +224,7 @@ fn opens_of_spilled_objects_wait_side_by_side() {
 #[test]
 fn an_open_whose_object_does_not_arrive_is_refused_as_busy() {
     let (home, source) = spilling(common::STALL);
-    let reader = Reader::plain(&home, home.address, common::STALL);
+    let reader = TestReader::plain(&home, home.address, common::STALL);
     let refused = reader.peer.open(&want(1));
     let is_busy = matches!(&refused, Err(NetError::Refused { code: ErrorCode::Busy, .. }));
     assert!(is_busy, "{refused:?}");

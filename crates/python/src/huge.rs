@@ -9,11 +9,12 @@ use crate::part;
 use crate::pyarrow::Pyarrow;
 use crate::waiting::without_gil;
 use farrow::arrow::statistics::{
-    Bound as ColumnBound, ColumnStatistics, StatisticsField, statistics_fields,
+    Bound as ColumnBound, ColumnStatistics, StatisticsField, TableStatistics, statistics_fields,
 };
 use farrow::arrow_ffi;
 use farrow::{
     AppendOptions, Client, ObjectId, Partition, SchemaNode, Snapshot, TableOptions, Value, WaitFor,
+    parts_statistics,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -67,6 +68,34 @@ fn field_statistics<'py>(
     let ColumnStatistics { nulls, has_nan, is_ascending, is_descending, .. } = *column;
     let path = field.path.clone();
     (path, nulls, has_nan, is_ascending, is_descending, min, max).into_bound_py_any(py)
+}
+
+/// The statistics of each field that has some.
+fn all_statistics<'py>(
+    py: Python<'py>,
+    fields: &[StatisticsField<'_>],
+    found: &TableStatistics,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let fields = fields.iter().zip(&found.columns);
+    fields.map(|(field, column)| field_statistics(py, field, column)).collect()
+}
+
+#[doc = doc!("table_statistics")]
+#[pyfunction]
+pub fn table_statistics<'py>(
+    py: Python<'py>,
+    text: &str,
+    schema: &Bound<'py, PyAny>,
+    rows: u64,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let schema = incoming::schema(schema)?;
+    let Some(parts) = parts_statistics(text, &schema, rows) else { return Ok(None) };
+    let fields = statistics_fields(&schema);
+    let list = PyList::empty(py);
+    for part in &parts {
+        list.append((part.rows, all_statistics(py, &fields, part)?))?;
+    }
+    Ok(Some(list))
 }
 
 impl HugeTable {
@@ -221,11 +250,7 @@ impl HugeTable {
                 true => found.next().and_then(Option::as_ref),
                 false => None,
             };
-            let statistics = statistics.map(|statistics| {
-                let fields = fields.iter().zip(&statistics.columns);
-                let fields = fields.map(|(field, column)| field_statistics(py, field, column));
-                fields.collect::<PyResult<Vec<_>>>()
-            });
+            let statistics = statistics.map(|found| all_statistics(py, &fields, found));
             list.append((partition(py, chunk)?, is_mapped, statistics.transpose()?))?;
         }
         Ok(list)

@@ -74,6 +74,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::export, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::import_table, module)?)?;
+    module.add_function(wrap_pyfunction!(huge::table_statistics, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_fit, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_methods, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_profile, module)?)?;
@@ -83,6 +84,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;
     module.add_function(wrap_pyfunction!(node::stats_units, module)?)?;
     module.add_function(wrap_pyfunction!(sharing::share, module)?)?;
+    module.add_function(wrap_pyfunction!(sharing::put_shared, module)?)?;
     module.add_function(wrap_pyfunction!(sharing::open_shared, module)?)?;
     module.add_function(wrap_pyfunction!(panic_on_purpose, module)?)?;
     Ok(())

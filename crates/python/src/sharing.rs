@@ -52,6 +52,27 @@ pub fn share(
     Ok(shared.map(SharedReference))
 }
 
+#[doc = doc!("put_shared")]
+#[pyfunction]
+#[pyo3(signature = (client, obj, lease, wait))]
+pub fn put_shared(
+    py: Python<'_>,
+    client: &Bound<'_, Client>,
+    obj: &Bound<'_, PyAny>,
+    lease: f64,
+    wait: f64,
+) -> PyResult<SharedReference> {
+    let inner = client.get().inner()?;
+    let (lease, wait) = (duration(lease)?, duration(wait)?);
+    let incoming = Incoming::new(obj)?;
+    let shared = without_gil(py, || {
+        let shared = inner.put_shared(&incoming.value(), lease, wait);
+        drop(incoming);
+        shared
+    })?;
+    Ok(SharedReference(shared))
+}
+
 #[doc = doc!("open_shared")]
 #[pyfunction]
 #[pyo3(signature = (client, message))]

@@ -1,9 +1,9 @@
 //! Reads of a peer's registered memory by its network card, over libibverbs (InfiniBand, RoCE).
 //!
-//! One [`Endpoint`] is one queue pair with a protection domain of its own, for one connection. The
-//! home registers the ranges that a reader may read; a [`MemoryRegistration`] ends that right when it is
+//! One `Endpoint` is one queue pair with a protection domain of its own, for one connection. The
+//! home registers the ranges that a reader may read; a `MemoryRegistration` ends that right when it is
 //! dropped, at the latest with its endpoint. No peer can write: no registration allows it. What the
-//! peers tell each other ([`EndpointAddress`], the key of a registration) goes over another connection.
+//! peers tell each other (`EndpointAddress`, the key of a registration) goes over another connection.
 //!
 //! Without the feature `verbs` this crate is empty.
 #![cfg(feature = "verbs")]

@@ -12,13 +12,13 @@ use farrow_store::{
     ClientSlot, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, SealRequest, Target,
 };
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type MeasureResult<T> = Result<T, Box<dyn Error>>;
 
 /// Operations in a timed round, and rounds of which the median counts.
 const ROUND: usize = 10_000;
 const ROUNDS: usize = 11;
 
-fn main() -> Outcome<()> {
+fn main() -> MeasureResult<()> {
     let objects: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
     let options = RegionOptions {
         objects_max: objects + 16,
@@ -55,7 +55,7 @@ fn main() -> Outcome<()> {
 }
 
 /// Seal `objects` named objects of one block each.
-fn fill(home: &mut Home, client: ClientSlot, objects: u32) -> Outcome<Vec<ObjectId>> {
+fn fill(home: &mut Home, client: ClientSlot, objects: u32) -> MeasureResult<Vec<ObjectId>> {
     let bytes = Length(u64::from(objects) * 128);
     let extent = home.grant(client, bytes, bytes)?;
     let names: Vec<String> = (0..objects).map(name).collect();
@@ -73,7 +73,7 @@ fn name(i: u32) -> String {
     format!("object-{i:08}")
 }
 
-fn read(reader: &Reader, holds: &Arc<HoldTable>, ids: &[ObjectId]) -> Outcome<()> {
+fn read(reader: &Reader, holds: &Arc<HoldTable>, ids: &[ObjectId]) -> MeasureResult<()> {
     let stride = |i: usize| i * 7919 % ids.len();
     let near = |i: usize| i % ids.len().min(64);
     for (what, pick) in [("in cache", &near as &dyn Fn(usize) -> usize), ("anywhere", &stride)] {
@@ -109,7 +109,7 @@ fn read(reader: &Reader, holds: &Arc<HoldTable>, ids: &[ObjectId]) -> Outcome<()
     Ok(())
 }
 
-fn change(home: &mut Home, client: ClientSlot) -> Outcome<()> {
+fn change(home: &mut Home, client: ClientSlot) -> MeasureResult<()> {
     round("grant 64 KiB, release", |_| {
         let extent = home.grant(client, Length(1 << 16), Length(1 << 16))?;
         Ok(home.release(client, &[extent])?)
@@ -128,7 +128,7 @@ fn change(home: &mut Home, client: ClientSlot) -> Outcome<()> {
 }
 
 /// The median of some rounds of an operation.
-fn round(what: &str, mut operation: impl FnMut(usize) -> Outcome<()>) -> Outcome<()> {
+fn round(what: &str, mut operation: impl FnMut(usize) -> MeasureResult<()>) -> MeasureResult<()> {
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let start = Instant::now();
@@ -147,7 +147,7 @@ fn ns(time: Duration, operations: usize) -> f64 {
 }
 
 /// Time this thread was on a core: what counts where others use the machine too.
-fn cpu_ms() -> Outcome<f64> {
+fn cpu_ms() -> MeasureResult<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(text.split(' ').next().unwrap_or_default().parse::<f64>()? / 1e6)
 }

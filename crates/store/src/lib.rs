@@ -52,9 +52,10 @@ pub use format::options::{
 };
 pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use home::{
-    AdoptReport, ClientShare, Deleted, Dropped, EntryRegistration, Freed, HEAP_CELLS_MAX, HeapCell,
-    HoldSurvey, Home, LabelledObject, Quarantined, Reclaimed, Replacement, ReplicaSeal,
-    ReplicasFirst, Room, SealRequest, SpillPlan, StoreStats, Unfinished, lent_spans,
+    AdoptReport, ClientShare, Deleted, Dropped, EntryRegistration, Freed, HEAP_CELLS_MAX,
+    HELD_LISTED_MAX, HeapCell, HeldObjects, HoldSurvey, Home, LabelledObject, Quarantined,
+    RECLAIMED_MAX, Reclaimed, Replacement, ReplicaSeal, ReplicasFirst, Room, SealRequest,
+    SpillPlan, StoreStats, Unfinished, lent_spans,
 };
 pub use tables::clients::{ClientRecord, ClientSlot, Joined, Newcomer, RemoteClient};
 pub use tables::cluster::CLUSTER_BYTES_MAX;

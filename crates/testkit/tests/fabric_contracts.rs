@@ -69,14 +69,14 @@ mod canary {
     use std::time::{Duration, Instant};
 
     use farrow_testkit::fabric::world::Role::{Client, Home};
-    use farrow_testkit::fabric::{SHM_FILES, World};
+    use farrow_testkit::fabric::{ConformanceRegion, SHM_FILES};
     use farrow_testkit::{SHARED_DIR_PARENT, shared_dir};
 
     /// Environment variable of a process that is to be killed while it has a process of its own.
     const MIDDLE: &str = "FARROW_TEST_CONTRACT_MIDDLE";
 
-    fn world(test: &str) -> World {
-        World::in_processes(&SHM_FILES, &format!("crate::canary::{test}"))
+    fn world(test: &str) -> ConformanceRegion {
+        ConformanceRegion::in_processes(&SHM_FILES, &format!("crate::canary::{test}"))
     }
 
     #[test]

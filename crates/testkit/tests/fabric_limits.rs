@@ -441,10 +441,14 @@ fn a_fresh_write_by_several_threads_is_whole_and_in_bounds() {
     home.copy_out(Offset(at.0 - 100), &mut back).unwrap();
     assert!(back[100..100 + source.len()] == source);
     assert!(back[..100].iter().chain(&back[100 + source.len()..]).all(|byte| *byte == 0));
-    // Each byte is seen once, in pieces.
+    // Each byte is seen once, in pieces, after it was copied.
     let seen = AtomicUsize::new(0);
     let see = |piece: &[u8]| {
         assert!(piece.len() <= 256 << 10);
+        let from_start = (piece.as_ptr().addr() - source.as_ptr().addr()) as u64;
+        let mut copied = vec![0; piece.len()];
+        home.copy_out(Offset(data.offset.0 + from_start), &mut copied).unwrap();
+        assert!(copied == piece);
         seen.fetch_add(piece.iter().map(|byte| *byte as usize).sum(), Ordering::Relaxed);
     };
     alias.write_fresh(data.offset, &source, Some(&see)).unwrap();

@@ -35,14 +35,14 @@ fn ranges() -> Vec<Span> {
 
 /// How ranges are given: one, or several at a time.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum RangeMode {
     One,
     Several,
 }
 
 /// Repeatedly writes a whole page, publishes and refreshes a range of it, and compares memory and
 /// the view of another node with the expected bytes.
-fn check(line: u32, way: Way, watch: Option<CallWatch>) -> Result<(), String> {
+fn check(line: u32, way: RangeMode, watch: Option<CallWatch>) -> Result<(), String> {
     // Without a demon, which would write back and fetch other lines.
     let cluster =
         IncoherentNodes::new(geometry(), 3, CacheSettings { line_bytes: line, acts: 0, seed: 7 });
@@ -82,7 +82,7 @@ fn lines_around(line: u32, range: Span) -> usize {
 }
 
 /// Returns how many lines there are to act on.
-fn act(region: &Region, what: Upkeep, range: Span, way: Way) -> usize {
+fn act(region: &Region, what: Upkeep, range: Span, way: RangeMode) -> usize {
     // Two halves that meet between two lines or inside of one, which is then in both.
     let half = range.length.0 / 2;
     let parts = [
@@ -90,15 +90,15 @@ fn act(region: &Region, what: Upkeep, range: Span, way: Way) -> usize {
         Span::new(Offset(range.offset.0 + half), Length(range.length.0 - half)),
     ];
     match (what, way) {
-        (Upkeep::Publish, Way::One) => region.publish(range),
-        (Upkeep::Publish, Way::Several) => region.publish_all(&parts),
-        (Upkeep::Refresh, Way::One) => region.refresh(range),
-        (Upkeep::Refresh, Way::Several) => region.refresh_all(&parts),
+        (Upkeep::Publish, RangeMode::One) => region.publish(range),
+        (Upkeep::Publish, RangeMode::Several) => region.publish_all(&parts),
+        (Upkeep::Refresh, RangeMode::One) => region.refresh(range),
+        (Upkeep::Refresh, RangeMode::Several) => region.refresh_all(&parts),
     }
     .unwrap();
     let acted_on: &[Span] = match way {
-        Way::One => &[range],
-        Way::Several => &parts,
+        RangeMode::One => &[range],
+        RangeMode::Several => &parts,
     };
     acted_on.iter().map(|range| lines_around(region.line_bytes(), *range)).sum()
 }
@@ -129,7 +129,7 @@ fn compare(what: &str, range: Span, found: &[u8], right: &[u8]) -> Result<(), St
 #[test]
 fn the_lines_around_a_range_move_and_no_other() {
     for line in [64, 128] {
-        for way in [Way::One, Way::Several] {
+        for way in [RangeMode::One, RangeMode::Several] {
             check(line, way, None).unwrap();
         }
     }
@@ -139,7 +139,7 @@ fn the_lines_around_a_range_move_and_no_other() {
 #[test]
 fn a_mutant_that_leaves_one_out_is_seen() {
     let leave_out = |what| -> CallWatch { Arc::new(move |call| call.what != what) };
-    for way in [Way::One, Way::Several] {
+    for way in [RangeMode::One, RangeMode::Several] {
         let publish = check(64, way, Some(leave_out(Upkeep::Publish))).unwrap_err();
         assert!(publish.starts_with("memory"), "{publish}");
         let refresh = check(64, way, Some(leave_out(Upkeep::Refresh))).unwrap_err();

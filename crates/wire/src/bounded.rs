@@ -71,7 +71,7 @@ mod tests {
     use crate::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Lists {
+    struct BoundedLists {
         #[serde(deserialize_with = "list::<_, _, 3>")]
         all: Vec<u16>,
         #[serde(deserialize_with = "some_list::<_, _, 3>")]
@@ -82,9 +82,9 @@ mod tests {
     fn a_list_has_at_most_its_limit_of_items() {
         for (all, some) in [(0, None), (3, Some(3)), (4, None), (0, Some(4))] {
             let strings = |count| vec![String::new(); count];
-            let lists = Lists { all: vec![500; all], some: some.map(strings) };
+            let lists = BoundedLists { all: vec![500; all], some: some.map(strings) };
             let bytes = postcard::to_stdvec(&lists).unwrap();
-            let back = postcard::from_bytes::<Lists>(&bytes).ok();
+            let back = postcard::from_bytes::<BoundedLists>(&bytes).ok();
             let is_short = all <= 3 && some.unwrap_or(0) <= 3;
             assert_eq!(back, is_short.then_some(lists), "{all} {some:?}");
         }

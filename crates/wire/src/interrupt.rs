@@ -22,12 +22,12 @@ const PAUSE_PIECE: Duration = Duration::from_millis(20);
 /// Decides whether a call ends early.
 #[derive(Clone)]
 pub struct Interrupt {
-    check: Check,
+    check: SignalCheck,
     ends_on_signal: bool,
 }
 
 #[derive(Clone)]
-enum Check {
+enum SignalCheck {
     OfScope(Rc<dyn Fn() -> bool>),
     OfAll(fn() -> bool),
 }
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Interrupt {
 impl Interrupt {
     /// Ends the call when `check` returns true. The check runs on the thread that waits.
     pub fn new(check: Rc<dyn Fn() -> bool>) -> Self {
-        Self { check: Check::OfScope(check), ends_on_signal: false }
+        Self { check: SignalCheck::OfScope(check), ends_on_signal: false }
     }
 
     /// Also ends the call when a signal handler runs on the thread that waits, as a system call
@@ -62,9 +62,9 @@ impl Interrupt {
     /// Runs the check. Once it returned true, every further wait of the scope ends at once.
     pub fn is_up(&self) -> bool {
         match &self.check {
-            Check::OfAll(check) => return check(),
-            Check::OfScope(check) if !HAS_ENDED.get() && check() => self.end(),
-            Check::OfScope(_) => {}
+            SignalCheck::OfAll(check) => return check(),
+            SignalCheck::OfScope(check) if !HAS_ENDED.get() && check() => self.end(),
+            SignalCheck::OfScope(_) => {}
         }
         HAS_ENDED.get()
     }
@@ -144,7 +144,7 @@ pub fn current() -> Option<Interrupt> {
         Current::OfScope(interrupt) => Some(interrupt.clone()),
         Current::Nothing => None,
         Current::OfAll => {
-            let check = Check::OfAll(*OF_ALL.get()?);
+            let check = SignalCheck::OfAll(*OF_ALL.get()?);
             Some(Interrupt { check, ends_on_signal: false })
         }
     };
@@ -230,9 +230,9 @@ mod tests {
     }
 
     /// Calls into this module after `CURRENT` of its thread is destroyed.
-    struct AtEnd(std::sync::mpsc::Sender<bool>);
+    struct LooksAtThreadEnd(std::sync::mpsc::Sender<bool>);
 
-    impl Drop for AtEnd {
+    impl Drop for LooksAtThreadEnd {
         fn drop(&mut self) {
             // A panic here would end the process.
             let caught = std::panic::catch_unwind(|| {
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn destructors_of_a_thread_may_wait() {
         thread_local! {
-            static LATE: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+            static LATE: RefCell<Option<LooksAtThreadEnd>> = const { RefCell::new(None) };
         }
         let (sender, outcome) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             // What is used first is destroyed last.
-            LATE.set(Some(AtEnd(sender)));
+            LATE.set(Some(LooksAtThreadEnd(sender)));
             drop(suspend());
         });
         thread.join().unwrap();

@@ -202,7 +202,7 @@ node_stats! {
     pinned: u64, Bytes, Gauge("farrow_pinned_bytes");
     /// Pinned objects.
     objects_pinned: u64, Count, Gauge("farrow_objects_pinned");
-    /// Bytes of objects that could be evicted now.
+    /// Bytes of objects that the node could evict or spill now; without eviction, of replicas alone.
     evictable: u64, Bytes, Gauge("farrow_evictable_bytes");
     /// Objects evicted since start.
     evicted_total: u64, Count, Counter("farrow_objects_evicted_total");

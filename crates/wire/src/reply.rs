@@ -263,6 +263,11 @@ pub struct ClientOverview {
     pub granted: u64,
     /// Objects that it holds.
     pub holds: u64,
+    /// Ids of objects that it holds, as far as the request lists them. If one was freed during the
+    /// count, the next object of its slot may be listed instead.
+    pub held: Vec<WireObjectId>,
+    /// False if it holds more.
+    pub are_all_held: bool,
     /// False if it has not reconnected since its connection or the daemon ended.
     pub is_connected: bool,
 }

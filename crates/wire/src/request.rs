@@ -162,6 +162,9 @@ pub enum RequestBody {
     Overview {
         /// Number of equal parts of the heap to report, at most [`farrow_store::HEAP_CELLS_MAX`].
         cells: u32,
+        /// Number of holds to list, at most [`farrow_store::HELD_LISTED_MAX`]. Clients with few holds
+        /// are complete first.
+        held_max: u32,
     },
     /// Requests consecutive pages for entries of objects that the client seals by itself.
     EntryPages {

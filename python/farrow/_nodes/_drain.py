@@ -1,7 +1,8 @@
 """Draining a node: its objects move to other nodes before it leaves.
 
-The node decides about each move (``crates/cluster/src/protocol/drain/outgoing.rs``).  This module
-chooses the objects and their new nodes, and tries again what could not move, until a deadline.
+The node decides about each move (``crates/cluster/src/protocol/core/drain/outgoing.rs``).  This
+module chooses the objects and their new nodes, and tries again what could not move, until a
+deadline.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farrow._reserved import HUGE_TABLE
+from farrow._values._listed import listed_rows
 from farrow.exceptions import (
     Disconnected,
     FarrowError,
@@ -200,9 +202,12 @@ class Drain:
             found = self._look()
             named = [] if found.movable else self._leave_tables()
             waits = found.movable or named or report["reserved"] or report["undone"]
-            is_over = not (waits or self._progress.retiring) or not report["is_draining"]
-            if is_over or time.monotonic() >= self._deadline:
-                return self._remaining(found, reasons, [], named)
+            is_over = not report["is_draining"] or time.monotonic() >= self._deadline
+            if is_over or not (waits or self._progress.retiring):
+                left = self._remaining(found, reasons, [], named)
+                # A record that was just replaced is retiring for a moment.
+                if is_over or not left.retiring:
+                    return left
             if not moved_any:
                 time.sleep(_PAUSE_SECONDS)
 
@@ -228,9 +233,8 @@ class Drain:
         found = _Found()
         for namespace in self._client.namespaces():
             client = self._at(namespace["name"])
-            # Times of a list do not fit Python's datetime, which would need pandas.
             listed = client.list("").select(["name", "id", "bytes", "spilled", "metadata"])
-            for row in listed.to_pylist():
+            for row in listed_rows(listed):
                 name, size, id = row["name"], row["bytes"], row["id"]
                 if not name:
                     found.unnamed += 1

@@ -24,6 +24,9 @@ _WAIT_SECONDS = 10.0
 # though its process lives on: longer than jobs, and a job of each night finds the memory free.
 _UNUSED_SECONDS = 12 * 3600.0
 
+# A smaller block is sent to the driver by itself: an object costs as much.
+_SMALL_BYTES = 4096
+
 # A reference to a block in the memory of a node; or a small block itself.
 Block: TypeAlias = bytes | pa.Table
 
@@ -34,14 +37,10 @@ _written: dict[bytes, tuple[float, _native.SharedReference]] = {}
 
 def put_block(client: _native.Client, table: pa.Table) -> Block:
     """Put a block into the memory of a client's node, so that it outlives this process."""
-    reference = client.put(table, wait=_WAIT_SECONDS)
-    try:
-        shared = _native.share(client.get(reference), 1, _LEASE_SECONDS)
-    finally:
-        client.delete(reference)
-    if shared is None:
-        # No buffer has a page of its own.
+    if table.nbytes < _SMALL_BYTES:
         return table
+    # One step: if this process is killed before or after it, nothing stays beyond the lease.
+    shared = _native.put_shared(client, table, _LEASE_SECONDS, _WAIT_SECONDS)
     _forget_unused()
     _written[shared.message] = time.monotonic(), shared
     return shared.message

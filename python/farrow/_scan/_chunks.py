@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,12 +12,22 @@ import pyarrow.compute as pc
 from farrow._native import Client
 from farrow._reserved import HUGE_TABLE
 from farrow._scan._pruning import Index, check_columns, columns_of
+from farrow._scan._put_table import statistics_of
 from farrow._scan._statistics import check_gaps, chunk_statistics
 from farrow._scan._views import check_selectable, schema_without_views, without_views
+from farrow._values._listed import listed_rows
 from farrow.exceptions import InvalidArgument, NotFound
 from farrow.huge import Partition
 
-__all__ = ["Selection", "chunks", "groups", "listed_object", "selected_schema", "selection"]
+__all__ = [
+    "Selection",
+    "chunks",
+    "divided",
+    "groups",
+    "listed_object",
+    "selected_schema",
+    "selection",
+]
 
 
 # More chunks in one task would leave workers without work at the end of a job.
@@ -61,6 +71,11 @@ def chunks(
     _check_columns(filter, schema)
     rows = client.get(one["id"], columns=[]).num_rows
     whole = Partition(0, rows, one["node"] or "", one["bytes"], one["id"], 0)
+    if filter is not None:
+        # A task reads whole objects: this one is read if any of its parts can have rows.
+        parts = statistics_of(client, schema, whole)
+        if parts and not Index(schema, [*parts]).matching(filter)[0]:
+            return schema_without_views(schema), []
     return schema_without_views(schema), [whole]
 
 
@@ -71,13 +86,10 @@ def listed_object(client: Client, name: str) -> dict[str, Any]:
         NotFound: there is none.
     """
     listed = client.list(name, all_nodes=True)
-    # Times of a list do not fit Python's datetime, which would need pandas.
-    listed = listed.select(["name", "node", "kind", "bytes", "id"])
-    rows = listed.filter(pc.equal(listed["name"], name)).to_pylist()
+    rows = listed_rows(listed.filter(pc.equal(listed["name"], name)))
     if not rows:
         raise NotFound(f"no object named {name!r}")
-    found: dict[str, Any] = rows[0]
-    return found
+    return rows[0]
 
 
 def _check_columns(filter: pc.Expression | None, schema: pa.Schema) -> None:
@@ -156,3 +168,23 @@ def selected_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Sche
         if len(schema.get_all_field_indices(column)) != 1:
             raise InvalidArgument(f"no column {column!r}, or several, among {schema.names}")
     return pa.schema([schema.field(column) for column in columns], metadata=schema.metadata)
+
+
+def divided(found: pa.Table, counts: list[int]) -> Iterator[list[pa.RecordBatch]]:
+    """The batches of each chunk, of the rows of some that follow each other. A batch of a put table
+    can have rows of several, and is divided."""
+    if not found.schema.names:
+        # No arrays divide the rows.
+        for count in counts:
+            yield found.slice(0, count).to_batches()
+        return
+    left = iter(found.to_batches())
+    rest: pa.RecordBatch | None = None
+    for count in counts:
+        own: list[pa.RecordBatch] = []
+        while count > 0:
+            batch = next(left) if rest is None else rest
+            rest = batch.slice(count) if batch.num_rows > count else None
+            own.append(batch.slice(0, count))
+            count -= own[-1].num_rows
+        yield own

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from farrow._scan._put_table import statistics_of
+from farrow._values._listed import listed_rows
+from farrow.huge import Partition
 
 if TYPE_CHECKING:
     from farrow import Client
+    from farrow._scan._statistics import ChunkStatistics
 
 __all__ = ["FarObject", "far_object"]
 
@@ -24,9 +30,10 @@ class FarObject:
         client: the client that fetches.
         name: its name.
         id: its id at its present node.
-        seal: its time of creation and its bytes, which stay as it moves.
+        seal: its time of creation in nanoseconds and its bytes, which stay as it moves.
         schema: its columns.
         num_rows: number of its rows.
+        parts: the statistics of its rows, in order; none if it was put without.
     """
 
     # As of huge tables in ``farrow.dataset``, whose rows may be in mapped memory.
@@ -35,9 +42,10 @@ class FarObject:
     client: Client
     name: str
     id: bytes
-    seal: tuple[Any, int]
+    seal: tuple[int, int]
     schema: pa.Schema
     num_rows: int
+    parts: list[ChunkStatistics] = field(default_factory=list)
 
     def fetch(self, columns: list[str] | None, rows: slice) -> pa.Table:
         """These columns of some rows; None: all columns.
@@ -83,23 +91,20 @@ def far_object(name: str, client: Client) -> FarObject | None:
             return None
         schema = client.get(row["id"], rows=slice(0, 0)).schema
         rows = client.get(row["id"], columns=[]).num_rows
+        whole = Partition(0, rows, row["node"], row["bytes"], row["id"], 0)
+        parts = statistics_of(client, schema, whole)
     except FarrowError:
         return None
-    return FarObject(client, name, row["id"], _seal(row), schema, rows)
+    return FarObject(client, name, row["id"], _seal(row), schema, rows, parts)
 
 
 def _listed(listed: pa.Table, name: str) -> dict[str, Any] | None:
     """The row of the object of this name."""
-    for number, found in enumerate(listed["name"].to_pylist()):
-        if found == name:
-            # Times of a list do not fit Python's datetime, which would need pandas.
-            without_times = listed.drop_columns(["sealed_at", "last_use"])
-            row: dict[str, Any] = without_times.slice(number, 1).to_pylist()[0]
-            return {**row, "sealed_at": listed["sealed_at"][number].value}
-    return None
+    rows = listed_rows(listed.filter(pc.equal(listed["name"], name)))
+    return rows[0] if rows else None
 
 
-def _seal(row: dict[str, Any]) -> tuple[Any, int]:
+def _seal(row: dict[str, Any]) -> tuple[int, int]:
     return row["sealed_at"], row["bytes"]
 
 

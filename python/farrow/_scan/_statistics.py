@@ -1,4 +1,4 @@
-"""Statistics of the chunks of a huge table: their values, and what they guarantee to a filter."""
+"""Statistics of the chunks of a table: their values, and what they guarantee to a filter."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ __all__ = [
     "ColumnStatistics",
     "check_gaps",
     "chunk_statistics",
+    "columns_of_fields",
     "guarantee",
     "plain_schema",
 ]
@@ -52,7 +53,7 @@ class ColumnStatistics(NamedTuple):
 
 
 class ChunkStatistics(NamedTuple):
-    """Statistics of one chunk of a huge table.
+    """Statistics of one chunk of a huge table, or of a part of a put table.
 
     Attributes:
         partition: the location and the rows of the chunk.
@@ -150,6 +151,13 @@ class _Columns(Mapping[tuple[str, ...], ColumnStatistics]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def columns_of_fields(
+    schema: pa.Schema, names: _Names, fields: Iterable[Any]
+) -> Mapping[tuple[str, ...], ColumnStatistics]:
+    """The statistics of a part, of the arguments of :class:`_Columns`."""
+    return _Columns(schema, names, fields)
 
 
 def check_gaps(table: HugeTable, version: int, partitions: Iterable[Partition]) -> None:

@@ -7,6 +7,7 @@ the first such object.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -187,7 +188,8 @@ def _check_polars_type(dtype: Any) -> None:
 
 
 def check_pandas(value: Any) -> None:
-    """Check the names of the columns of a frame of pandas, and of its index, which gets columns.
+    """Check the names of the columns of a frame of pandas and of its index, which gets columns, and
+    the keys of dicts, which become names of fields.
 
     Raises:
         InvalidArgument: a name has a NUL, where the Arrow C data interface ends it.
@@ -210,9 +212,24 @@ def check_pandas(value: Any) -> None:
         dtypes = [value.dtype]
     for name in names:
         _check_name(name)
-    for dtype in dtypes:
+    for at, dtype in enumerate(dtypes):
         if isinstance(dtype, pd.ArrowDtype):
             _check_type(dtype.pyarrow_dtype)
+        elif dtype == "object":
+            _check_objects(value.iloc[:, at] if isinstance(value, pd.DataFrame) else value)
+
+
+def _check_objects(column: Any) -> None:
+    """Check the names of fields that pyarrow would make of a column of Python objects."""
+    # Where pandas is, NumPy is. Farrow itself does without.
+    import numpy as np
+
+    is_there = column.notna().to_numpy()
+    first = column.iloc[is_there.argmax()] if is_there.any() else None
+    # One of these kinds among plain values is an error in pyarrow.
+    if isinstance(first, (dict, list, tuple, set, np.ndarray, pa.Scalar)):
+        with contextlib.suppress(pa.ArrowException):
+            _check_type(pa.infer_type(column.to_numpy(), from_pandas=True))
 
 
 def check_stream(value: Any) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from farrow._native import __version__
 from farrow._nodes._listing import list_nodes
 from farrow._reserved import HUGE_TABLE
+from farrow._values._listed import listed_rows
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
 from farrow.exceptions import (
@@ -214,10 +215,7 @@ def _list_nodes(
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """The named objects of a list."""
-    # Nanoseconds do not fit Python's datetime.
-    index = table.schema.get_field_index("sealed_at")
-    table = table.set_column(index, "sealed_at", table["sealed_at"].cast(pa.string()))
-    for row in table.select(_COLUMNS).to_pylist():
+    for row in listed_rows(table.select(_COLUMNS), times=pa.string()):
         if row["name"] is not None:
             yield {**row, "metadata": dict(row["metadata"] or ()), "node": row["node"] or ""}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from farrow._reserved import HUGE_TABLE
+from farrow._reserved import HUGE_TABLE, STATISTICS
 from farrow.backup import _manifest, _values
 from farrow.backup._place import Place
 from farrow.exceptions import (
@@ -303,7 +303,7 @@ class _Reader:
             if stats["eviction"] == "spill":
                 continue
             may_evict = stats["eviction"] != "none"
-            free = stats["free"] + (stats["evictable"] if may_evict else 0)
+            free = stats["free"] + stats["evictable"]
             given_up = self._given_up(node, taken, only_pinned=may_evict) if taken else 0
             if asked > free + given_up:
                 error = OutOfMemory(
@@ -367,7 +367,9 @@ class _Reader:
                     writer.write(piece)
         else:
             value = self._load(entry.kind, entry.file, options["node"], entry.dimensions)
-            self._client.put(value, entry.name, **options)
+            # A put takes no statistics from metadata: they are counted again.
+            counted = STATISTICS in entry.metadata
+            self._client.put(value, entry.name, statistics=counted, **options)
         if entry.pinned:
             self._client.pin(entry.name)
 

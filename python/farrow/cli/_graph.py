@@ -82,7 +82,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def _add_generate(actions: Any) -> None:
-    make = add_command(actions, "generate", "write made-up transactions with planted rings")
+    make = add_command(actions, "generate", "write generated transactions with planted rings")
     make.add_argument(
         "output", metavar="OUT", help="file to write: .csv, .csv.gz, .parquet or .arrow"
     )

@@ -99,6 +99,13 @@ def _add_put(commands: Any, objects: argparse.ArgumentParser) -> None:
     put.add_argument(
         "--replace", action="store_true", help="replace an existing object of that name"
     )
+    put.add_argument(
+        "--statistics",
+        action="store_true",
+        help="count bounds of the columns for parts of the rows: scans skip the parts that cannot "
+        "match a filter (they take 3000 bytes at most: a table of many columns has few parts, and "
+        "the last of more than about a hundred columns have none, without an error)",
+    )
     put.add_argument("--json", action="store_true", help="print the result as JSON")
     put.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import exceptions as _exceptions
+from farrow._values._listed import listed_rows
 from farrow._values._objects import pack, unpack
 from farrow.compat._plasma_client import StoreClient
 from farrow.compat._plasma_store import start_plasma_store
@@ -475,9 +476,7 @@ class PlasmaClient(StoreClient):
         """
         objects = {created: one.entry() for created, one in self._writers.items()}
         listed = self._store.list(PREFIX).select(["name", "bytes", "metadata", "sealed_at"])
-        # Nanoseconds do not fit Python's datetime.
-        times = listed["sealed_at"].cast(pa.int64())
-        for row in listed.set_column(3, "sealed_at", times).to_pylist():
+        for row in listed_rows(listed):
             object_id = id_of(row["name"])
             if object_id is None:
                 continue

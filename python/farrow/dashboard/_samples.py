@@ -1,12 +1,14 @@
 """What the page shows: readings of a node, which change nothing in it.
 
-A reading is made when a page asks and the last one is old, so hidden pages cost the node nothing,
-and many pages cost as much as one.
+A reading is made when a page asks and the last one is old: many pages cost as much as one.
+While no page is open, only the holds are read, every few seconds, since their times are noted here.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
+import math
 import re
 import threading
 import time
@@ -18,17 +20,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import farrow
+from farrow import _native
 from farrow._native import stats_units
 from farrow._nodes._listing import list_nodes
 from farrow._reserved import SQL_QUERIES
+from farrow._values._listed import listed_rows
 from farrow.dashboard import _metrics
+from farrow.dashboard._holds import EXACT_SECONDS, HELD_MAX, HoldTimes, Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from farrow.dashboard._holds import Seen
 
 __all__ = ["Samples"]
 
 INTERVAL_SECONDS = 1.0
+# Between two readings of the holds while no page is open.
+_WATCH_SECONDS = 5.0
+# A node that hangs holds up such a reading, and the page that waits for it, no longer than this.
+_WATCH_TIMEOUT_SECONDS = 3.0
+# Holds in the table of the oldest ones.
+_OLDEST_MAX = 20
 # A list of many objects takes longer: at most this share of the time is spent on it.
 _LIST_SHARE = 0.1
 # Points of each curve: ten minutes.
@@ -44,6 +57,8 @@ _TEXT_MAX = 1024
 _COUNTERS = ("requests", "sealed_total", "deleted_total", "evicted_total", "spilled_total")
 _PART = re.compile(r"(?P<table>.+)/(?P<root>[0-9a-f]{32})/(?P<number>[0-9]{10})", re.DOTALL)
 _ROWS = re.compile(r"[0-9]{1,20}")
+_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 _ORDERS = {
     "name": "name",
     "kind": "kind",
@@ -66,8 +81,13 @@ class Samples:
         self._connect = connect
         self._metrics = metrics
         self._client: Any = None
+        # A client for the readings without a page. It has the address of the other one, so that it
+        # never starts a private node.
+        self._watcher: Any = None
+        self._address: str | None = None
         self._lock = threading.Lock()
-        self._taken_at = -INTERVAL_SECONDS
+        # The end of the last reading for a page, of ``time.monotonic``.
+        self._taken_at = -math.inf
         self._sequence = 0
         # Each part of the page: its value as JSON, and the reading in which it last changed.
         self._parts: dict[str, tuple[str, int]] = {}
@@ -79,6 +99,10 @@ class Samples:
         # The reading in which the list last changed.
         self._list_number = 0
         self._list_pause = 0.0
+        self._holds = HoldTimes()
+        # Clients of one machine: a number of a process is one of this machine.
+        self._is_alone = True
+        self._region = 0
 
     def changes(self, since: int) -> bytes:
         """The parts that changed after a reading, as JSON; ``since=0`` asks for all."""
@@ -103,6 +127,70 @@ class Samples:
                 return _json({"rows": [], "matching": 0, "all": 0})
             return _json(_select(self._listed, query))
 
+    def holds(self, query: dict[str, str]) -> bytes:
+        """Who holds an object (``object=`` an id), or what a client holds (``client=`` its slot and
+        ``process=``), as JSON; the oldest hold first."""
+        id, slot, pid = (query.get(key, "") for key in ("object", "client", "process"))
+        with self._lock:
+            self._take()
+            if _ID.fullmatch(id):
+                found = self._holds.of_object(bytes.fromhex(id))
+                are_all = self._holds.are_all()
+            elif _NUMBER.fullmatch(slot) and _NUMBER.fullmatch(pid):
+                found = self._holds.of_client(int(slot), int(pid))
+                are_all = self._holds.are_all(int(slot), int(pid))
+            else:
+                return _json({"rows": [], "all": 0, "are_all": True, "is_here": True})
+            holds = list(found)
+            # The holds of an object are in the memory of its own node. Readers of a copy on another
+            # node hold the copy, which has an id of its own.
+            is_here = not id or int(id[:16], 16) == self._region
+            rows = self._hold_rows(holds, ROWS_MAX)
+            return _json({"rows": rows, "all": len(holds), "are_all": are_all, "is_here": is_here})
+
+    def watch(self, has_ended: threading.Event) -> None:
+        """Note the times of holds while no page is open, until the event."""
+        while True:
+            with self._lock:
+                if not has_ended.is_set():
+                    self._watch_once()
+            if has_ended.wait(_WATCH_SECONDS):
+                return
+
+    def _watch_once(self) -> None:
+        # A page reads, or has just waited for a node that hangs.
+        if time.monotonic() - self._taken_at < _WATCH_SECONDS / 2:
+            return
+        try:
+            if self._watcher is None:
+                if self._address is None:
+                    self._connect_page()
+                self._watcher = _native.connect(self._address, _WATCH_TIMEOUT_SECONDS)
+            self._overview(self._watcher, 1)
+        except (farrow.FarrowError, OSError) as error:
+            # A page shows the error of its own reading.
+            if isinstance(error, farrow.Disconnected):
+                self._watcher = None
+
+    def _connect_page(self) -> None:
+        self._client = self._connect()
+        if self._client.address != self._address:
+            self._address, self._watcher = self._client.address, None
+
+    def _overview(self, client: Any, cells: int) -> Any:
+        """An overview of the node; the times of its holds are noted."""
+        began = Moment.now()
+        overview = client._overview(cells, HELD_MAX)
+        self._holds.note(overview["clients"], began, Moment.now())
+        return overview
+
+    def _hold_rows(
+        self, holds: Iterable[tuple[dict[str, Any], bytes, Seen]], most: int
+    ) -> list[dict[str, Any]]:
+        oldest = heapq.nsmallest(most, holds, key=lambda one: (one[2].boot, one[1], one[0]["slot"]))
+        objects = _by_id(self._listed, {id for _, id, _ in oldest})
+        return [_hold(*one, objects.get(one[1]), is_alone=self._is_alone) for one in oldest]
+
     def _take(self) -> None:
         now = time.monotonic()
         if now - self._taken_at < INTERVAL_SECONDS:
@@ -110,7 +198,7 @@ class Samples:
         self._sequence += 1
         try:
             if self._client is None:
-                self._client = self._connect()
+                self._connect_page()
             self._read(now)
             self._set("state", {"error": None, "at": time.time()})
         except (farrow.FarrowError, OSError) as error:
@@ -131,11 +219,12 @@ class Samples:
         began = time.perf_counter()
         stats = client.stats()
         took = time.perf_counter() - began
-        overview = client._overview(_CELLS)
+        overview = self._overview(client, _CELLS)
         nodes = client.nodes()
         rates = self._rates(now, stats)
         seconds = now - self._before[0] if self._before else INTERVAL_SECONDS
         self._before = (now, stats)
+        self._is_alone, self._region = len(nodes) < 2, stats["region_uid"]
         # The uid of a region is more than a number of JavaScript holds.
         figures = {key: stats[key] for key in stats_units() if key != "region_uid"}
         self._set("node", {**figures, "address": client.address, "name": client.node or ""})
@@ -143,14 +232,20 @@ class Samples:
         self._set("rates", {**rates, "round_trip": took})
         parts = ("free", "granted", "used", "held")
         self._set("map", [[cell[part] for part in parts] for cell in overview["cells"]])
-        self._set("clients", _clients(overview["clients"], is_alone=len(nodes) < 2))
+        self._set("clients", _clients(overview["clients"], is_alone=self._is_alone))
         self._set("nodes", [_node(node) for node in nodes[:_NODES_MAX]])
         self._set("namespaces", [_plain(one) for one in client.namespaces()[:_NAMESPACES_MAX]])
         self._read_metrics(client.address, seconds)
         self._read_list(now)
+        self._set("holds", self._oldest())
         point = [round(time.time(), 1), stats["used"], stats["held"], stats["granted"]]
         point += [rates["requests"], rates["sealed_total"], rates["evicted_total"], took]
         self._history.append((self._sequence, point))
+
+    def _oldest(self) -> dict[str, Any]:
+        holds = list(self._holds.all())
+        rows = self._hold_rows(holds, _OLDEST_MAX)
+        return {"rows": rows, "all": len(holds), "are_all": self._holds.are_all()}
 
     def _rates(self, now: float, stats: dict[str, Any]) -> dict[str, float | None]:
         """Counts a second since the last reading."""
@@ -211,11 +306,52 @@ def _clients(clients: list[dict[str, Any]], *, is_alone: bool) -> dict[str, Any]
     """The clients with the most memory, and their number."""
     ordered = sorted(clients, key=lambda one: (-one["granted"], -one["holds"], one["slot"]))
     rows = [
-        # In a cluster a process may be another machine's.
-        {**one, "command": _command(one["pid"]) if is_alone and one["is_connected"] else ""}
+        {key: value for key, value in one.items() if key != "held"}
+        | {"command": _command_of(one, is_alone=is_alone)}
         for one in ordered[:_CLIENTS_MAX]
     ]
     return {"rows": rows, "all": len(clients)}
+
+
+def _command_of(client: dict[str, Any], *, is_alone: bool) -> str:
+    # In a cluster a process may be another machine's.
+    return _command(client["pid"]) if is_alone and client["is_connected"] else ""
+
+
+def _by_id(listed: pa.Table | None, ids: set[bytes]) -> dict[bytes, dict[str, Any]]:
+    """Name, bytes and time of the seal of objects that the list has."""
+    if listed is None or not ids:
+        return {}
+    wanted = pa.array(sorted(ids), listed["id"].type)
+    found = listed.filter(pc.is_in(listed["id"], value_set=wanted))
+    return {
+        row["id"]: row for row in listed_rows(found.select(["id", "name", "bytes", "sealed_at"]))
+    }
+
+
+def _hold(
+    client: dict[str, Any], id: bytes, seen: Seen, found: dict[str, Any] | None, *, is_alone: bool
+) -> dict[str, Any]:
+    """One hold; ``found``: its object, None if it is not in the list, such as a deleted one."""
+    name = found["name"] if found else None
+    sealed_at = _milliseconds(found["sealed_at"]) if found else None
+    # It was not held before its seal.
+    is_new = sealed_at is not None and 0 <= seen.since - sealed_at / 1000 <= EXACT_SECONDS
+    return {
+        "id": id.hex(),
+        "name": None if name is None else _text(name),
+        "bytes": found["bytes"] if found else None,
+        "is_listed": found is not None,
+        "sealed_at": sealed_at,
+        "client": client["slot"],
+        "process": client["pid"],
+        "command": _command_of(client, is_alone=is_alone),
+        "is_connected": client["is_connected"],
+        "since": round(seen.since * 1000),
+        "not_before": None if seen.not_before is None else round(seen.not_before * 1000),
+        "is_exact": seen.is_exact or is_new,
+        "is_first": seen.is_first,
+    }
 
 
 def _command(pid: int) -> str:
@@ -264,7 +400,7 @@ def _queries(listed: pa.Table) -> list[dict[str, Any]]:
     """Queries that run on workers of the cluster, oldest first."""
     found = listed.filter(pc.starts_with(listed["name"], SQL_QUERIES)).sort_by("sealed_at")
     columns = ["metadata", "node", "sealed_at"]
-    rows = _with_time(found.slice(0, _QUERIES_MAX).select(columns), "sealed_at").to_pylist()
+    rows = listed_rows(found.slice(0, _QUERIES_MAX).select(columns))
     labels = [dict(row["metadata"] or ()) for row in rows]
     return [
         {
@@ -272,7 +408,7 @@ def _queries(listed: pa.Table) -> list[dict[str, Any]]:
             "process": _text(own.get("pid", "")),
             "workers": _text(own.get("workers", "")),
             "node": _text(row["node"] or ""),
-            "began": row["sealed_at"],
+            "began": _milliseconds(row["sealed_at"]),
         }
         for row, own in zip(rows, labels, strict=True)
     ]
@@ -297,20 +433,15 @@ def _select(listed: pa.Table, query: dict[str, str]) -> dict[str, Any]:
     shown = min(ROWS_MAX, found.num_rows)
     rows = found.take(pc.select_k_unstable(found, shown, keys)) if shown else found
     return {
-        "rows": [_row(row) for row in _with_times(rows).to_pylist()],
+        "rows": [_row(row) for row in listed_rows(rows)],
         "matching": found.num_rows,
         "all": listed.num_rows,
     }
 
 
-def _with_times(rows: pa.Table) -> pa.Table:
-    return _with_time(_with_time(rows, "sealed_at"), "last_use")
-
-
-def _with_time(rows: pa.Table, name: str) -> pa.Table:
-    """A column of times in milliseconds since 1970, which fit a number of JavaScript."""
-    times = pc.divide(rows[name].cast(pa.int64()), 1_000_000)
-    return rows.set_column(rows.schema.get_field_index(name), name, times)
+def _milliseconds(nanoseconds: int | None) -> int | None:
+    """A time in milliseconds, which fits a number of JavaScript."""
+    return None if nanoseconds is None else nanoseconds // 1_000_000
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -319,4 +450,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         "name": None if row["name"] is None else _text(row["name"]),
         "id": row["id"].hex(),
         "metadata": [[_text(key), _text(value)] for key, value in row["metadata"] or ()],
+        "sealed_at": _milliseconds(row["sealed_at"]),
+        "last_use": _milliseconds(row["last_use"]),
     }

@@ -1,4 +1,4 @@
-"""Answers the browser: fixed files, and two kinds of JSON for the owner of the token alone.
+"""Answers the browser: fixed files, and three kinds of JSON for the owner of the token alone.
 
 Names in the store are input of any client: they leave this server as JSON, and the page shows them
 as text.  The ``Host`` must be this address, so that no name of another site leads here.  The method
@@ -43,6 +43,8 @@ _CONNECTIONS_MAX = 32
 _IDLE_SECONDS = 15.0
 # A connection that is ended gives its place back in this time.
 _PLACE_SECONDS = 0.5
+# The longest wait for the thread that reads the holds.
+_END_SECONDS = 1.0
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -60,7 +62,9 @@ class Dashboard:
     """A server of the page of one node.
 
     Args:
-        connect: makes a client of the node.
+        connect: makes a client of the node, of an explicit address: ``farrow.connect`` without one
+            may start a private node when a page is open.  From ``serve`` on, two clients stay
+            connected, so a private node does not end.
         host: a loopback address.
         port: the port; 0: a free one.
         metrics: address of the node's metrics, ``unix:PATH`` or ``HOST:PORT``; None: the socket
@@ -95,6 +99,10 @@ class Dashboard:
         self.token = token or secrets.token_urlsafe(24)
         self._server = _Server(host, port, self.token, Samples(connect, metrics))
         self._thread: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
+        # The thread in ``serve``.
+        self._serving: threading.Thread | None = None
+        self._has_ended = threading.Event()
 
     @property
     def port(self) -> int:
@@ -129,12 +137,25 @@ class Dashboard:
             ValueError: the server was closed.
 
         Examples:
+            >>> import functools
             >>> import threading
             >>> from farrow.dashboard import Dashboard
-            >>> dashboard = Dashboard(lambda: farrow.connect(client.address))
+            >>> dashboard = Dashboard(functools.partial(farrow.connect, client.address))
             >>> threading.Thread(target=dashboard.serve, daemon=True).start()
         """
-        self._server.serve_forever(poll_interval=0.2)
+        watcher = threading.Thread(
+            target=self._server.samples.watch,
+            args=(self._has_ended,),
+            name="farrow-dashboard-holds",
+            daemon=True,
+        )
+        watcher.start()
+        self._watcher = watcher
+        self._serving = threading.current_thread()
+        try:
+            self._server.serve_forever(poll_interval=0.2)
+        finally:
+            self._serving = None
 
     def close(self) -> None:
         """End the server.
@@ -144,10 +165,16 @@ class Dashboard:
             >>> dashboard = Dashboard(lambda: farrow.connect(client.address))
             >>> dashboard.close()
         """
-        if self._thread is not None:
+        self._has_ended.set()
+        # A signal may have ended `serve` in this thread.
+        is_served = self._serving not in (None, threading.current_thread())
+        if self._thread is not None or is_served:
             self._server.shutdown()
+        if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._watcher is not None:
+            self._watcher.join(_END_SECONDS)
         self._server.server_close()
 
     def __enter__(self) -> Dashboard:
@@ -250,6 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, self.server.samples.changes(number), _JSON)
         elif target.path == "/objects.json":
             self._send(HTTPStatus.OK, self.server.samples.objects(query), _JSON)
+        elif target.path == "/holds.json":
+            self._send(HTTPStatus.OK, self.server.samples.holds(query), _JSON)
         else:
             self._send(HTTPStatus.NOT_FOUND, b"no such page\n")
 

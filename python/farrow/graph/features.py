@@ -55,7 +55,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             timestamp type); one for all patterns, or a mapping from pattern to window.
         bins: upper ends of the bins by size; one list for all patterns, a mapping, or None:
             2 to 30 (2 to 10 for lc-cycle).
-        cycle_length: the largest number of edges of an lc-cycle.
+        cycle_length: the largest number of edges of an lc-cycle, at least 2.  A number that is not
+            less than that of the accounts, such as ``sys.maxsize``, excludes no cycle; ``work_max``
+            then ends the searches of dense graphs.
         statistics: the elements of :data:`STATISTICS` that "vertex-stats" computes.
         statistics_columns: the columns of these: numbers for arrays, names for tables; None: the
             amounts of a table, every further column of an array.

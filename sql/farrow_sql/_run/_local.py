@@ -19,6 +19,7 @@ from farrow_sql._tables import (
     column_name,
     declare_tables,
     first_row,
+    joined,
     read_ranges,
 )
 from farrow_sql._worker._task import Drain
@@ -117,8 +118,11 @@ class LocalQuery:
             return
         schema = pa.schema([source.schema.field(number) for number in numbers])
         own = self._client.node or ""
-        ranges = [(part.id, 0, part.rows) for part in source.parts]
-        nodes = [part.node for part in source.parts]
+        own_rows = joined(
+            (part.id, part.begin, part.begin + part.rows, part.node) for part in source.parts
+        )
+        ranges = [(id, begin, end) for id, begin, end, _ in own_rows]
+        nodes = [node for *_, node in own_rows]
         rows, moved = read_ranges(self._client, ranges, nodes, schema)
         self.moved.table_bytes += moved
         self.moved.table_rows += sum(part.rows for part in source.parts if part.node != own)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from farrow_sql._plans._plan import exchange_name
 from farrow_sql._plans._stages import Scan
-from farrow_sql._tables import FIRST_ROW_BITS, Part, column_name
+from farrow_sql._tables import FIRST_ROW_BITS, Part, Range, column_name, joined
 from farrow_sql._worker._task import Inputs, Task
 from farrow_sql._worker._workers import WorkerLost
 
@@ -34,9 +34,6 @@ _ATTEMPTS_MAX = 3
 # How soon Ctrl-C and a deadline are seen.
 _POLL_SECONDS = 0.1
 
-# An object, its first row and its end; and its node.
-Range = tuple[bytes, int, int, str]
-
 
 def shares(parts: Iterable[Part], nodes: list[str]) -> list[list[Range]]:
     """The rows of a table by task: each node's own are divided among its workers.
@@ -53,7 +50,7 @@ def shares(parts: Iterable[Part], nodes: list[str]) -> list[list[Range]]:
     for node, own in by_node.items():
         tasks = [task for task, name in enumerate(nodes) if name == node] or list(range(len(nodes)))
         for task, ranges in zip(tasks, _divided(own, len(tasks)), strict=True):
-            found[task] += ranges
+            found[task] += joined(ranges)
     return found
 
 
@@ -68,7 +65,7 @@ def _divided(parts: list[Part], count: int) -> list[list[Range]]:
             while at >= ends[share]:
                 share += 1
             end = min(part.rows, begin + ends[share] - at)
-            found[share].append((part.id, begin, end, part.node))
+            found[share].append((part.id, part.begin + begin, part.begin + end, part.node))
             at += end - begin
             begin = end
     return found
@@ -81,9 +78,9 @@ def _first_rows(parts: list[Part], rows: int | None) -> list[Range]:
     for part in parts:
         end = min(part.rows, left)
         if end > 0:
-            found.append((part.id, 0, end, part.node))
+            found.append((part.id, part.begin, part.begin + end, part.node))
         left -= end
-    return found
+    return joined(found)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import datafusion
 import pyarrow as pa
 
+from farrow._scan import _ending
 from farrow_sql._columns import Column, register
 from farrow_sql._errors import QueryFailed
 from farrow_sql._exchange import Output, open_output
@@ -157,7 +158,11 @@ class Drain:
 
     def run(self) -> None:
         """Read them, in a thread without an event loop. The first error ends it."""
-        asyncio.run(self._all())
+        _ending.opened(self, self.cancel)
+        try:
+            asyncio.run(self._all())
+        finally:
+            _ending.closed(self)
 
     def cancel(self) -> None:
         """End :meth:`run` of another thread; operators end between batches."""

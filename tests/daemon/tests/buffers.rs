@@ -7,7 +7,7 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use common::raw::Raw;
+use common::raw::RawSocket;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::{Client, Value};
 use farrow_wire::{
@@ -57,7 +57,7 @@ fn assert_serves(client: &Client, daemon: &Daemon) {
 }
 
 /// Writes until the socket is full; false if the daemon has closed it.
-fn push(raw: &mut Raw, bytes: &[u8], sent: &mut usize) -> bool {
+fn push(raw: &mut RawSocket, bytes: &[u8], sent: &mut usize) -> bool {
     raw.stream.set_nonblocking(true).unwrap();
     while *sent < bytes.len() {
         match raw.stream.write(&bytes[*sent..]) {
@@ -91,7 +91,8 @@ fn before_its_first_message_a_connection_may_keep_no_more_than_that_needs() {
     long[..4].copy_from_slice(&(FRAME_BYTES_MAX as u32).to_le_bytes());
     let mut short = vec![0; HELLO_BYTES_MAX];
     short[..4].copy_from_slice(&(HELLO_BYTES_MAX as u32).to_le_bytes());
-    let mut connections: Vec<Raw> = (0..CONNECTIONS).map(|_| Raw::open(&daemon)).collect();
+    let mut connections: Vec<RawSocket> =
+        (0..CONNECTIONS).map(|_| RawSocket::open(&daemon)).collect();
     for (number, raw) in connections.iter_mut().enumerate() {
         push(raw, if number % 2 == 0 { &long } else { &short }, &mut 0);
     }
@@ -117,8 +118,8 @@ fn half_requests_of_many_clients_share_the_total() {
     let daemon = start();
     let client = daemon.client();
     let before = resident_kib(&daemon);
-    let mut connections: Vec<(Raw, usize, bool)> =
-        (0..CONNECTIONS).map(|_| (Raw::joined(&daemon).0, 0, true)).collect();
+    let mut connections: Vec<(RawSocket, usize, bool)> =
+        (0..CONNECTIONS).map(|_| (RawSocket::joined(&daemon).0, 0, true)).collect();
     // A request that is announced with the longest length, and of which the last bytes never come.
     let mut half = Vec::new();
     wire::encode(&Request { seq: 77, body: RequestBody::Stats }, &mut half).unwrap();
@@ -160,11 +161,11 @@ fn clients_that_read_no_replies_share_the_total() {
     let client = daemon.client();
     let before = resident_kib(&daemon);
     let mut frame = Vec::new();
-    let body = RequestBody::Overview { cells: farrow_store::HEAP_CELLS_MAX };
+    let body = RequestBody::Overview { cells: farrow_store::HEAP_CELLS_MAX, held_max: 0 };
     wire::encode(&Request { seq: 1, body }, &mut frame).unwrap();
     let frames = frame.repeat(2000);
-    let mut connections: Vec<(Raw, usize)> =
-        (0..CONNECTIONS / 3).map(|_| (Raw::joined(&daemon).0, 0)).collect();
+    let mut connections: Vec<(RawSocket, usize)> =
+        (0..CONNECTIONS / 3).map(|_| (RawSocket::joined(&daemon).0, 0)).collect();
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
         for (raw, sent) in &mut connections {
@@ -181,7 +182,7 @@ fn clients_that_read_no_replies_share_the_total() {
 fn waits_and_names_beyond_the_share_are_refused_with_the_numbers_and_leave_room_for_others() {
     let daemon = start();
     let client = daemon.client();
-    let mut greedy: Vec<Raw> = (0..40).map(|_| Raw::joined(&daemon).0).collect();
+    let mut greedy: Vec<RawSocket> = (0..40).map(|_| RawSocket::joined(&daemon).0).collect();
     let long = "x".repeat(200);
     let mut refused = 0;
     let until = Instant::now() + PATIENCE;

@@ -5,12 +5,12 @@
 
 mod common;
 
-use common::asked::{Asked, OWNER, hello, is_denied};
+use common::asked::{OWNER, RequestedNode, hello, is_denied};
 use farrow_wire::{ReplyBody, WireError};
 
 #[test]
 fn a_client_whose_last_connection_has_not_ended_yet_is_told_to_come_again() {
-    let mut node = Asked::new();
+    let mut node = RequestedNode::new();
     let (first, welcome) = node.join_as(50, OWNER, None);
     let place = Some((welcome.region_uid, welcome.slot, welcome.nonce));
     let early = node.open(50, OWNER, None);

@@ -17,7 +17,7 @@ use common::TestNode;
 use farrow_capi::{FarrowClient, FarrowObject, FarrowObjectId, FarrowStatus};
 use farrow_memory::sync::{AtomicBool, AtomicU32, Ordering};
 
-type Check = unsafe extern "C" fn(*mut c_void) -> c_int;
+type CheckFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 // The functions as `farrow.h` declares them. C does not look inside the handles.
 #[allow(improper_ctypes)]
@@ -39,7 +39,11 @@ unsafe extern "C" {
         name: *const c_char,
         id: *mut FarrowObjectId,
     ) -> FarrowStatus;
-    fn farrow_set_interrupt(check: Option<Check>, data: *mut c_void, on: c_int) -> FarrowStatus;
+    fn farrow_set_interrupt(
+        check: Option<CheckFunction>,
+        data: *mut c_void,
+        on: c_int,
+    ) -> FarrowStatus;
     fn farrow_last_error() -> *const c_char;
 }
 
@@ -85,9 +89,9 @@ extern "C" fn handler(_: c_int) {
     HANDLED.fetch_add(1, Ordering::SeqCst);
 }
 
-struct Caller(*mut FarrowClient);
+struct InterruptCaller(*mut FarrowClient);
 
-impl Caller {
+impl InterruptCaller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let mut client = null_mut();
@@ -115,7 +119,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for InterruptCaller {
     fn drop(&mut self) {
         // SAFETY: the client is no longer in use.
         unsafe { farrow_close(self.0) };
@@ -123,20 +127,25 @@ impl Drop for Caller {
 }
 
 /// A thread that waits for an object, with a handle to send it signals.
-struct Waiting {
+struct WaitingThread {
     thread: libc::pthread_t,
     ended: mpsc::Receiver<(FarrowStatus, String)>,
 }
 
-impl Waiting {
-    fn new(node: &TestNode, check: Option<Check>, flag: &'static AtomicBool, on: c_int) -> Self {
-        let caller = Caller::new(node);
+impl WaitingThread {
+    fn new(
+        node: &TestNode,
+        check: Option<CheckFunction>,
+        flag: &'static AtomicBool,
+        on: c_int,
+    ) -> Self {
+        let caller = InterruptCaller::new(node);
         let client = caller.0 as usize;
         std::mem::forget(caller);
         let (ready, is_ready) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         std::thread::spawn(move || {
-            let caller = Caller(client as *mut FarrowClient);
+            let caller = InterruptCaller(client as *mut FarrowClient);
             let data = std::ptr::from_ref(flag).cast_mut().cast();
             // SAFETY: the flag is static; a thread may query its own id.
             unsafe {
@@ -186,7 +195,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     static FLAG: AtomicBool = AtomicBool::new(false);
 
     // The check runs while the call waits, and ends it.
-    let one = Waiting::new(&node, Some(is_set), &FLAG, 0);
+    let one = WaitingThread::new(&node, Some(is_set), &FLAG, 0);
     wait_for("the check is asked", || ASKED.load(Ordering::SeqCst) > 2);
     FLAG.store(true, Ordering::SeqCst);
     let (status, text) = one.ended.recv_timeout(LIMIT).unwrap();
@@ -194,7 +203,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     assert!(text.contains("interrupted"), "{text}");
 
     // As with EINTR, a signal just before the wait does not count, so several may be necessary.
-    let two = Waiting::new(&node, None, &FLAG, 1);
+    let two = WaitingThread::new(&node, None, &FLAG, 1);
     let ended = (0..600).find_map(|_| {
         two.signal();
         two.ended.recv_timeout(Duration::from_millis(50)).ok()
@@ -202,13 +211,13 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
     assert_eq!(ended.unwrap().0, FarrowStatus::Interrupted);
 
     // Without a setting, handlers run and the wait continues.
-    let three = Waiting::new(&node, None, &FLAG, 0);
+    let three = WaitingThread::new(&node, None, &FLAG, 0);
     let before = HANDLED.load(Ordering::SeqCst);
     for count in 1..=3 {
         three.signal();
         wait_for("the handler ran", || HANDLED.load(Ordering::SeqCst) >= before + count);
     }
-    let caller = Caller::new(&node);
+    let caller = InterruptCaller::new(&node);
     caller.put(c"later");
     assert_eq!(three.ended.recv_timeout(LIMIT).unwrap().0, FarrowStatus::Ok);
 }
@@ -217,7 +226,7 @@ fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
 #[test]
 fn a_check_that_waits_itself_is_not_run_meanwhile() {
     let node = TestNode::start(64 << 20);
-    let caller = Caller::new(&node);
+    let caller = InterruptCaller::new(&node);
     // SAFETY: the client is open until the setting is removed.
     unsafe {
         assert_eq!(farrow_set_interrupt(Some(waits), caller.0.cast(), 0), FarrowStatus::Ok);

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use common::directory_sum::{assert_counted, compare, sum_of};
 use common::ground::Ground;
-use common::nodes::{Nodes, wait_for};
+use common::nodes::{DaemonNodes, wait_for};
 use common::proxy::Linked;
 use common::records::Records;
-use common::worker::{self, Limits, SLACK, Worker, fault_in};
-use common::{Daemon, Dice, PATIENCE, assert_balanced};
+use common::worker::{self, SLACK, WorkerLimits, WorkerProcess, fault_in};
+use common::{Daemon, PATIENCE, SeededDice, assert_balanced};
 use farrow::{Client, Error, ObjectKey, Reach};
 use farrow_wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,10 +50,10 @@ fn worker() {
 
 struct Chaos {
     seed: u64,
-    dice: Dice,
+    dice: SeededDice,
     ground: Ground,
     /// Each with the number of its node.
-    workers: Vec<(usize, Worker)>,
+    workers: Vec<(usize, WorkerProcess)>,
     started: u64,
     records: Records,
 }
@@ -62,7 +62,7 @@ struct Chaos {
 struct Stopped(Vec<u32>);
 
 impl Stopped {
-    fn all(workers: &[(usize, Worker)]) -> Self {
+    fn all(workers: &[(usize, WorkerProcess)]) -> Self {
         let pids: Vec<u32> = workers.iter().map(|(_, worker)| worker.pid()).collect();
         pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
         Self(pids)
@@ -77,7 +77,7 @@ impl Drop for Stopped {
 
 impl Chaos {
     fn new(ground: Ground, per_node: usize, seed: u64) -> Self {
-        let (dice, records) = (Dice(seed | 1), Records::default());
+        let (dice, records) = (SeededDice(seed | 1), Records::default());
         let count = ground.count();
         let mut chaos = Self { seed, dice, ground, workers: Vec::new(), started: 0, records };
         (0..count * per_node).for_each(|number| chaos.start_worker(number % count));
@@ -90,7 +90,8 @@ impl Chaos {
 
     fn start_worker(&mut self, node: usize) {
         let socket = &self.daemons()[node].socket;
-        let worker = Worker::start(socket, self.started, self.seed.wrapping_mul(self.started + 3));
+        let worker =
+            WorkerProcess::start(socket, self.started, self.seed.wrapping_mul(self.started + 3));
         self.started += 1;
         self.workers.push((node, worker));
     }
@@ -300,7 +301,7 @@ impl Chaos {
                 let stats = client.stats().unwrap();
                 assert_balanced(&stats);
                 let node_stats = &stats.node;
-                let overview = client.overview(1).unwrap().clients;
+                let overview = client.overview(1, 0).unwrap().clients;
                 // A farewell of this process that met a dead daemon: its place stays, empty, until
                 // the process ends.
                 let is_empty = |one: &&ClientOverview| {
@@ -403,12 +404,12 @@ fn run(seed: u64, per_node: usize, ground: impl FnOnce() -> Option<Ground>) {
 
 #[test]
 fn three_nodes_survive_kills_and_pauses() {
-    run(0xc4a0_5003, 2, || Some(Ground::Loopback(Nodes::start(3, MEMORY, NODES))));
+    run(0xc4a0_5003, 2, || Some(Ground::Loopback(DaemonNodes::start(3, MEMORY, NODES))));
 }
 
 #[test]
 fn five_nodes_survive_kills_and_pauses() {
-    run(0xc4a0_5005, 1, || Some(Ground::Loopback(Nodes::start(5, MEMORY, NODES))));
+    run(0xc4a0_5005, 1, || Some(Ground::Loopback(DaemonNodes::start(5, MEMORY, NODES))));
 }
 
 /// Six links, and the proxies run in this process: five nodes would have twenty.
@@ -434,7 +435,7 @@ fn three_nodes_with_memory_that_is_coherent_inside_a_node_survive_kills_and_paus
     run(0xc4a0_5303, 2, || {
         let heard = format!("FARROW_LOG=warn,{QUARANTINE_LOG}=info");
         let more = [NODES, &["--evict", "none"]].concat();
-        let (nodes, dir) = Nodes::node_local(3, MEMORY_BYTES, &["env", &heard], &more);
+        let (nodes, dir) = DaemonNodes::node_local(3, MEMORY_BYTES, &["env", &heard], &more);
         Some(Ground::NodeLocal(nodes, dir))
     });
 }
@@ -466,10 +467,11 @@ fn a_wrong_byte_is_seen() {
 #[should_panic(expected = "late ")]
 fn a_call_that_outlives_its_deadline_is_seen() {
     // No lease ends meanwhile.
-    let nodes = Nodes::start(2, MEMORY, &["--no-prepare", "--lease-ms", "30000"]);
+    let nodes = DaemonNodes::start(2, MEMORY, &["--no-prepare", "--lease-ms", "30000"]);
     let node = &nodes.daemons[0];
-    let limits = Limits { call: Duration::from_millis(300), slack: Duration::from_millis(100) };
-    let worker = Worker::start_with(&node.socket, 0, 7, limits);
+    let limits =
+        WorkerLimits { call: Duration::from_millis(300), slack: Duration::from_millis(100) };
+    let worker = WorkerProcess::start_with(&node.socket, 0, 7, limits);
     let mut records = Records::default();
     let until = Instant::now() + PATIENCE;
     while records.sealed.is_empty() && Instant::now() < until {

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::nodes::{Nodes, wait_for};
+use common::nodes::{DaemonNodes, wait_for};
 use common::{PATIENCE, bytes_of, scripted_client};
 use farrow::error::BarrierBroken;
 use farrow::{Client, Error, Reach, Value};
@@ -26,7 +26,7 @@ fn scripted_client() {
 
 #[test]
 fn what_is_put_on_one_node_is_used_in_place_on_all() {
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     let text = vec![7_u8; 300_000];
     // In the memory of a, from b.
@@ -54,7 +54,7 @@ fn what_is_put_on_one_node_is_used_in_place_on_all() {
 
 #[test]
 fn a_wait_ends_when_a_name_is_sealed_on_another_node() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let waiting = std::thread::spawn(move || {
         let object = a.get(&"late".into(), SOON).unwrap();
@@ -67,7 +67,7 @@ fn a_wait_ends_when_a_name_is_sealed_on_another_node() {
 
 #[test]
 fn a_killed_node_is_an_error_that_names_it_and_nothing_else_stops() {
-    let mut nodes = Nodes::start(3, "64MiB", &[]);
+    let mut nodes = DaemonNodes::start(3, "64MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     b.put(&Value::Bytes(b"on b"), Some("on b")).unwrap();
     let far = a.at("c").unwrap();
@@ -108,7 +108,7 @@ fn a_killed_node_is_an_error_that_names_it_and_nothing_else_stops() {
 
 #[test]
 fn one_of_many_that_make_a_name_at_once_has_it() {
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     for round in 0..20 {
         let name = format!("race {round}");
@@ -142,7 +142,7 @@ fn one_of_many_that_make_a_name_at_once_has_it() {
 
 #[test]
 fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let a = nodes.client(0);
     let id = a.put(&Value::Bytes(&bytes_of(5, 1 << 20)), Some("held")).unwrap();
     let before = a.stats().unwrap().node;
@@ -150,7 +150,7 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
     for command in ["at a", "hold 1 held 5 1048576", "create 2 - 2097152"] {
         assert_eq!(
             scripted_client.ask(command),
-            scripted_client::Answer::Done(String::new()),
+            scripted_client::ScriptedAnswer::Done(String::new()),
             "{command}"
         );
     }
@@ -177,14 +177,14 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
 #[test]
 fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     const BYTES: u64 = 1 << 20;
-    let mut nodes = Nodes::start(2, "64MiB", CALM);
+    let mut nodes = DaemonNodes::start(2, "64MiB", CALM);
     let a = nodes.client(0);
     a.put(&Value::Bytes(&bytes_of(5, BYTES as usize)), Some("held")).unwrap();
     let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     for command in ["at a", "hold 1 held 5 1048576"] {
         assert_eq!(
             scripted_client.ask(command),
-            scripted_client::Answer::Done(String::new()),
+            scripted_client::ScriptedAnswer::Done(String::new()),
             "{command}"
         );
     }
@@ -210,7 +210,10 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
     nodes.daemons[1].restart();
     nodes.settle(2);
     stays("it is seen again");
-    assert_eq!(scripted_client.ask("check 1"), scripted_client::Answer::Done(String::new()));
+    assert_eq!(
+        scripted_client.ask("check 1"),
+        scripted_client::ScriptedAnswer::Done(String::new())
+    );
     scripted_client.kill9();
     let is_back = || (a.stats().unwrap().node.retiring == 0).then_some(());
     common::wait_for("what a dead client held", is_back).unwrap();
@@ -219,7 +222,7 @@ fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
 #[test]
 fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
     // A busy machine may not let a daemon run for some seconds: only what is killed is to be lost.
-    let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "6000"]);
+    let mut nodes = DaemonNodes::start(3, "64MiB", &["--lease-ms", "6000"]);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     let passed = farrow_memory::sync::AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -287,7 +290,7 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
 /// its clients waited for at other nodes was forgotten there.
 #[test]
 fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
-    let nodes = Nodes::start(3, "64MiB", &[]);
+    let nodes = DaemonNodes::start(3, "64MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let names: Vec<String> = (0..24).map(|number| format!("barrier {number}")).collect();
     let retained = |client: &Client| -> Vec<u64> {
@@ -341,7 +344,7 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
 
 #[test]
 fn flags_wake_clients_of_other_nodes() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     for round in 0..20_u32 {
         let name = format!("flags {round}");
@@ -361,7 +364,7 @@ fn flags_wake_clients_of_other_nodes() {
 /// set and who waits.
 #[test]
 fn flags_and_barriers_outlive_a_change_of_nodes() {
-    let mut nodes = Nodes::start(3, "64MiB", CALM);
+    let mut nodes = DaemonNodes::start(3, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     // Others take over what this one retained, and later it comes back.
     b.shut_down_node().unwrap();
@@ -404,7 +407,7 @@ fn flags_and_barriers_outlive_a_change_of_nodes() {
 /// hear of.
 #[test]
 fn a_node_that_ends_in_good_order_hands_over_flags_and_barriers() {
-    let mut nodes = Nodes::start(3, "64MiB", CALM);
+    let mut nodes = DaemonNodes::start(3, "64MiB", CALM);
     let (a, c) = (nodes.client(0), nodes.client(2));
     let names: Vec<String> = (0..12).map(|number| format!("name {number}")).collect();
     for name in &names {
@@ -449,7 +452,7 @@ fn a_node_that_ends_in_good_order_hands_over_flags_and_barriers() {
 
 #[test]
 fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
-    let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "30000"]);
+    let mut nodes = DaemonNodes::start(3, "64MiB", &["--lease-ms", "30000"]);
     let a = nodes.client(0);
     nodes.client(2).shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
@@ -460,8 +463,8 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     assert!(nodes.client(1).contains(&"on".into()).unwrap());
 }
 
-fn node_local() -> (Nodes, tempfile::TempDir) {
-    Nodes::node_local(2, 32 << 20, &[], &["--no-prepare", "--lease-ms", "20000"])
+fn node_local() -> (DaemonNodes, tempfile::TempDir) {
+    DaemonNodes::node_local(2, 32 << 20, &[], &["--no-prepare", "--lease-ms", "20000"])
 }
 
 fn fabric(client: &farrow::Client) -> farrow::FabricStats {
@@ -552,7 +555,7 @@ fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_clea
     }
     // A reader on the other machine keeps it, and its death leaves nothing in quarantine.
     let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
-    let done = scripted_client::Answer::Done(String::new());
+    let done = scripted_client::ScriptedAnswer::Done(String::new());
     for command in ["at a", "hold 1 far 3 1048576", "create 2 - 2097152"] {
         assert_eq!(scripted_client.ask(command), done, "{command}");
     }

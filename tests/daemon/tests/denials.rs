@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::asked::{Asked, B, C, OWNER, hello, is_denied};
+use common::asked::{B, C, OWNER, RequestedNode, hello, is_denied};
 use common::nodes::wait_for as wait_for_members;
 use common::{Daemon, wait_for};
 use farrow::{Error, Reach, Value};
@@ -42,7 +42,7 @@ fn for_the_owner() -> Vec<RequestBody> {
 
 #[test]
 fn a_remote_client_may_not_rule_the_node_whoever_it_says_it_is() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     for uid in [OWNER, 0, 7] {
         let (remote_client, _) = asked.join_as(60, uid, Some(B));
         for body in for_the_owner() {
@@ -74,7 +74,7 @@ fn a_remote_client_may_not_rule_the_node_whoever_it_says_it_is() {
 
 #[test]
 fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (local, _) = asked.join_as(50, OWNER, None);
     let (other, _) = asked.join_as(51, OWNER, Some(C));
     let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
@@ -129,7 +129,7 @@ fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
 
 #[test]
 fn a_remote_client_changes_nothing_in_another_namespace() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (owner, _) = asked.join_as(50, OWNER, None);
     let spec = NamespaceSpec { name: "one".into(), ..NamespaceSpec::default() };
     assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
@@ -162,7 +162,7 @@ fn a_remote_client_changes_nothing_in_another_namespace() {
 
 #[test]
 fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (owner, _) = asked.join_as(50, OWNER, None);
     let writers = Some(vec![7]);
     let spec = NamespaceSpec { name: "one".into(), writers, ..NamespaceSpec::default() };
@@ -195,7 +195,7 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
 
 #[test]
 fn forged_ids_lead_nowhere() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (local, _) = asked.join_as(50, OWNER, None);
     let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
     let span = asked.grant(local, 4096);
@@ -234,7 +234,7 @@ fn forged_ids_lead_nowhere() {
 /// be taken over from another node.
 #[test]
 fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     for (whose, thieves) in
         [(None, vec![Some(B), Some(C)]), (Some(B), vec![Some(C), None]), (Some(C), vec![Some(B)])]
     {
@@ -278,7 +278,7 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
 /// and was the node's owner.
 #[test]
 fn a_place_is_given_back_only_to_its_user() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     asked.state.allow_users(&[THIEF]);
     for node in [None, Some(B)] {
         let (session, welcome) = asked.join_as(0, OWNER, node);
@@ -315,7 +315,7 @@ fn a_place_is_given_back_only_to_its_user() {
 /// what its own node may not.
 #[test]
 fn objects_of_a_third_node_are_not_brought_for_a_remote_client() {
-    let mut asked = Asked::founded();
+    let mut asked = RequestedNode::founded();
     let target = WireTarget::Name("x".into());
     let wants = [
         RequestBody::Fetch { target: target.clone(), extent: Extent::Whole, wait_ms: 0 },
@@ -334,11 +334,26 @@ fn objects_of_a_third_node_are_not_brought_for_a_remote_client() {
     asked.assert_goes_on();
 }
 
+/// The ids are those of objects of all namespaces, and its node may have no right in most.
+#[test]
+fn a_remote_client_gets_no_ids_of_held_objects() {
+    let mut asked = RequestedNode::founded();
+    let (local, _) = asked.join_as(50, OWNER, None);
+    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    for (session, held_max, is_denied_here) in
+        [(local, 1, false), (remote_client, 0, false), (remote_client, 1, true)]
+    {
+        let answer = asked.ask(session, RequestBody::Overview { cells: 1, held_max });
+        assert_eq!(is_denied(&answer), is_denied_here, "{held_max}: {answer:?}");
+    }
+    asked.assert_goes_on();
+}
+
 /// A remote client has come through its node to this one; a hello for a third was carried by
 /// nobody, was never answered and retained its session.
 #[test]
 fn a_remote_client_is_not_carried_on_to_a_third_node() {
-    let mut asked = Asked::founded();
+    let mut asked = RequestedNode::founded();
     for node in ["b", "nowhere"] {
         let session = asked.open(60, OWNER, Some(B));
         let (answer, rest) = asked.all(session, hello("", None, node));
@@ -350,7 +365,7 @@ fn a_remote_client_is_not_carried_on_to_a_third_node() {
 
 #[test]
 fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
-    let mut asked = Asked::founded();
+    let mut asked = RequestedNode::founded();
     for stranger in ["b", "a", ""] {
         assert!(!asked.state.is_peer(stranger), "{stranger}");
     }

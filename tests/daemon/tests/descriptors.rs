@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::asked::hello;
-use common::raw::Raw;
+use common::raw::RawSocket;
 use common::{Daemon, wait_for};
 use farrow::Value;
 use farrow_wire::WireError;
@@ -38,10 +38,10 @@ fn a_newcomer_for_whom_there_is_no_descriptor_learns_that_and_takes_no_slot() {
     assert_eq!(limit.current, limit.maximum, "a node raises its limit");
     let client = daemon.client();
     client.put(&Value::Bytes(b"there"), Some("object")).unwrap();
-    let clients = || client.overview(1).unwrap().clients.len();
+    let clients = || client.overview(1, 0).unwrap().clients.len();
     assert_eq!(clients(), 1);
     let before = open_files(&daemon).len();
-    let mut newcomer = Raw::open(&daemon);
+    let mut newcomer = RawSocket::open(&daemon);
     // The connection and its process.
     wait_for("the connection", || (open_files(&daemon).len() == before + 2).then_some(())).unwrap();
     let open = open_files(&daemon);

@@ -8,7 +8,7 @@ mod common;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use common::nodes::{self, LEASE_MS, Nodes};
+use common::nodes::{self, DaemonNodes, LEASE_MS};
 use common::{bytes_of, wait_for};
 use farrow::{Client, Error, Members, ObjectOptions, Reach, Value};
 use farrow_store::failpoints;
@@ -52,7 +52,7 @@ fn move_all(client: &Client) {
 }
 
 /// The number of objects with the name, on all nodes.
-fn count(nodes: &Nodes) -> usize {
+fn count(nodes: &DaemonNodes) -> usize {
     let number = |daemon: &common::Daemon| {
         let all = daemon.client().list(NAME).unwrap();
         all.into_iter().filter(|one| one.name.as_deref() == Some(NAME)).count()
@@ -61,7 +61,7 @@ fn count(nodes: &Nodes) -> usize {
 }
 
 /// What each node has, for a test that fails.
-fn where_it_is(nodes: &Nodes) -> String {
+fn where_it_is(nodes: &DaemonNodes) -> String {
     let mut text = String::new();
     for (number, daemon) in nodes.daemons.iter().enumerate() {
         let client = daemon.client();
@@ -77,7 +77,7 @@ fn where_it_is(nodes: &Nodes) -> String {
     text
 }
 
-fn assert_found(nodes: &Nodes, what: &str) {
+fn assert_found(nodes: &DaemonNodes, what: &str) {
     for number in 0..nodes.daemons.len() {
         let object = nodes.client(number).get(&NAME.into(), NOW);
         let object = object.unwrap_or_else(|error| {
@@ -90,7 +90,7 @@ fn assert_found(nodes: &Nodes, what: &str) {
 /// Begins a drain of node a and moves the object to node b, until node `victim` dies at a point of that.
 /// The call waits for its daemon no longer than `timeout`.
 fn move_until_death(
-    nodes: &mut Nodes,
+    nodes: &mut DaemonNodes,
     (place, victim): (&str, usize),
     timeout: Duration,
     what: &str,
@@ -108,7 +108,7 @@ fn move_until_death(
 /// have excluded it.
 fn die_at(place: &str, victim: usize, is_late: bool, flags: &[&str]) {
     let what = format!("{place} of {victim}, late: {is_late}, {flags:?}");
-    let mut nodes = Nodes::start(3, "16M", flags);
+    let mut nodes = DaemonNodes::start(3, "16M", flags);
     let options = ObjectOptions { name: Some(NAME), ..ObjectOptions::default() };
     nodes.client(0).put_with(&Value::Bytes(&bytes_of(7, LENGTH)), &options).unwrap();
     nodes.client(0).pin(&[NAME.into()]).unwrap();
@@ -176,7 +176,7 @@ fn nodes_without_shared_memory_lose_nothing_either() {
 
 #[test]
 fn a_client_that_dies_leaves_the_object_where_it_is() {
-    let nodes = Nodes::start(2, "16M", MAPPED);
+    let nodes = DaemonNodes::start(2, "16M", MAPPED);
     let client = nodes.client(0);
     client.put(&Value::Bytes(&bytes_of(7, LENGTH)), Some(NAME)).unwrap();
     begin_drain(&client);
@@ -195,7 +195,7 @@ fn a_client_that_dies_leaves_the_object_where_it_is() {
 
 #[test]
 fn a_draining_node_that_returns_is_known_to_drain_before_anything_moves() {
-    let nodes = Nodes::start(3, "16M", MAPPED);
+    let nodes = DaemonNodes::start(3, "16M", MAPPED);
     let client = nodes.client(0);
     client.put(&Value::Bytes(&bytes_of(7, LENGTH)), Some(NAME)).unwrap();
     begin_drain(&client);
@@ -215,7 +215,7 @@ fn a_draining_node_that_returns_is_known_to_drain_before_anything_moves() {
 
 #[test]
 fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
-    let mut nodes = Nodes::start(3, "16M", MAPPED);
+    let mut nodes = DaemonNodes::start(3, "16M", MAPPED);
     nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
     move_until_death(&mut nodes, ("move.taken", 0), SHORT, "move.taken");
     // The old object is in mapped memory, and readers at the third node find it there.
@@ -250,7 +250,7 @@ fn an_object_that_moves_is_replaced_once_its_old_node_has_removed_it() {
 /// Regression test: the target waited for a notice that its source could not send any more.
 #[test]
 fn an_object_that_moved_is_replaced_though_its_old_node_died_before_it_said_so() {
-    let mut nodes = Nodes::start(2, "16M", MAPPED);
+    let mut nodes = DaemonNodes::start(2, "16M", MAPPED);
     nodes.client(0).put(&Value::Bytes(b"old"), Some(NAME)).unwrap();
     move_until_death(&mut nodes, ("move.ended", 0), SHORT, "move.ended");
     nodes.daemons[0].restart();

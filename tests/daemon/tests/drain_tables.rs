@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use common::nodes::{self, LEASE_MS, Nodes};
+use common::nodes::{self, DaemonNodes, LEASE_MS};
 use common::wait_for;
 use farrow::{
     AppendOptions, BatchData, Client, Error, HugeTable, Partition, Reach, SchemaNode, Value,
@@ -106,7 +106,7 @@ fn move_parts(client: &Client, node: &str) {
     .unwrap_or_else(|| panic!("{why}"));
 }
 
-fn end(nodes: &mut Nodes, number: usize) {
+fn end(nodes: &mut DaemonNodes, number: usize) {
     let pid = Pid::from_raw(nodes.daemons[number].pid().cast_signed()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     nodes.daemons[number].wait_end();
@@ -115,7 +115,7 @@ fn end(nodes: &mut Nodes, number: usize) {
 /// The table begins at node `home`, and has chunks at a and b; a is drained and ends.
 fn drain_and_leave(home: usize, flags: &[&str]) {
     let what = format!("home {home}, {flags:?}");
-    let mut nodes = Nodes::start(3, "16M", flags);
+    let mut nodes = DaemonNodes::start(3, "16M", flags);
     let clients: Vec<Client> = (0..3).map(|number| nodes.client(number)).collect();
     let tables: Vec<HugeTable> = [home, 0, 1, 2].iter().map(|n| open(&clients[*n])).collect();
     let tables = &tables[1..];
@@ -211,7 +211,7 @@ fn a_table_moves_with_its_root() {
 
 #[test]
 fn a_table_moves_there_and_back() {
-    let nodes = Nodes::start(2, "16M", MAPPED);
+    let nodes = DaemonNodes::start(2, "16M", MAPPED);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let (here, there) = (open(&a), open(&b));
     let mut chunks = 0;
@@ -237,7 +237,7 @@ fn a_table_moves_there_and_back() {
 fn die_at(place: &str, is_root: bool, is_late: bool, flags: &[&str]) {
     let victim = usize::from(place.starts_with("take"));
     let what = format!("{place}, root: {is_root}, late: {is_late}, {flags:?}");
-    let mut nodes = Nodes::start(3, "16M", flags);
+    let mut nodes = DaemonNodes::start(3, "16M", flags);
     let client = nodes.client(0);
     let table = open(&client);
     append(&table, 0, None).unwrap();
@@ -254,6 +254,8 @@ fn die_at(place: &str, is_root: bool, is_late: bool, flags: &[&str]) {
     let moved = parts
         .iter()
         .try_for_each(|one| table.move_part(one.id, one.name.as_deref().unwrap(), "b", deadline()));
+    // Printed if the node does not end.
+    println!("{what}: {moved:?}");
     let ended = nodes.daemons[victim].wait_end();
     assert_eq!(ended.signal(), Some(6), "{what}: not passed: {moved:?}");
     drop((table, client));
@@ -300,7 +302,7 @@ fn what_joins_at_the_new_root_of_a_killed_node_is_seen_at_the_old_one() {
 }
 
 fn join_between_roots() {
-    let mut nodes = Nodes::start(4, "16M", MAPPED);
+    let mut nodes = DaemonNodes::start(4, "16M", MAPPED);
     append(&open(&nodes.client(0)), 0, Some("c")).unwrap();
     nodes.restart_with_failpoint(0, "move.taken", 1);
     let reader = open(&nodes.client(2));

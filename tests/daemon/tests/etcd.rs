@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::etcd::Etcd;
-use common::nodes::{Nodes, wait_for};
+use common::etcd::EtcdServers;
+use common::nodes::{DaemonNodes, wait_for};
 use common::{Daemon, PATIENCE, client_at};
 use farrow::{Client, ConnectOptions, Error, Members, Reach, Value};
 use rcgen::{
@@ -24,10 +24,10 @@ const CALM_MS: &str = "20000";
 /// Where something is to be lost.
 const SHORT_MS: &str = "2000";
 
-fn start(count: usize, place: &str, lease_ms: &str, more: &[&str]) -> Nodes {
+fn start(count: usize, place: &str, lease_ms: &str, more: &[&str]) -> DaemonNodes {
     let mut words = vec!["--membership", place, "--lease-ms", lease_ms, "--no-prepare"];
     words.extend(more);
-    Nodes::start(count, "32MiB", &words)
+    DaemonNodes::start(count, "32MiB", &words)
 }
 
 fn put(client: &Client, name: &str) {
@@ -56,7 +56,7 @@ fn put_when_there_is_a_lease(client: &Client, name: &str) {
 
 #[test]
 fn three_nodes_find_each_other_by_etcd_alone_and_are_one_store() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     // The first endpoint is dead: the next one is asked.
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let place = format!("etcd://{dead},127.0.0.1:{}/store", etcd.port());
@@ -87,7 +87,7 @@ fn three_nodes_find_each_other_by_etcd_alone_and_are_one_store() {
 
 #[test]
 fn a_killed_node_is_lost_by_its_name_and_comes_back_as_a_new_life() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     let mut nodes = start(3, &etcd.place("/kill"), SHORT_MS, &[]);
     let a = nodes.client(0);
     let far = a.at("c").unwrap();
@@ -126,7 +126,7 @@ fn a_killed_node_is_lost_by_its_name_and_comes_back_as_a_new_life() {
 
 #[test]
 fn a_node_that_sleeps_for_longer_than_its_lease_makes_no_names_until_it_is_back() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     let nodes = start(2, &etcd.place("/sleep"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let life = a.members().unwrap().find("b").unwrap().incarnation;
@@ -152,7 +152,7 @@ fn a_node_that_sleeps_for_longer_than_its_lease_makes_no_names_until_it_is_back(
 /// also across nodes; afterwards nobody has lost anything.
 #[test]
 fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     let nodes = start(3, &etcd.place("/standstill"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     put_when_there_is_a_lease(&a, "before");
@@ -180,7 +180,7 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
 
 #[test]
 fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_nobody_its_place() {
-    let Some(mut etcd) = Etcd::start() else { return };
+    let Some(mut etcd) = EtcdServers::start() else { return };
     let nodes = start(2, &etcd.place("/restart"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let before = a.members().unwrap();
@@ -197,7 +197,7 @@ fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_nobody_its_place() 
 /// next one, and nobody is lost.
 #[test]
 fn while_etcd_has_a_majority_nodes_go_on_by_the_members_that_are_left() {
-    let Some(mut etcd) = Etcd::start_with(3, &[]) else { return };
+    let Some(mut etcd) = EtcdServers::start_with(3, &[]) else { return };
     let nodes = start(3, &etcd.place("/three"), "4000", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let before = a.members().unwrap();
@@ -223,7 +223,7 @@ fn while_etcd_has_a_majority_nodes_go_on_by_the_members_that_are_left() {
 
 #[test]
 fn clusters_below_two_prefixes_do_not_see_each_other() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     // One prefix begins like the other one, and lies in it.
     let one = start(2, &etcd.place("/team"), CALM_MS, &[]);
     let other = start(2, &etcd.place("/team/x"), CALM_MS, &[]);
@@ -277,7 +277,7 @@ fn an_etcd_that_is_not_there_or_not_to_be_used_is_an_error_at_the_start() {
 
 #[test]
 fn a_user_of_etcd_needs_its_password() {
-    let Some(etcd) = Etcd::start_with(1, &["--auth-token", "simple"]) else { return };
+    let Some(etcd) = EtcdServers::start_with(1, &["--auth-token", "simple"]) else { return };
     let folder = etcd.folder();
     let [root, user] = [r#"{"name":"root","password":"r"}"#, r#"{"name":"n","password":"right"}"#];
     // {"name": "n", ...}: may do all below /mine, and nothing else.
@@ -351,7 +351,7 @@ fn etcd_is_spoken_with_by_tls_and_each_side_shows_who_it_is() {
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let files = ["ca.pem", "server.pem", "server.key"].map(file);
     let [ca, certificate, key] = files.each_ref().map(String::as_str);
-    let etcd = Etcd::start_with(
+    let etcd = EtcdServers::start_with(
         1,
         &[
             "--cert-file",
@@ -382,7 +382,7 @@ fn etcd_is_spoken_with_by_tls_and_each_side_shows_who_it_is() {
 /// objects.
 #[test]
 fn a_node_may_change_from_the_one_membership_to_the_other() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let socket = dir.path().join("n.sock");
     let place = etcd.place("/change");
@@ -413,7 +413,7 @@ fn a_node_may_change_from_the_one_membership_to_the_other() {
 /// A daemon follows another one while etcd is away: nothing waits for it.
 #[test]
 fn a_node_is_upgraded_with_its_life_also_while_etcd_is_away() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = EtcdServers::start() else { return };
     let mut nodes = start(2, &etcd.place("/upgrade"), SHORT_MS, &[]);
     let a = nodes.client(0);
     let before = a.members().unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::nodes::Nodes;
+use common::nodes::DaemonNodes;
 use common::{Daemon, PATIENCE};
 use farrow::{
     Client, Error, EventKind, Next, ObjectId, ObjectKey, ObjectOptions, Registration, Seen,
@@ -123,7 +123,7 @@ fn a_subscriber_without_a_node_gives_up_and_says_so() {
 /// A subscriber at another node was refused: its first message could not say for which node it was.
 #[test]
 fn events_of_another_node_come_until_it_is_lost() {
-    let mut nodes = Nodes::start(3, "16MiB", &["--lease-ms", "1000", "--no-prepare"]);
+    let mut nodes = DaemonNodes::start(3, "16MiB", &["--lease-ms", "1000", "--no-prepare"]);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let at_b = on_a.at("b").unwrap();
     let (mut far, mut own) = (subscribe(&at_b, "n"), subscribe(&on_a, ""));
@@ -183,7 +183,7 @@ fn events_of_another_node_come_until_it_is_lost() {
 
 #[test]
 fn who_may_not_read_there_hears_of_nothing() {
-    let nodes = Nodes::start(2, "16MiB", &["--lease-ms", "20000", "--no-prepare"]);
+    let nodes = DaemonNodes::start(2, "16MiB", &["--lease-ms", "20000", "--no-prepare"]);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let at_b = on_a.at("b").unwrap();
     let mut far = subscribe(&at_b, "");

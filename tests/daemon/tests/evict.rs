@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::nodes::Nodes;
+use common::nodes::DaemonNodes;
 use common::{assert_balanced, bytes_of, scripted_client, wait_for};
 use farrow::{Client, Error, ObjectId, Value};
 
@@ -45,19 +45,19 @@ fn is_gone(client: &Client, id: ObjectId) -> bool {
 
 #[test]
 fn what_a_client_of_another_node_holds_is_not_evicted() {
-    let nodes = Nodes::start(2, MEMORY, WORDS);
+    let nodes = DaemonNodes::start(2, MEMORY, WORDS);
     hold_against_pressure(&nodes);
 }
 
 #[test]
 fn what_a_client_of_another_machine_holds_is_not_evicted() {
     let (nodes, _dir) =
-        Nodes::node_local(2, MEMORY_BYTES, &[], &[WORDS, &["--no-prepare"]].concat());
+        DaemonNodes::node_local(2, MEMORY_BYTES, &[], &[WORDS, &["--no-prepare"]].concat());
     hold_against_pressure(&nodes);
 }
 
 /// The objects that are held are the oldest, so the first that would go.
-fn hold_against_pressure(nodes: &Nodes) {
+fn hold_against_pressure(nodes: &DaemonNodes) {
     let (a, b) = (nodes.client(0), nodes.client(1));
     let with_name = put(&a, 1, Some("held"));
     // Sealed by the client itself: the home has to take it over to evict it.
@@ -105,14 +105,17 @@ fn hold_against_pressure(nodes: &Nodes) {
 /// A reader that dies holds nothing any more, and what it held goes when room is needed.
 #[test]
 fn what_a_dead_client_of_another_node_held_is_evicted() {
-    let nodes = Nodes::start(2, MEMORY, WORDS);
+    let nodes = DaemonNodes::start(2, MEMORY, WORDS);
     let a = nodes.client(0);
     let id = put(&a, 5, Some("held"));
     let mut scripted_client = scripted_client::ScriptedClient::start(&nodes.daemons[1].socket);
     let hold = format!("hold 1 held 5 {BYTES}");
-    assert_eq!(scripted_client.ask(&hold), scripted_client::Answer::Done(String::new()));
+    assert_eq!(scripted_client.ask(&hold), scripted_client::ScriptedAnswer::Done(String::new()));
     press(&a, 100);
-    assert_eq!(scripted_client.ask("check 1"), scripted_client::Answer::Done(String::new()));
+    assert_eq!(
+        scripted_client.ask("check 1"),
+        scripted_client::ScriptedAnswer::Done(String::new())
+    );
     assert!(!is_gone(&a, id));
     scripted_client.kill9();
     wait_for("its place", || (a.stats().unwrap().node.clients == 1).then_some(())).unwrap();

@@ -42,13 +42,13 @@ const ELSEWHERE: [&str; 15] = [
 ];
 
 /// A client that says on standard output what is sealed, once it is, and what is to go, before.
-struct EventSender<'a> {
+struct ReportingClient<'a> {
     socket: &'a Path,
     round: u64,
     count: u64,
 }
 
-impl EventSender<'_> {
+impl ReportingClient<'_> {
     fn put(
         &mut self,
         client: &Client,
@@ -166,7 +166,7 @@ fn story() {
         return;
     };
     let round = std::env::var(STORY_ROUND).unwrap().parse().unwrap();
-    let mut event_sender = EventSender { socket: Path::new(&socket), round, count: 0 };
+    let mut event_sender = ReportingClient { socket: Path::new(&socket), round, count: 0 };
     if event_sender.do_all().is_ok() {
         println!("\nend");
     }
@@ -174,12 +174,12 @@ fn story() {
 
 /// What children said is there, by id: bytes of which seed.
 #[derive(Default)]
-struct Told {
+struct ReportedObjects {
     retained: BTreeMap<ObjectId, (u64, usize)>,
     round: u64,
 }
 
-impl Told {
+impl ReportedObjects {
     /// Whether the daemon died in a story; it runs again then, to die at the next place, if any.
     fn run(&mut self, daemon: &mut Daemon, place: &str, next: Option<&str>) -> bool {
         self.round += 1;
@@ -254,7 +254,7 @@ fn a_daemon_that_dies_at_any_place_loses_nothing_and_leaks_nothing() {
     for place in failpoints::ALL {
         let spill = tempfile::tempdir().unwrap();
         let flags = ["--no-prepare", "--spill", spill.path().to_str().unwrap()];
-        let mut told = Told::default();
+        let mut told = ReportedObjects::default();
         let start =
             |place| Daemon::start_by(&["/usr/bin/env", &failpoint(place, 1)], "16M", &flags);
         let mut daemon = if place.starts_with("adopt.") {

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::nodes::Nodes;
-use common::scripted_client::{Answer, ScriptedClient};
+use common::nodes::DaemonNodes;
+use common::scripted_client::{ScriptedAnswer, ScriptedClient};
 use common::{bytes_of, scripted_client};
 use farrow::{Client, ObjectId, ObjectKey, ObjectOptions, Value};
 
@@ -22,8 +22,8 @@ fn scripted_client() {
 
 fn told(scripted_client: &mut ScriptedClient, command: &str) -> String {
     match scripted_client.ask(command) {
-        Answer::Done(words) => words,
-        refused @ Answer::Refused(_) => panic!("{command}: {refused:?}"),
+        ScriptedAnswer::Done(words) => words,
+        refused @ ScriptedAnswer::Refused(_) => panic!("{command}: {refused:?}"),
     }
 }
 
@@ -41,9 +41,9 @@ fn address(scripted_client: &mut ScriptedClient, key: u64) -> u64 {
 
 /// Two nodes whose regions are to lie at different addresses, and where that of a lies: of 64
 /// places two may be the same.
-fn apart() -> (Nodes, u64) {
+fn apart() -> (DaemonNodes, u64) {
     for _ in 0..6 {
-        let nodes = Nodes::start(2, "64MiB", CALM);
+        let nodes = DaemonNodes::start(2, "64MiB", CALM);
         // Each with the memory of its own node alone.
         let [a, b] = [0, 1].map(|number: usize| {
             let mut scripted_client = ScriptedClient::start(&nodes.daemons[number].socket);
@@ -122,7 +122,7 @@ fn look(client: &Client, target: &ObjectKey, seed: u64) {
 
 #[test]
 fn a_get_of_an_object_on_another_node_sends_no_message() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let counter = Counter(vec![nodes.client(0), nodes.client(1)]);
     let bytes: Vec<Vec<u8>> = (0..COUNT).map(|seed| bytes_of(seed, 100)).collect();
@@ -181,7 +181,7 @@ const ENTRY_PAGES_MAX: u64 = 3;
 
 #[test]
 fn memory_on_another_node_is_given_without_a_call_in_the_common_case() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let counter = Counter(vec![nodes.client(0), nodes.client(1)]);
     let far = b.at("a").unwrap();

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::flood::{Kind, flood};
-use common::nodes::{LEASE_MS, Nodes};
+use common::flood::{FloodKind, flood};
+use common::nodes::{DaemonNodes, LEASE_MS};
 use common::{Daemon, PATIENCE, this_test_again};
 use farrow::{Client, Reach, Value};
 
@@ -35,12 +35,12 @@ fn flooder() {
 struct Flood(Child);
 
 impl Flood {
-    fn start(kind: Kind, place: &Path) -> Self {
+    fn start(kind: FloodKind, place: &Path) -> Self {
         Self::start_as(kind, place, None).unwrap()
     }
 
     /// As another user; `None` where this process may not become one.
-    fn start_as(kind: Kind, place: &Path, uid: Option<u32>) -> Option<Self> {
+    fn start_as(kind: FloodKind, place: &Path, uid: Option<u32>) -> Option<Self> {
         let mut command = this_test_again("flooder");
         command.env(common::flood::PLACE, place).env(common::flood::KIND, kind.name());
         if let Some(uid) = uid {
@@ -148,7 +148,7 @@ fn open_to_strangers(daemon: &Daemon) {
 }
 
 /// `None`, with a message, where this process cannot become another user.
-fn strangers(kind: Kind, daemon: &Daemon, count: usize) -> Option<Vec<Flood>> {
+fn strangers(kind: FloodKind, daemon: &Daemon, count: usize) -> Option<Vec<Flood>> {
     open_to_strangers(daemon);
     let floods: Option<Vec<Flood>> =
         (0..count).map(|_| Flood::start_as(kind, &daemon.socket, Some(STRANGER))).collect();
@@ -161,15 +161,15 @@ fn strangers(kind: Kind, daemon: &Daemon, count: usize) -> Option<Vec<Flood>> {
 #[test]
 fn strangers_that_connect_and_close_starve_nobody() {
     works_beside("strangers that connect and close", &["--allow-uid", "65533"], |daemon| {
-        strangers(Kind::Connect, daemon, 3).unwrap_or_default()
+        strangers(FloodKind::Connect, daemon, 3).unwrap_or_default()
     });
 }
 
 #[test]
 fn strangers_that_send_garbage_or_stay_starve_nobody() {
     works_beside("strangers that send garbage", &["--allow-uid", "65533"], |daemon| {
-        let mut floods = strangers(Kind::Garbage, daemon, 2).unwrap_or_default();
-        floods.extend(strangers(Kind::Silence, daemon, 1).unwrap_or_default());
+        let mut floods = strangers(FloodKind::Garbage, daemon, 2).unwrap_or_default();
+        floods.extend(strangers(FloodKind::Silence, daemon, 1).unwrap_or_default());
         floods
     });
 }
@@ -177,45 +177,45 @@ fn strangers_that_send_garbage_or_stay_starve_nobody() {
 #[test]
 fn clients_that_connect_and_close_starve_nobody() {
     works_beside("clients that connect and close", &[], |daemon| {
-        (0..3).map(|_| Flood::start(Kind::Connect, &daemon.socket)).collect()
+        (0..3).map(|_| Flood::start(FloodKind::Connect, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn garbage_starves_nobody() {
     works_beside("garbage", &[], |daemon| {
-        (0..2).map(|_| Flood::start(Kind::Garbage, &daemon.socket)).collect()
+        (0..2).map(|_| Flood::start(FloodKind::Garbage, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn silent_connections_starve_nobody() {
     works_beside("silent connections", &[], |daemon| {
-        vec![Flood::start(Kind::Silence, &daemon.socket)]
+        vec![Flood::start(FloodKind::Silence, &daemon.socket)]
     });
 }
 
 #[test]
 fn small_requests_without_end_starve_nobody() {
     works_beside("small requests", &[], |daemon| {
-        (0..2).map(|_| Flood::start(Kind::Requests, &daemon.socket)).collect()
+        (0..2).map(|_| Flood::start(FloodKind::Requests, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn thousands_of_watches_starve_nobody() {
-    works_beside("watches", &[], |daemon| vec![Flood::start(Kind::Watches, &daemon.socket)]);
+    works_beside("watches", &[], |daemon| vec![Flood::start(FloodKind::Watches, &daemon.socket)]);
 }
 
 #[test]
 fn thousands_of_waits_for_one_name_starve_nobody() {
-    works_beside("waits", &[], |daemon| vec![Flood::start(Kind::Waits, &daemon.socket)]);
+    works_beside("waits", &[], |daemon| vec![Flood::start(FloodKind::Waits, &daemon.socket)]);
 }
 
 #[test]
 fn a_client_that_never_reads_starves_nobody() {
     works_beside("replies that are not read", &[], |daemon| {
-        (0..2).map(|_| Flood::start(Kind::Unread, &daemon.socket)).collect()
+        (0..2).map(|_| Flood::start(FloodKind::Unread, &daemon.socket)).collect()
     });
 }
 
@@ -223,7 +223,7 @@ fn a_client_that_never_reads_starves_nobody() {
 fn scrapers_without_end_starve_no_client_and_no_scraper() {
     works_beside("scrapers", &["--metrics"], |daemon| {
         let metrics = metrics_of(daemon);
-        let floods: Vec<_> = (0..2).map(|_| Flood::start(Kind::Scrapes, &metrics)).collect();
+        let floods: Vec<_> = (0..2).map(|_| Flood::start(FloodKind::Scrapes, &metrics)).collect();
         for _ in 0..20 {
             let numbers = common::wait_for("metrics", || scrape(&metrics)).unwrap();
             assert!(numbers.contains("farrow_capacity_bytes"), "{numbers}");
@@ -244,16 +244,17 @@ fn scrape(metrics: &Path) -> Option<String> {
 /// leases in all.
 #[test]
 fn a_flooded_node_stays_in_its_cluster() {
-    let nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--allow-uid", "65533"]);
+    let nodes =
+        DaemonNodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--allow-uid", "65533"]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let before = a.members().unwrap();
     let flooded = &nodes.daemons[1];
     open_to_strangers(flooded);
-    for kind in Kind::ALL {
+    for kind in FloodKind::ALL {
         let place =
-            if kind == Kind::Scrapes { metrics_of(flooded) } else { flooded.socket.clone() };
+            if kind == FloodKind::Scrapes { metrics_of(flooded) } else { flooded.socket.clone() };
         let mut floods = vec![Flood::start(kind, &place)];
-        if kind == Kind::Connect {
+        if kind == FloodKind::Connect {
             floods.extend((0..2).filter_map(|_| Flood::start_as(kind, &place, Some(STRANGER))));
         }
         let until = Instant::now() + Duration::from_millis(LEASE_MS / 2);

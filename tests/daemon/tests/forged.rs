@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use common::nodes::Nodes;
-use common::raw::Raw;
+use common::nodes::DaemonNodes;
+use common::raw::RawSocket;
 use common::{Daemon, assert_balanced};
 use farrow::arrow::{DescriptorStamp, Plan};
 use farrow::{BatchData, Client, Error, Object, ObjectId, ObjectKind, Rebuilt, SchemaNode, Value};
@@ -42,17 +42,17 @@ fn descriptor(place: u64, region: u64) -> Vec<u8> {
 }
 
 /// A client that writes what it likes into what it was granted.
-struct Forger {
-    raw: Raw,
+struct ForgingClient {
+    raw: RawSocket,
     data: File,
     welcome: Welcome,
     granted: WireSpan,
     used: u64,
 }
 
-impl Forger {
+impl ForgingClient {
     fn new(daemon: &Daemon) -> Self {
-        let (mut raw, welcome) = Raw::joined(daemon);
+        let (mut raw, welcome) = RawSocket::joined(daemon);
         let ask = RequestBody::Grant { min: 1 << 16, want: 1 << 16, wait_ms: 0 };
         let Ok(ReplyBody::Granted(granted)) = raw.ask(ask) else { panic!("no grant") };
         let mut files = std::fs::read_dir(daemon.dir.path()).unwrap();
@@ -134,14 +134,14 @@ fn get(client: &Client, id: ObjectId) -> Object {
 
 #[test]
 fn no_view_is_made_of_what_a_forged_descriptor_refers_to() {
-    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
+    let nodes = DaemonNodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
     let (honest, far) = (nodes.client(0), nodes.client(1));
     let secret = honest.put(&Value::Bytes(&[7; 4096]), Some("secret")).unwrap();
     let secret_at = get(&honest, secret).blocks()[0].offset.0;
     let freed = honest.put(&Value::Bytes(&[8; 8192]), Some("freed")).unwrap();
     let freed_at = get(&honest, freed).blocks()[0].offset.0;
     honest.delete(&["freed".into()]).unwrap();
-    let mut forger = Forger::new(&nodes.daemons[0]);
+    let mut forger = ForgingClient::new(&nodes.daemons[0]);
     let before = honest.stats().unwrap().node;
     let Welcome { region_uid: uid, control_bytes, data_bytes, .. } = forger.welcome;
     let end = control_bytes + data_bytes;
@@ -224,7 +224,7 @@ fn no_view_is_made_of_what_a_forged_descriptor_refers_to() {
 /// Ids of another region, of another life of a slot, and of slots that there are not.
 #[test]
 fn forged_ids_are_of_no_object() {
-    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
+    let nodes = DaemonNodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
     let clients = [nodes.client(0), nodes.client(1)];
     let named = clients[0].put(&Value::Bytes(b"named"), Some("named")).unwrap();
     let own = clients[0].put(&Value::Bytes(b"own"), None).unwrap();

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use common::{Daemon, Dice, client_at, wait_for};
+use common::{Daemon, SeededDice, client_at, wait_for};
 use farrow::{Client, Error, ObjectBytes, Stats, Value};
 use farrow_memory::fork::{self, trial};
 use rustix::pipe::PipeFlags;
@@ -40,28 +40,28 @@ fn contents(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-struct View {
+struct MappedBytes {
     seed: u64,
     bytes: ObjectBytes,
 }
 
-impl View {
+impl MappedBytes {
     fn is_right(&self) -> bool {
         self.bytes[..] == contents(self.seed, self.bytes.len())[..]
     }
 }
 
-fn put(client: &Client, seed: u64, length: u64) -> Result<View, Error> {
+fn put(client: &Client, seed: u64, length: u64) -> Result<MappedBytes, Error> {
     let bytes = contents(seed, length as usize);
     // Every other one has a name, and so is sealed by the node.
     let name = format!("{}-{seed}", std::process::id());
     let name = seed.is_multiple_of(2).then_some(name.as_str());
     let id = client.put(&Value::Bytes(&bytes), name)?;
     let bytes = client.get(&id.into(), Duration::ZERO)?.into_view()?;
-    Ok(View { seed, bytes })
+    Ok(MappedBytes { seed, bytes })
 }
 
-fn delete(client: &Client, view: &View) {
+fn delete(client: &Client, view: &MappedBytes) {
     // It may have been deleted before.
     let _ = client.delete(&[view.bytes.id().into()]);
 }
@@ -86,12 +86,12 @@ fn wait_end(pid: u32) -> i32 {
 }
 
 /// One process waits for another.
-struct Gate {
+struct ProcessGate {
     reader: File,
     writer: File,
 }
 
-impl Gate {
+impl ProcessGate {
     fn new() -> Self {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         Self { reader: File::from(reader), writer: File::from(writer) }
@@ -114,7 +114,7 @@ fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
 fn is_left_alone(daemon: &Daemon) -> bool {
     let client = daemon.client();
     let view = put(&client, 2, 1 << 20).unwrap();
-    let go = Gate::new();
+    let go = ProcessGate::new();
     let pid = trial::in_child(|| {
         go.pass();
         view.is_right()
@@ -204,18 +204,18 @@ fn inherited_handles_do_nothing_and_new_ones_work() {
 }
 
 /// What a run does, and where its processes report.
-struct Run {
+struct ForkRun {
     daemon: Daemon,
-    random: Dice,
-    views: Vec<View>,
+    random: SeededDice,
+    views: Vec<MappedBytes>,
     children: Vec<u32>,
     next_seed: u64,
     reports: Reports,
-    counts: Counts,
+    counts: ForkCounts,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ForkCounts {
     forks: u64,
     kills: u64,
     restarts: u64,
@@ -238,11 +238,11 @@ impl Reports {
 }
 
 /// Looks at all views, twice and some time apart; every third child has a child of its own.
-fn check(views: &[View], reports: &Reports, mut random: Dice, depth: u32) {
-    let all = || views.iter().all(View::is_right);
+fn check(views: &[MappedBytes], reports: &Reports, mut random: SeededDice, depth: u32) {
+    let all = || views.iter().all(MappedBytes::is_right);
     let is_first_right = all();
     if depth < 2 && random.roll(3) == 0 {
-        let next = Dice(random.roll(u64::MAX));
+        let next = SeededDice(random.roll(u64::MAX));
         let _ = trial::in_child(|| {
             check(views, reports, next, depth + 1);
             true
@@ -255,7 +255,7 @@ fn check(views: &[View], reports: &Reports, mut random: Dice, depth: u32) {
     reports.say(if is_first_right && all() { b"y" } else { b"n" });
 }
 
-impl Run {
+impl ForkRun {
     fn step(&mut self, client: &Client) {
         match self.random.roll(8) {
             0..3 => self.put(client),
@@ -296,7 +296,7 @@ impl Run {
         if self.children.len() >= CHILDREN_MAX {
             return;
         }
-        let random = Dice(self.random.roll(u64::MAX));
+        let random = SeededDice(self.random.roll(u64::MAX));
         let (views, reports) = (&self.views, &self.reports);
         let pid = trial::in_child(|| {
             check(views, reports, random, 0);
@@ -311,14 +311,14 @@ impl Run {
         if self.children.len() >= CHILDREN_MAX || self.random.roll(4) > 0 {
             return;
         }
-        let mut random = Dice(self.random.roll(u64::MAX));
+        let mut random = SeededDice(self.random.roll(u64::MAX));
         let (reports, socket) = (&self.reports, &self.daemon.socket);
         let pid = trial::in_child(|| {
             let client = client_at(socket);
             let made =
                 (0..3).filter_map(|one| put(&client, random.roll(1 << 40) + one, 50_000).ok());
-            let views: Vec<View> = made.collect();
-            let next = Dice(random.roll(u64::MAX));
+            let views: Vec<MappedBytes> = made.collect();
+            let next = SeededDice(random.roll(u64::MAX));
             let _ = trial::in_child(|| {
                 std::thread::sleep(Duration::from_millis(20));
                 check(&views, reports, next, 1);
@@ -366,14 +366,14 @@ fn no_child_ever_sees_other_bytes() {
     let (forks, seed) = (number("FARROW_FORKS", FORKS), number("FARROW_FORKS_SEED", 1));
     // Daemons must not have it: its end is the end of all children.
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let mut run = Run {
+    let mut run = ForkRun {
         daemon: Daemon::start("8MiB", &["--evict", "lru"]),
-        random: Dice(seed),
+        random: SeededDice(seed),
         views: Vec::new(),
         children: Vec::new(),
         next_seed: 2,
         reports: Reports { reader: File::from(reader), writer: Some(writer) },
-        counts: Counts::default(),
+        counts: ForkCounts::default(),
     };
     let client = run.daemon.client();
     let mut next_daemon = 100;

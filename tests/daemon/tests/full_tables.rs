@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::asked::{Answered, Asked, OWNER, hello};
+use common::asked::{Answered, OWNER, RequestedNode, hello};
 use farrow_cluster::protocol::{Action, SessionId};
 use farrow_memory::Length;
 use farrow_store::{Lru, RegionOptions};
@@ -27,8 +27,8 @@ fn small() -> RegionOptions {
     options
 }
 
-fn node() -> (Asked, SessionId) {
-    let mut node = Asked::over(&small());
+fn node() -> (RequestedNode, SessionId) {
+    let mut node = RequestedNode::over(&small());
     let (session, _) = node.join_as(1, OWNER, None);
     (node, session)
 }
@@ -44,7 +44,11 @@ fn too_many(answer: Answered, what: &str, max: u64) {
 }
 
 /// An object of a page with this name.
-fn put(node: &mut Asked, session: SessionId, name: Option<String>) -> Result<(), WireError> {
+fn put(
+    node: &mut RequestedNode,
+    session: SessionId,
+    name: Option<String>,
+) -> Result<(), WireError> {
     let span = match node.ask(session, room(&[PAGE], 0, &[], 0))? {
         ReplyBody::Room(spans) => spans[0],
         other => panic!("{other:?}"),
@@ -56,13 +60,13 @@ fn put(node: &mut Asked, session: SessionId, name: Option<String>) -> Result<(),
     sealed.map(drop)
 }
 
-fn fill(node: &mut Asked, session: SessionId) {
+fn fill(node: &mut RequestedNode, session: SessionId) {
     for number in 0..16 {
         put(node, session, Some(format!("o{number}"))).unwrap();
     }
 }
 
-fn delete(node: &mut Asked, session: SessionId, name: &str) -> Vec<Action> {
+fn delete(node: &mut RequestedNode, session: SessionId, name: &str) -> Vec<Action> {
     let targets = vec![WireTarget::Name(name.to_owned())];
     node.all(session, RequestBody::Delete { targets }).1
 }
@@ -76,7 +80,7 @@ fn answer_in(actions: Vec<Action>, session: SessionId) -> Answered {
     answers.next().expect("an answer to who waited")
 }
 
-fn objects(node: &Asked) -> u32 {
+fn objects(node: &RequestedNode) -> u32 {
     node.state.home().objects()
 }
 

@@ -7,8 +7,8 @@ mod common;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use common::asked::{Asked, B, OWNER, hello};
-use common::nodes::Nodes;
+use common::asked::{B, OWNER, RequestedNode, hello};
+use common::nodes::DaemonNodes;
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
@@ -63,7 +63,7 @@ fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
 fn each_request_is_denied_without_its_right_and_served_with_it() {
     for bits in 0..8_u8 {
         let rights = Rights::try_from(bits).unwrap();
-        let mut asked = Asked::new();
+        let mut asked = RequestedNode::new();
         let (local, _) = asked.join_as(50, OWNER, None);
         let span = asked.grant(local, 4096);
         let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
@@ -84,8 +84,11 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
                 assert!(answer.is_ok(), "{what}: {answer:?}");
             }
         }
-        for body in [RequestBody::HoldBlock, RequestBody::Stats, RequestBody::Overview { cells: 1 }]
-        {
+        for body in [
+            RequestBody::HoldBlock,
+            RequestBody::Stats,
+            RequestBody::Overview { cells: 1, held_max: 1 },
+        ] {
             let answer = asked.ask(remote_client, body);
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
@@ -120,14 +123,14 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
 /// of somebody else by a put in its place.
 #[test]
 fn a_replacement_needs_the_right_to_delete() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (local, _) = asked.join_as(50, OWNER, None);
     let span = asked.grant(local, 4096);
     let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
     let old = asked.seal(local, item).unwrap();
     let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
     let (start, _) = asked.grant(remote_client, 4096);
-    let replace = |asked: &mut Asked, name: &str, line: u64| {
+    let replace = |asked: &mut RequestedNode, name: &str, line: u64| {
         let name = Some(name.to_owned());
         let bytes = SealItem::bytes((start + 128 * line, 128), 9);
         asked.seal(remote_client, SealItem { name, is_replacing: true, ..bytes })
@@ -143,14 +146,14 @@ fn a_replacement_needs_the_right_to_delete() {
     asked.assert_goes_on();
 }
 
-fn namespace(asked: &mut Asked, owner: SessionId, name: &str) {
+fn namespace(asked: &mut RequestedNode, owner: SessionId, name: &str) {
     let spec = NamespaceSpec { name: name.into(), ..NamespaceSpec::default() };
     assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
 }
 
 #[test]
 fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
-    let mut asked = Asked::new();
+    let mut asked = RequestedNode::new();
     let (owner, _) = asked.join_as(50, OWNER, None);
     namespace(&mut asked, owner, "open");
     namespace(&mut asked, owner, "shut");
@@ -223,7 +226,7 @@ fn flags_denied(on_b: &Client, of: &str) -> usize {
 
 #[test]
 fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
-    let mut nodes = Nodes::start(2, "64MiB", CALM);
+    let mut nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     on_a.put(&Value::Bytes(b"of a"), Some("old")).unwrap();
     let at_a = on_b.at("a").unwrap();
@@ -292,7 +295,7 @@ fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
 #[test]
 fn rules_of_the_command_line_hold_from_the_start() {
     let grants = ["--grant", "*:*:none", "--grant", "team:a:read", "--grant", "team:b:all"];
-    let nodes = Nodes::start(2, "64MiB", &[CALM, &grants].concat());
+    let nodes = DaemonNodes::start(2, "64MiB", &[CALM, &grants].concat());
     let on_a = nodes.client(0);
     let rules: Vec<Rule> = vec![rule("*:*:none"), rule("team:a:read"), rule("team:b:all")];
     assert_eq!(on_a.grants().unwrap(), rules);

@@ -7,8 +7,8 @@ mod common;
 use std::io::Write;
 use std::time::Duration;
 
-use common::raw::Raw;
-use common::{Daemon, Dice, assert_balanced, wait_for};
+use common::raw::RawSocket;
+use common::{Daemon, SeededDice, assert_balanced, wait_for};
 use farrow::{Error, Value};
 use farrow_wire::{
     self as wire, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
@@ -27,9 +27,10 @@ fn assert_serves(daemon: &Daemon) {
 #[test]
 fn bytes_that_are_no_messages_cost_the_sender_its_connection() {
     let mut daemon = Daemon::start("8M", &["--no-prepare"]);
-    let mut dice = Dice(0xbad);
+    let mut dice = SeededDice(0xbad);
     for round in 0..300 {
-        let mut raw = if dice.roll(2) == 0 { Raw::open(&daemon) } else { Raw::joined(&daemon).0 };
+        let mut raw =
+            if dice.roll(2) == 0 { RawSocket::open(&daemon) } else { RawSocket::joined(&daemon).0 };
         let length = dice.roll(300) as usize;
         let mut noise: Vec<u8> = (0..length).map(|_| dice.roll(256) as u8).collect();
         if dice.roll(2) == 0 && noise.len() >= 4 {
@@ -53,7 +54,7 @@ fn bytes_that_are_no_messages_cost_the_sender_its_connection() {
 #[test]
 fn a_frame_that_is_announced_too_long_is_not_waited_for() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     raw.stream.write_all(&((FRAME_BYTES_MAX as u32 + 1).to_le_bytes())).unwrap();
     assert_eq!(raw.reply(), None);
     assert_serves(&daemon);
@@ -62,7 +63,7 @@ fn a_frame_that_is_announced_too_long_is_not_waited_for() {
 #[test]
 fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
-    let mut raw = Raw::open(&daemon);
+    let mut raw = RawSocket::open(&daemon);
     let hello = Hello {
         version: 999,
         resume: None,
@@ -75,9 +76,9 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
         Err(WireError::Version { theirs: 999, ours: PROTOCOL_VERSION })
     );
     assert_eq!(raw.reply(), None, "closed");
-    let mut raw = Raw::open(&daemon);
+    let mut raw = RawSocket::open(&daemon);
     assert!(matches!(raw.ask(RequestBody::Stats), Err(WireError::Invalid(_))));
-    let mut raw = Raw::open(&daemon);
+    let mut raw = RawSocket::open(&daemon);
     let hello = Hello {
         version: PROTOCOL_VERSION,
         resume: Some((1, 2, 3)),
@@ -89,9 +90,9 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::OtherRegion { old: 1, .. })
     ));
-    let (_one, welcome) = Raw::joined(&daemon);
+    let (_one, welcome) = RawSocket::joined(&daemon);
     for (slot, nonce) in [(welcome.slot, welcome.nonce), (welcome.slot, 0), (u32::MAX, 7)] {
-        let mut raw = Raw::open(&daemon);
+        let mut raw = RawSocket::open(&daemon);
         let resume = Some((welcome.region_uid, slot, nonce));
         let hello = Hello {
             version: PROTOCOL_VERSION,
@@ -115,7 +116,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let honest = daemon.client();
     let id = honest.put(&Value::Bytes(&[7; 5000]), Some("honest")).unwrap();
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     let Ok(ReplyBody::Granted((start, length))) =
         raw.ask(RequestBody::Grant { min: 65536, want: 65536, wait_ms: 0 })
     else {
@@ -180,7 +181,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
 #[test]
 fn limits_of_a_batch_are_retained() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     let targets = vec![WireTarget::Id(WireObjectId::default()); wire::BATCH_ITEMS_MAX + 1];
     assert!(matches!(
         raw.ask(RequestBody::Delete { targets: targets.clone() }),
@@ -206,7 +207,7 @@ fn limits_of_a_batch_are_retained() {
 #[test]
 fn one_that_never_reads_its_answers_stops_being_served_and_harms_nobody() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
-    let (raw, _) = Raw::joined(&daemon);
+    let (raw, _) = RawSocket::joined(&daemon);
     let mut frame = Vec::new();
     wire::encode(&Request { seq: 1, body: RequestBody::Stats }, &mut frame).unwrap();
     raw.stream.set_nonblocking(true).unwrap();
@@ -240,7 +241,7 @@ fn a_full_client_table_says_so_and_a_place_is_free_again() {
     clients.pop();
     wait_for("a free place", || farrow::Client::connect(&options).ok()).unwrap();
     // Connections that say nothing take no place, and are closed after a while.
-    let _silent: Vec<Raw> = (0..20).map(|_| Raw::open(&daemon)).collect();
+    let _silent: Vec<RawSocket> = (0..20).map(|_| RawSocket::open(&daemon)).collect();
     drop(clients);
     wait_for("a client", || farrow::Client::connect(&options).ok()).unwrap();
 }
@@ -250,7 +251,7 @@ fn a_data_file_that_was_cut_short_does_not_kill_the_daemon() {
     // A process of the same user can do that to a file in a tmpfs; clients that map it may die
     // of it, the daemon must not: it looks at the holds of clients in there.
     let mut daemon = Daemon::start("8M", &["--no-prepare"]);
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     let Ok(ReplyBody::Granted(primary)) =
         raw.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 })
     else {
@@ -271,7 +272,7 @@ fn a_data_file_that_was_cut_short_does_not_kill_the_daemon() {
     let _ = raw.ask(RequestBody::HoldBlock);
     let _ = raw.ask(RequestBody::Reclaim);
     drop(raw);
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     let _ = raw.ask(RequestBody::Stats);
     assert!(daemon.is_running());
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use common::nodes::{Nodes, wait_for};
-use common::{Dice, PATIENCE, assert_balanced, client_at, this_test_again};
+use common::nodes::{DaemonNodes, wait_for};
+use common::{PATIENCE, SeededDice, assert_balanced, client_at, this_test_again};
 use farrow::error::NotGranted;
 use farrow::{
     AppendOptions, BatchData, Client, ConnectOptions, Error, HugeTable, NamespaceSpec, Partition,
@@ -71,7 +71,7 @@ fn lost_node<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 
 #[test]
 fn chunks_on_three_nodes_are_one_table_in_place() {
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     let tables: Vec<_> = clients.iter().map(|client| open(client, "t")).collect();
     assert_eq!(values(&tables[2], None).unwrap(), [0_i64; 0]);
@@ -116,7 +116,7 @@ fn chunks_on_three_nodes_are_one_table_in_place() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_leaves_nothing() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     assert!(matches!(a.huge_table("t", None), Err(Error::NotFound { .. })));
     let (table, other) = (open(&a, "t"), open(&b, "t"));
@@ -198,12 +198,12 @@ fn wrong_with(seen: &[Snapshot], end: &Snapshot) -> Option<String> {
 #[test]
 fn of_rows_that_many_append_at_once_exactly_the_free_ones_are_taken() {
     const ROWS: u64 = 400;
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
     let tables: Vec<_> = (0..3).map(|number| open(&nodes.client(number), "t")).collect();
     let is_over = AtomicBool::new(false);
-    type Told = (Vec<(Partition, i64)>, Vec<(u64, u64, u64)>);
-    let (told, seen): (Vec<Told>, Vec<Vec<Snapshot>>) = std::thread::scope(|scope| {
+    type PartitionsAndRows = (Vec<(Partition, i64)>, Vec<(u64, u64, u64)>);
+    let (told, seen): (Vec<PartitionsAndRows>, Vec<Vec<Snapshot>>) = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..3)
             .map(|number| {
                 let (client, is_over) = (nodes.client(number), &is_over);
@@ -224,7 +224,7 @@ fn of_rows_that_many_append_at_once_exactly_the_free_ones_are_taken() {
             .map(|(number, table)| {
                 let names = &nodes.names;
                 scope.spawn(move || {
-                    let mut dice = Dice(seed.wrapping_add(1 + number as u64) | 1);
+                    let mut dice = SeededDice(seed.wrapping_add(1 + number as u64) | 1);
                     let (mut done, mut refused) = (Vec::new(), Vec::new());
                     for round in 0..40_i64 {
                         let (position, rows) = (dice.roll(ROWS), 1 + dice.roll(20));
@@ -289,7 +289,7 @@ fn of_rows_that_many_append_at_once_exactly_the_free_ones_are_taken() {
 #[test]
 fn rows_that_are_appended_at_the_end_from_all_nodes_follow_each_other() {
     const ROUNDS: u64 = 30;
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let tables: Vec<_> = (0..3).map(|number| open(&nodes.client(number), "t")).collect();
     std::thread::scope(|scope| {
         for (number, table) in tables.iter().enumerate() {
@@ -347,7 +347,7 @@ fn canary_a_history_that_cannot_be_is_found() {
 
 #[test]
 fn a_table_of_which_a_node_is_lost_says_so_and_others_go_on() {
-    let mut nodes = Nodes::start(3, "64MiB", &[]);
+    let mut nodes = DaemonNodes::start(3, "64MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let (here, spread) = (open(&a, "here"), open(&a, "spread"));
     append(&here, &batch(0..10)).unwrap();
@@ -413,7 +413,7 @@ fn start_appender(socket: &Path) -> Child {
 
 #[test]
 fn who_is_killed_while_appending_keeps_nobody_from_it() {
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let table = open(&nodes.client(0), "t");
     append(&table, &batch([1])).unwrap();
     for round in 0..6 {
@@ -438,7 +438,7 @@ fn who_is_killed_while_appending_keeps_nobody_from_it() {
 
 #[test]
 fn a_dropped_table_leaves_nothing_whoever_appends_meanwhile() {
-    let nodes = Nodes::start(3, "64MiB", CALM);
+    let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     for round in 0..10 {
         let tables: Vec<_> = clients.iter().map(|client| open(client, "t")).collect();
@@ -470,7 +470,7 @@ fn a_dropped_table_leaves_nothing_whoever_appends_meanwhile() {
 
 #[test]
 fn chunks_are_not_evicted_and_one_that_was_deleted_is_noticed() {
-    let nodes = Nodes::start(2, "24MiB", &["--evict", "lru", "--lease-ms", "10000"]);
+    let nodes = DaemonNodes::start(2, "24MiB", &["--evict", "lru", "--lease-ms", "10000"]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let table = open(&a, "t");
     let mut ids = Vec::new();
@@ -499,7 +499,7 @@ fn chunks_are_not_evicted_and_one_that_was_deleted_is_noticed() {
 
 #[test]
 fn a_table_is_its_namespaces() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let clients: Vec<_> = (0..2).map(|number| nodes.client(number)).collect();
     for client in &clients {
         client
@@ -527,7 +527,7 @@ fn a_table_is_its_namespaces() {
 /// Chunks in the memory of another node need `write` there, and so does it to pin the chunk before.
 #[test]
 fn rows_are_appended_where_the_node_was_granted_to_write() {
-    let nodes = Nodes::start(2, "64MiB", CALM);
+    let nodes = DaemonNodes::start(2, "64MiB", CALM);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let (at_a, at_b) = (open(&on_a, "t"), open(&on_b, "t"));
     let denied = |result: Result<Partition, Error>| match result {

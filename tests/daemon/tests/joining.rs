@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::nodes::{Nodes, wait_for};
+use common::nodes::{DaemonNodes, wait_for};
 use common::{Daemon, PATIENCE, free_ports};
 use farrow::Reach;
 use farrow_cluster::certs;
@@ -196,7 +196,7 @@ fn another_lease() {
 
 #[test]
 fn a_second_node_of_a_name_ends_with_an_error() {
-    let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let nodes = DaemonNodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     let port = free_ports(1)[0];
     let known = nodes.client(0).members().unwrap();
     let (first, second) = (known.find("a").unwrap(), known.find("b").unwrap());
@@ -213,7 +213,7 @@ fn a_second_node_of_a_name_ends_with_an_error() {
 /// which ignored it. It ran outside of the cluster, and its log said nothing.
 #[test]
 fn a_second_node_of_a_name_that_knows_only_the_first_ends_too() {
-    let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let nodes = DaemonNodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     let port = free_ports(1)[0];
     let known = nodes.client(0).members().unwrap();
     let namesake = known.find("b").unwrap().address.clone();
@@ -229,7 +229,7 @@ fn a_second_node_of_a_name_that_knows_only_the_first_ends_too() {
 /// removed the objects that it had adopted.
 #[test]
 fn an_error_at_the_start_removes_no_adopted_objects() {
-    let mut nodes = Nodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let mut nodes = DaemonNodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     nodes.client(2).put(&farrow::Value::Bytes(b"bytes"), Some("x")).unwrap();
     for is_supervised in [false, true] {
         nodes.daemons[2].kill9();
@@ -251,7 +251,7 @@ fn an_error_at_the_start_removes_no_adopted_objects() {
 /// at that path: also the socket of its corrected replacement.
 #[test]
 fn a_supervisor_does_not_repeat_a_name_that_is_taken() {
-    let nodes = Nodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let nodes = DaemonNodes::start(2, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     let known = nodes.client(0).members().unwrap();
     let listen = format!("{LOCAL}:{}", free_ports(1)[0]);
     let join = known.find("a").unwrap().address.clone();
@@ -266,7 +266,7 @@ fn a_supervisor_does_not_repeat_a_name_that_is_taken() {
 
 #[test]
 fn a_node_that_left_in_order_is_not_lost() {
-    let mut nodes = Nodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
+    let mut nodes = DaemonNodes::start(3, "8MiB", &["--lease-ms", "500", "--no-prepare"]);
     nodes.client(2).shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
     nodes.daemons[1].kill9();

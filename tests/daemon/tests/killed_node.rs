@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use common::nodes::{self, Nodes};
+use common::nodes::{self, DaemonNodes};
 use common::{Daemon, PATIENCE};
 use farrow::{Client, ConnectOptions, Error, SubscribeOptions, Value};
 
@@ -67,7 +67,7 @@ fn no_call_waits_longer_for_a_daemon_than_its_client() {
 
 #[test]
 fn calls_end_when_the_other_members_have_excluded_the_node() {
-    let mut nodes = Nodes::start(3, "16M", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(3, "16M", &["--no-prepare"]);
     nodes.client(0).put(&Value::Bytes(b"of a"), Some("of a")).unwrap();
     let connected = || {
         let client = client(&nodes.daemons[2], LONG);

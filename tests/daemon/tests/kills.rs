@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    Daemon, Dice, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for,
+    Daemon, PATIENCE, SeededDice, assert_balanced, bytes_of, client_at, this_test_again, wait_for,
 };
 use farrow::{Client, Error, ObjectId, ObjectKey, Value};
 use farrow_memory::sync;
@@ -32,7 +32,7 @@ fn child_client() {
         return;
     };
     let seed: u64 = std::env::var(CHILD_SEED).unwrap().parse().unwrap();
-    let mut dice = Dice(seed | 1);
+    let mut dice = SeededDice(seed | 1);
     let client = client_at(Path::new(&socket));
     let out = std::io::stdout();
     let mut retained = Vec::new();
@@ -115,7 +115,7 @@ fn delete_all(client: &Client) {
 fn a_killed_client_leaves_its_objects_and_nothing_else() {
     let daemon = Daemon::start("64M", &["--no-prepare"]);
     let client = daemon.client();
-    let mut dice = Dice(0x5eed);
+    let mut dice = SeededDice(0x5eed);
     for round in 0..KILLS / 2 {
         let mut victim = child(&daemon.socket, round * 1_000_000 + 1);
         wait_for("the child", || (client.stats().unwrap().node.clients > 1).then_some(())).unwrap();
@@ -145,7 +145,7 @@ fn a_killed_client_leaves_its_objects_and_nothing_else() {
 fn a_killed_daemon_loses_nothing_that_is_sealed() {
     let mut daemon = Daemon::start("64M", &["--no-prepare"]);
     let client = daemon.client();
-    let mut dice = Dice(0xfee1);
+    let mut dice = SeededDice(0xfee1);
     let retained = bytes_of(7, 1 << 20);
     client.put(&Value::Bytes(&retained), Some("kept")).unwrap();
     let reader = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
@@ -308,7 +308,7 @@ fn write_until(
     stop: &sync::AtomicBool,
     round: u64,
 ) -> BTreeMap<String, (u64, usize)> {
-    let mut dice = Dice(round.wrapping_mul(77) | 1);
+    let mut dice = SeededDice(round.wrapping_mul(77) | 1);
     let mut sealed = BTreeMap::new();
     for number in 0.. {
         if stop.load(sync::Ordering::Relaxed) {

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::nodes::{Nodes, wait_for as wait_for_members};
+use common::nodes::{DaemonNodes, wait_for as wait_for_members};
 use common::{PATIENCE, wait_for};
 use farrow::{Error, Reach, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,7 @@ fn is_stopped(pid: u32) -> bool {
 
 #[test]
 fn a_daemon_that_was_stopped_while_it_wrote_a_name_gives_it_to_no_object() {
-    let mut nodes = Nodes::start(3, "16MiB", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(3, "16MiB", &["--no-prepare"]);
     nodes.restart_with_failpoint(0, "stop:seal.words", 1);
     let (a, b) = (nodes.client_with_timeout(0, PATIENCE), nodes.client(1));
     let pid = nodes.daemons[0].pid();

@@ -13,6 +13,7 @@ use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::error::{OutOfMemory, TooLarge};
 use farrow::{Client, ConnectOptions, Error, ObjectKey, SpawnCommand, Value};
 use farrow_wire::ALREADY_SERVING_CODE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn farrowd() -> Command {
     Command::new(common::FARROWD)
@@ -320,14 +321,13 @@ fn a_node_that_makes_a_region_knows_its_machine() {
     assert_eq!(runs(), 1, "half a file is none");
 }
 
-#[test]
-fn a_private_node_is_shared_and_ends_with_its_last_client() {
+/// Runs another test of this program in a child, with a default socket of its own: that lies in
+/// `XDG_RUNTIME_DIR`, which a test must not change for its threads.
+fn pass_in_child(test: &str, variable: &str) {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-    // The default socket lies in XDG_RUNTIME_DIR, which a test must not change for its threads:
-    // so the work is done in a child.
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["private_child", "--exact", "--nocapture"])
-        .env("FARROW_TEST_PRIVATE", "1")
+        .args([test, "--exact", "--nocapture"])
+        .env(variable, "1")
         .env("XDG_RUNTIME_DIR", dir.path())
         .env("FARROW_MEMORY_DIR", dir.path())
         .env("FARROW_MEMORY", "8M")
@@ -335,6 +335,11 @@ fn a_private_node_is_shared_and_ends_with_its_last_client() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_private_node_is_shared_and_ends_with_its_last_client() {
+    pass_in_child("private_child", "FARROW_TEST_PRIVATE");
 }
 
 /// Not a test by itself, see above.
@@ -382,6 +387,35 @@ fn private_child() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A program in C or Rust opens descriptors that its children inherit. A private node had them for
+/// as long as it lived: the other end of a pipe waited for the node, not for the program.
+#[test]
+fn a_private_node_has_no_descriptor_of_the_program_that_started_it() {
+    pass_in_child("piping_child", "FARROW_TEST_PIPING");
+}
+
+/// Not a test by itself, see above.
+#[test]
+fn piping_child() {
+    if std::env::var_os("FARROW_TEST_PIPING").is_none() {
+        return;
+    }
+    // Without close-on-exec, as pipe(2) makes it.
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let spawn = Some(SpawnCommand {
+        linger: Some(Duration::ZERO),
+        ..SpawnCommand::daemon(common::FARROWD)
+    });
+    let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
+    let client = Client::connect(&options).unwrap();
+    drop(writer);
+    let mut wait = [PollFd::new(&reader, PollFlags::IN)];
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    assert_eq!(poll(&mut wait, Some(&patience)).unwrap(), 1, "the node has the pipe");
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0);
+    client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use common::views::{
     assert_one_view, assert_there, at_in_time, by_its_deadline, hasty, owners, put_in_time,
     put_some_in_time,
 };
-use common::{Dice, PATIENCE, assert_balanced, bytes_of};
+use common::{PATIENCE, SeededDice, assert_balanced, bytes_of};
 use farrow::{Client, Error, Reach, Value};
 
 const NOW: Duration = Duration::ZERO;
@@ -166,7 +166,7 @@ fn race(clients: &[Client], name: &str) -> Option<usize> {
 fn a_name_raced_from_all_sides_of_a_partition_has_one_owner() {
     let linked = linked(5);
     let clients: Vec<_> = (0..5).map(|n| hasty(&linked.nodes.daemons[n])).collect();
-    let mut dice = Dice(0x9ace);
+    let mut dice = SeededDice(0x9ace);
     let mut winners = BTreeMap::new();
     for round in 0..6 {
         // Two or one against the rest, cut while the race goes on.
@@ -215,7 +215,7 @@ fn a_link_that_flaps_and_loses_costs_time_only() {
         (weather.lost_per_mille, weather.reset_per_mille) = (10, 2);
         weather.delay = Duration::from_millis(2);
     });
-    let mut dice = Dice(0xf1a9);
+    let mut dice = SeededDice(0xf1a9);
     for round in 0..24_u64 {
         linked.links.cut_off(2, round % 2 == 0);
         std::thread::sleep(Duration::from_millis(50 + dice.roll(LEASE_MS / 2)));

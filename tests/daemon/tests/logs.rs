@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::raw::Raw;
+use common::raw::RawSocket;
 use common::{FARROWD, client_at, spawn, wait_for};
 use farrow::Value;
 use rustix::fs::OFlags;
@@ -28,12 +28,12 @@ const KINDS: [&[&str]; 3] = [&[], &["--unsupervised"], &["--private", "--linger"
 /// More invalid messages than a node has daemons that may die in a row.
 const MESSAGES: usize = 8;
 
-struct Node {
+struct LoggingDaemon {
     folder: tempfile::TempDir,
     child: Child,
 }
 
-impl Node {
+impl LoggingDaemon {
     fn start(kind: &[&str], log: impl Into<Stdio>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(FARROWD);
@@ -52,9 +52,9 @@ impl Node {
     fn provoke(&self) {
         let client = client_at(&self.socket());
         let id = client.put(&Value::Bytes(b"stays"), Some("stays")).unwrap();
-        let (_open, first) = Raw::joined_at(&self.socket());
+        let (_open, first) = RawSocket::joined_at(&self.socket());
         for _ in 0..MESSAGES {
-            let (mut raw, welcome) = Raw::joined_at(&self.socket());
+            let (mut raw, welcome) = RawSocket::joined_at(&self.socket());
             assert_eq!(welcome.pid, first.pid, "the daemon was started again");
             raw.stream.write_all(&[2, 0, 0, 0, 0xff, 0xff]).unwrap();
             assert_eq!(raw.reply(), None);
@@ -71,7 +71,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for LoggingDaemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -82,12 +82,12 @@ impl Drop for Node {
 fn a_node_whose_log_cannot_be_written_keeps_its_memory() {
     for kind in KINDS {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let node = Node::start(kind, full);
+        let node = LoggingDaemon::start(kind, full);
         node.provoke();
         node.end();
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         drop(reader);
-        let node = Node::start(kind, writer);
+        let node = LoggingDaemon::start(kind, writer);
         node.provoke();
         node.end();
     }
@@ -108,7 +108,7 @@ fn stuck() -> (OwnedFd, OwnedFd) {
 fn a_node_whose_log_is_not_read_serves_and_ends() {
     for kind in KINDS {
         let (reader, writer) = stuck();
-        let node = Node::start(kind, writer);
+        let node = LoggingDaemon::start(kind, writer);
         node.provoke();
         node.end();
         drop(reader);

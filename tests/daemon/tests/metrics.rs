@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::nodes::Nodes;
+use common::nodes::DaemonNodes;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::Value;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -129,7 +129,8 @@ fn a_node_without_its_lease_lives_and_is_not_ready() {
     assert_eq!(health(&alone, "/livez"), ok());
     assert_eq!(health(&alone, "/readyz"), ok());
 
-    let nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "1000"]);
+    let nodes =
+        DaemonNodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "1000"]);
     let both = &nodes.daemons;
     assert!(both.iter().all(|daemon| health(daemon, "/readyz") == ok()));
     signal(&both[0], Signal::STOP);
@@ -143,9 +144,38 @@ fn a_node_without_its_lease_lives_and_is_not_ready() {
     wait_for("both nodes", || (health(&both[1], "/readyz") == ok()).then_some(())).unwrap();
 }
 
+/// Regression test: such a node answered that it was ready, and a service manager sent it clients.
+#[test]
+fn a_node_that_no_client_can_connect_to_is_not_ready() {
+    let daemon = Daemon::start("4M", &["--no-prepare", "--metrics", "--clients-max", "2"]);
+    let ok = || ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned());
+    let is_ready = || health(&daemon, "/readyz") == ok();
+    let (first, second) = (daemon.client(), daemon.client());
+    let (status, cause) = health(&daemon, "/readyz");
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    assert!(cause.contains("all 2 places are taken (--clients-max)"), "{cause}");
+    let fresh = wait_for("fresh numbers", || {
+        Some(numbers(&daemon)).filter(|text| value(text, "farrow_ready") == 0.0)
+    });
+    assert!(fresh.is_some());
+    drop(second);
+    wait_for("a free place", || is_ready().then_some(())).unwrap();
+    let aside = daemon.socket.with_extension("aside");
+    std::fs::rename(&daemon.socket, &aside).unwrap();
+    let (status, cause) = health(&daemon, "/readyz");
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    let socket = daemon.socket.display().to_string();
+    assert!(cause.contains(&socket) && cause.contains("No such file"), "{cause}");
+    assert_eq!(health(&daemon, "/livez"), ok());
+    std::fs::rename(&aside, &daemon.socket).unwrap();
+    assert!(is_ready());
+    drop(first);
+}
+
 #[test]
 fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
-    let mut nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "2000"]);
+    let mut nodes =
+        DaemonNodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "2000"]);
     let alone = Daemon::start("4M", &["--no-prepare", "--metrics"]);
     drop(alone.client());
     assert!(!numbers(&alone).contains("cluster"));
@@ -186,10 +216,11 @@ fn compressed_bytes_are_counted_before_and_after() {
     for (of_home, of_reader, is_compressed) in
         [("auto", "lz4", true), ("off", "lz4", false), ("lz4", "off", false)]
     {
-        let nodes = Nodes::start_each(2, &["--net", "only", "--no-prepare"], |number, words| {
-            let mode = if number == 0 { of_home } else { of_reader };
-            Daemon::start("64MiB", &[words, &["--metrics", "--net-compress", mode]].concat())
-        });
+        let nodes =
+            DaemonNodes::start_each(2, &["--net", "only", "--no-prepare"], |number, words| {
+                let mode = if number == 0 { of_home } else { of_reader };
+                Daemon::start("64MiB", &[words, &["--metrics", "--net-compress", mode]].concat())
+            });
         nodes.client(0).put(&Value::Bytes(&bytes), Some("numbers")).unwrap();
         let found = nodes.client(1).get(&"numbers".into(), PATIENCE).unwrap();
         assert!(found.view().unwrap()[..] == bytes[..]);

@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::nodes::{LEASE_MS, Nodes, wait_for as wait_for_members};
+use common::nodes::{DaemonNodes, LEASE_MS, wait_for as wait_for_members};
 use common::{Daemon, free_ports, wait_for};
 use farrow::{Client, Error, ObjectId, Reach, Value};
 
@@ -52,7 +52,7 @@ fn a_founder_that_forgot_all_and_founds_another_cluster() {
         Daemon::start_anywhere("16MiB", &words)
     };
     let names = ["b", "a", "c"].map(str::to_owned).into();
-    let mut nodes = Nodes { daemons: (0..3).map(start).collect(), names };
+    let mut nodes = DaemonNodes { daemons: (0..3).map(start).collect(), names };
     nodes.settle(3);
     put(&nodes.client(1), b"first");
     nodes.daemons[0].kill9();
@@ -74,7 +74,7 @@ fn a_founder_that_forgot_all_and_founds_another_cluster() {
 /// The memory of a node stays with `--keep`, and its names are free meanwhile.
 #[test]
 fn a_node_that_left_in_order_and_kept_its_memory() {
-    let mut nodes = Nodes::start(2, "16MiB", &[BY_NET, &["--keep"]].concat());
+    let mut nodes = DaemonNodes::start(2, "16MiB", &[BY_NET, &["--keep"]].concat());
     let first = put(&nodes.client(0), b"first");
     nodes.client(0).shut_down_node().unwrap();
     assert!(nodes.daemons[0].wait_end().success());
@@ -99,7 +99,8 @@ fn a_node_that_left_in_order_and_kept_its_memory() {
 /// it served for ever, outside of its cluster.
 #[test]
 fn a_node_that_left_while_nobody_heard_it_comes_back() {
-    let mut nodes = Nodes::start(2, "16MiB", &[BY_NET, &["--keep", "--lease-ms", "500"]].concat());
+    let mut nodes =
+        DaemonNodes::start(2, "16MiB", &[BY_NET, &["--keep", "--lease-ms", "500"]].concat());
     put(&nodes.client(1), b"first");
     nodes.daemons[0].kill9();
     nodes.client(1).shut_down_node().unwrap();
@@ -113,7 +114,7 @@ fn a_node_that_left_while_nobody_heard_it_comes_back() {
 /// its names were neither there nor free.
 #[test]
 fn the_memory_of_a_node_that_left_is_let_go() {
-    let mut nodes = Nodes::start(2, "16MiB", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(2, "16MiB", &["--no-prepare"]);
     put(&nodes.client(0), b"first");
     let b = nodes.client(1);
     assert_eq!(bytes_of(&b).unwrap(), b"first");
@@ -133,7 +134,7 @@ fn the_memory_of_a_node_that_left_is_let_go() {
 /// A client that had read one object there retained all of that memory until its end.
 #[test]
 fn a_client_retains_the_memory_of_a_node_that_left_only_for_its_values() {
-    let mut nodes = Nodes::start(2, "16MiB", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(2, "16MiB", &["--no-prepare"]);
     put(&nodes.client(0), b"first");
     let folder = nodes.daemons[0].socket.parent().unwrap().display().to_string();
     let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&folder);

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::netns::{Namespaces, Placed, required, required_if};
+use common::netns::{Namespaces, PlacedNodes, required, required_if};
 use common::nodes::wait_for;
 use common::views::{
     assert_one_view, assert_there, by_its_deadline, hasty, owners, put_in_time, put_some_in_time,
@@ -20,7 +20,7 @@ const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 
 #[test]
 fn nodes_with_certificates_outlive_links_that_go_down() {
-    let Some(mut placed) = required(Placed::start(COUNT, "32MiB", NODES)) else {
+    let Some(mut placed) = required(PlacedNodes::start(COUNT, "32MiB", NODES)) else {
         return;
     };
     let clients: Vec<_> = (0..COUNT).map(|n| hasty(&placed.nodes.daemons[n])).collect();

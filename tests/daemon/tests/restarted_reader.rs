@@ -10,8 +10,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use arrow_buffer::Buffer;
-use common::nodes::Nodes;
-use common::raw::Raw;
+use common::nodes::DaemonNodes;
+use common::raw::RawSocket;
 use common::{bytes_of, wait_for};
 use farrow::{NdArray, Order, Value};
 use farrow_wire::link::Link;
@@ -23,7 +23,7 @@ const NODES: &[&str] = &["--no-prepare", "--net", "only", "--lease-ms", "8000"];
 
 #[test]
 fn what_a_killed_daemon_read_has_ended_when_the_next_one_is_there() {
-    let mut nodes = Nodes::start(2, "16M", NODES);
+    let mut nodes = DaemonNodes::start(2, "16M", NODES);
     let home = nodes.client(0);
     let shape = [LENGTH as u64].to_vec();
     let shape = NdArray { dtype: "|u1".into(), item_bytes: 1, shape, order: Order::C };
@@ -33,7 +33,7 @@ fn what_a_killed_daemon_read_has_ended_when_the_next_one_is_there() {
     let before = incarnation();
 
     // Its pages are brought one by one, so the home holds the object as long as it is open.
-    let (_client, welcome) = Raw::joined(&nodes.daemons[1]);
+    let (_client, welcome) = RawSocket::joined(&nodes.daemons[1]);
     let client = Listen {
         version: PROTOCOL_VERSION,
         region_uid: welcome.region_uid,

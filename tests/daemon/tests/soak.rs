@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
+use common::{Daemon, SeededDice, assert_balanced, bytes_of, wait_for};
 use farrow::{Client, Error, ObjectKey, ObjectOptions, Value};
 
 /// Four hours at 1,000 operations a second.
@@ -30,7 +30,7 @@ const RETAINED_MAX: usize = 40;
 
 /// What must not grow.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+struct ResourceSample {
     daemon_anonymous_kib: u64,
     daemon_descriptors: usize,
     own_anonymous_kib: u64,
@@ -49,10 +49,10 @@ fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-fn sample(daemon: &Daemon, client: &Client) -> Sample {
+fn sample(daemon: &Daemon, client: &Client) -> ResourceSample {
     let (daemon_pid, own_pid) = (daemon.pid(), std::process::id());
     let node = client.stats().unwrap().node;
-    Sample {
+    ResourceSample {
         daemon_anonymous_kib: anonymous_kib(daemon_pid),
         daemon_descriptors: descriptors(daemon_pid),
         own_anonymous_kib: anonymous_kib(own_pid),
@@ -63,7 +63,7 @@ fn sample(daemon: &Daemon, client: &Client) -> Sample {
 }
 
 /// One thread's share of a round: what it makes it takes away.
-fn work(client: &Client, dice: &mut Dice, operations: u64, thread: u64, bytes: &[u8]) {
+fn work(client: &Client, dice: &mut SeededDice, operations: u64, thread: u64, bytes: &[u8]) {
     let mut objects: Vec<ObjectKey> = Vec::new();
     let mut holds = Vec::new();
     let mut writers = Vec::new();
@@ -138,7 +138,7 @@ fn memory_descriptors_and_fragmentation_stay_flat() {
                 let daemon = &daemon;
                 scope.spawn(move || {
                     let staying = daemon.client();
-                    let mut dice = Dice(0x50a_c000 + thread);
+                    let mut dice = SeededDice(0x50a_c000 + thread);
                     // Once for all rounds: malloc would sometimes keep a freed megabyte, and that
                     // would be counted as growth of the client.
                     let bytes = bytes_of(thread + 1, 1_000_000);
@@ -178,12 +178,12 @@ fn memory_descriptors_and_fragmentation_stay_flat() {
 
 /// Checks that the last round is no worse than the first ones after the warm-up: a comparison with
 /// the previous round would miss slow growth.
-fn assert_flat(samples: &[Sample]) {
+fn assert_flat(samples: &[ResourceSample]) {
     let settled = &samples[WARM_UP..samples.len() - 1];
     let settled = &settled[..settled.len().div_ceil(4)];
     let last = samples.last().unwrap();
-    let most = |of: fn(&Sample) -> u64| settled.iter().map(of).max().unwrap();
-    let least = |of: fn(&Sample) -> u64| settled.iter().map(of).min().unwrap();
+    let most = |of: fn(&ResourceSample) -> u64| settled.iter().map(of).max().unwrap();
+    let least = |of: fn(&ResourceSample) -> u64| settled.iter().map(of).min().unwrap();
     // An allocator keeps some of what it was given back.
     let slack = |kib: u64| kib + kib / 10 + 256;
     assert!(last.daemon_anonymous_kib <= slack(most(|one| one.daemon_anonymous_kib)), "{last:?}");

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::nodes::Nodes;
-use common::supervised::Supervised;
-use common::{Daemon, Dice, assert_balanced, bytes_of, wait_for};
+use common::nodes::DaemonNodes;
+use common::supervised::SupervisedNode;
+use common::{Daemon, SeededDice, assert_balanced, bytes_of, wait_for};
 use farrow::error::{NotRestored, NotSpilled};
 use farrow::{Client, Error, Metadata, ObjectOptions, Value};
 use farrow_memory::sync;
@@ -18,12 +18,12 @@ use farrow_memory::sync;
 const MIB: usize = 1 << 20;
 
 /// A node that spills to a folder of this test's.
-struct World {
+struct SpillingDaemon {
     daemon: Daemon,
     spill: tempfile::TempDir,
 }
 
-impl World {
+impl SpillingDaemon {
     fn new(memory: &str) -> Self {
         let spill = tempfile::tempdir().unwrap();
         let flags = ["--no-prepare", "--spill", spill.path().to_str().unwrap()];
@@ -60,7 +60,7 @@ fn get(client: &Client, name: &str) -> Result<Vec<u8>, Error> {
 
 #[test]
 fn more_than_fits_is_retained_and_every_byte_comes_back() {
-    let world = World::new("32M");
+    let world = SpillingDaemon::new("32M");
     let client = world.daemon.client();
     for number in 0..40 {
         let bytes = bytes_of(number, 2 * MIB);
@@ -84,7 +84,7 @@ fn more_than_fits_is_retained_and_every_byte_comes_back() {
 
 #[test]
 fn ids_metadata_and_objects_without_a_name_come_back() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let id = client.put(&Value::Bytes(b"unnamed"), None).unwrap();
     let metadata = Metadata::new([("k", "v")]).unwrap();
@@ -110,7 +110,7 @@ fn ids_metadata_and_objects_without_a_name_come_back() {
 
 #[test]
 fn a_torn_file_of_any_length_is_an_error_that_names_it() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let file = world.spilled(&client, "x", b"a few bytes");
     let whole = fs::read(&file).unwrap();
@@ -146,7 +146,7 @@ fn a_torn_file_of_any_length_is_an_error_that_names_it() {
 
 #[test]
 fn a_file_of_another_object_is_refused_and_the_object_can_be_deleted() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let one = world.spilled(&client, "one", b"first");
     let other = world.spilled(&client, "other", b"other");
@@ -161,7 +161,7 @@ fn a_file_of_another_object_is_refused_and_the_object_can_be_deleted() {
 
 #[test]
 fn what_cannot_be_written_stays_and_the_put_says_so() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let first = bytes_of(1, 10 * MIB);
     client.put(&Value::Bytes(&first), Some("first")).unwrap();
@@ -188,7 +188,7 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
 
 #[test]
 fn spilled_objects_outlive_a_killed_daemon_and_no_other_file_does() {
-    let mut world = World::new("16M");
+    let mut world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let bytes = bytes_of(3, 3 * MIB);
     let file = world.spilled(&client, "x", &bytes);
@@ -207,7 +207,7 @@ fn spilled_objects_outlive_a_killed_daemon_and_no_other_file_does() {
 
 #[test]
 fn the_next_daemon_of_an_upgrade_finds_them() {
-    let mut world = World::new("16M");
+    let mut world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     let bytes = bytes_of(3, 3 * MIB);
     world.spilled(&client, "x", &bytes);
@@ -217,9 +217,9 @@ fn the_next_daemon_of_an_upgrade_finds_them() {
 
 #[test]
 fn a_daemon_killed_while_it_spills_and_restores_loses_nothing() {
-    let mut world = World::new("16M");
+    let mut world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
-    let (count, mut dice) = (24, Dice(0x5711));
+    let (count, mut dice) = (24, SeededDice(0x5711));
     for number in 0..count {
         let bytes = bytes_of(number, MIB);
         client.put(&Value::Bytes(&bytes), Some(&format!("o{number}"))).unwrap();
@@ -228,7 +228,7 @@ fn a_daemon_killed_while_it_spills_and_restores_loses_nothing() {
         let stop = sync::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                let mut dice = Dice(round + 1);
+                let mut dice = SeededDice(round + 1);
                 while !stop.load(sync::Ordering::Relaxed) {
                     let number = dice.roll(count);
                     if let Ok(bytes) = get(&client, &format!("o{number}")) {
@@ -254,7 +254,7 @@ fn a_daemon_killed_while_it_spills_and_restores_loses_nothing() {
 
 #[test]
 fn four_readers_see_the_same_bytes_whatever_comes_and_goes() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let clients: Vec<Client> = (0..4).map(|_| world.daemon.client()).collect();
     let count = 30;
     for number in 0..count {
@@ -264,7 +264,7 @@ fn four_readers_see_the_same_bytes_whatever_comes_and_goes() {
     std::thread::scope(|scope| {
         for (reader, client) in (1..).zip(&clients) {
             scope.spawn(move || {
-                let mut dice = Dice(reader);
+                let mut dice = SeededDice(reader);
                 for _ in 0..60 {
                     let number = dice.roll(count);
                     let object = client.get(&format!("o{number}").as_str().into(), Duration::ZERO);
@@ -281,7 +281,7 @@ fn four_readers_see_the_same_bytes_whatever_comes_and_goes() {
 
 #[test]
 fn the_files_go_with_the_memory() {
-    let mut world = World::new("16M");
+    let mut world = SpillingDaemon::new("16M");
     let client = world.daemon.client();
     world.spilled(&client, "x", b"bytes");
     client.shut_down_node().unwrap();
@@ -296,7 +296,7 @@ fn a_restart_survives_a_marker_or_a_folder_that_fails() {
     let spill = tempfile::tempdir().unwrap();
     let folder = spill.path().join("spilled");
     let flags = ["--no-prepare", "--spill", folder.to_str().unwrap()];
-    let node = Supervised::start("spill-marker", "8M", &flags);
+    let node = SupervisedNode::start("spill-marker", "8M", &flags);
     let client = node.client();
     client.put(&Value::Bytes(&bytes_of(1, MIB)), Some("kept")).unwrap();
     let is_marker = |path: &PathBuf| path.extension().is_some_and(|end| end == "node");
@@ -323,7 +323,7 @@ fn a_restart_survives_a_marker_or_a_folder_that_fails() {
 /// metadata was copied.
 #[test]
 fn metadata_is_found_while_its_object_leaves_memory_and_returns() {
-    let world = World::new("16M");
+    let world = SpillingDaemon::new("16M");
     let (client, other) = (world.daemon.client(), world.daemon.client());
     let metadata = Metadata::new([("k", "v")]).unwrap();
     let options =
@@ -413,10 +413,10 @@ fn a_manual_eviction_evicts_replicas() {
 }
 
 /// Two nodes that cannot map each other's memory, and the folder of their files.
-fn apart() -> (Nodes, tempfile::TempDir) {
+fn apart() -> (DaemonNodes, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let spill = folder.path().to_str().unwrap();
-    let nodes = Nodes::start(2, "32M", &["--no-prepare", "--net", "only", "--spill", spill]);
+    let nodes = DaemonNodes::start(2, "32M", &["--no-prepare", "--net", "only", "--spill", spill]);
     (nodes, folder)
 }
 
@@ -425,7 +425,7 @@ fn apart() -> (Nodes, tempfile::TempDir) {
 fn a_reader_on_another_node_learns_that_a_file_is_gone() {
     let spill = tempfile::tempdir().unwrap();
     let flags = ["--no-prepare", "--net", "only", "--spill", spill.path().to_str().unwrap()];
-    let nodes = Nodes::start(2, "8M", &flags);
+    let nodes = DaemonNodes::start(2, "8M", &flags);
     let owner = nodes.client(0);
     owner.put(&Value::Bytes(&bytes_of(1, 100_000)), Some("x")).unwrap();
     owner.evict(1).unwrap();

@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::shmem::Ledger;
-use common::supervised::{Supervised, children, is_there, kill};
+use common::supervised::{SupervisedNode, children, is_there, kill};
 use common::{
-    Daemon, Dice, PATIENCE, assert_balanced, bytes_of, client_at, free_ports, this_test_again,
-    wait_for,
+    Daemon, PATIENCE, SeededDice, assert_balanced, bytes_of, client_at, free_ports,
+    this_test_again, wait_for,
 };
 use farrow::{Client, ConnectOptions, SpawnCommand, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,7 +26,7 @@ const LARGE: usize = 5 << 20;
 /// connected meanwhile were refused.
 #[test]
 fn a_killed_daemon_is_followed_by_another_one_without_help_and_without_loss() {
-    let node = Supervised::start("follow", MEMORY, &[]);
+    let node = SupervisedNode::start("follow", MEMORY, &[]);
     let client = node.client();
     client.put(&Value::Bytes(&bytes_of(1, LARGE)), Some("large")).unwrap();
     let view = client.get(&"large".into(), Duration::ZERO).unwrap().view().unwrap();
@@ -60,7 +60,7 @@ fn a_killed_daemon_is_followed_by_another_one_without_help_and_without_loss() {
 fn of_a_killed_node_nothing_is_left_in_any_order_with_and_without_clients() {
     for order in 0..3 {
         for is_client_there in [false, true] {
-            let mut node = Supervised::start(&format!("order{order}"), MEMORY, &[]);
+            let mut node = SupervisedNode::start(&format!("order{order}"), MEMORY, &[]);
             let client = node.client();
             client.put(&Value::Bytes(&bytes_of(7, LARGE)), Some("large")).unwrap();
             let view = client.get(&"large".into(), Duration::ZERO).unwrap().view().unwrap();
@@ -102,7 +102,7 @@ fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
         names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect()
     };
     let more = ["--spill", spill.path().to_str().unwrap()];
-    let mut node = Supervised::start("spill", MEMORY, &more);
+    let mut node = SupervisedNode::start("spill", MEMORY, &more);
     let fill = |client: &Client| {
         for number in 0..15 {
             client
@@ -143,7 +143,7 @@ fn spill_files_of_a_daemon_that_was_killed_as_it_stopped_go_with_the_next_node()
         std::fs::read_dir(spill.path()).unwrap().map(|name| name.unwrap().file_name()).collect()
     };
     let more = ["--spill", spill.path().to_str().unwrap()];
-    let mut node = Supervised::start("stopping", MEMORY, &more);
+    let mut node = SupervisedNode::start("stopping", MEMORY, &more);
     let client = node.client();
     for number in 0..15 {
         client.put(&Value::Bytes(&bytes_of(number, LARGE)), Some(&format!("{number}"))).unwrap();
@@ -178,7 +178,7 @@ fn a_restart_reads_no_options_again_and_waits_for_valid_certificates() {
     let listen = format!("127.0.0.1:{}", free_ports(1)[0]);
     let text = format!("name = 'a'\nlisten = '{listen}'\ncerts = '{}'", certs.display());
     std::fs::write(&config, text).unwrap();
-    let node = Supervised::start("edited", "8M", &["--config", config.to_str().unwrap()]);
+    let node = SupervisedNode::start("edited", "8M", &["--config", config.to_str().unwrap()]);
     let client = node.client();
     client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
     std::fs::write(&config, "half of a fi").unwrap();
@@ -197,7 +197,7 @@ fn a_restart_reads_no_options_again_and_waits_for_valid_certificates() {
 fn a_daemon_ends_with_its_supervisor_and_leaves_a_named_place_to_the_next_one() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let place = dir.path().to_str().unwrap();
-    let mut node = Supervised::start("named", MEMORY, &["--memory-dir", place]);
+    let mut node = SupervisedNode::start("named", MEMORY, &["--memory-dir", place]);
     let client = node.client();
     client.put(&Value::Bytes(b"kept"), Some("kept")).unwrap();
     node.kill_daemon();
@@ -218,7 +218,7 @@ fn a_daemon_ends_with_its_supervisor_and_leaves_a_named_place_to_the_next_one() 
     node.wait_empty("the memory of a stopped node");
 }
 
-fn stop(node: &Supervised) {
+fn stop(node: &SupervisedNode) {
     let pid = Pid::from_raw(node.supervisor() as i32).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
 }
@@ -226,7 +226,7 @@ fn stop(node: &Supervised) {
 #[test]
 fn a_signal_to_the_supervisor_ends_both_in_order_whenever_it_comes() {
     for delay_us in (0..12).map(|step| step * 3000) {
-        let mut node = Supervised::start("signal", "8M", &[]);
+        let mut node = SupervisedNode::start("signal", "8M", &[]);
         std::thread::sleep(Duration::from_micros(delay_us));
         if delay_us % 2000 == 0 {
             drop(node.client());
@@ -267,7 +267,7 @@ fn a_signal_at_the_moment_of_the_first_handler_ends_the_node() {
 /// A daemon that always dies at start must not be restarted endlessly.
 #[test]
 fn a_daemon_that_dies_again_and_again_ends_the_node_with_a_word() {
-    let mut node = Supervised::start("again", "8M", &[]);
+    let mut node = SupervisedNode::start("again", "8M", &[]);
     drop(node.client());
     let mut killed = 0;
     wait_for("the node to give up", || {
@@ -291,7 +291,7 @@ fn a_daemon_that_dies_again_and_again_ends_the_node_with_a_word() {
 
 #[test]
 fn fresh_is_for_the_first_start_alone() {
-    let node = Supervised::start("fresh", "8M", &["--fresh"]);
+    let node = SupervisedNode::start("fresh", "8M", &["--fresh"]);
     let client = node.client();
     client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
     node.kill_daemon();
@@ -310,9 +310,9 @@ fn nodes_of_a_cluster_map_each_other_and_let_go_of_a_node_that_was_killed() {
         let others: Vec<String> = (0..3).filter(|one| *one != at).map(address).collect();
         let mut words = vec!["--name", name, "--listen", &own, "--plaintext", "--lease-ms", "1000"];
         others.iter().for_each(|other| words.extend(["--join", other]));
-        Supervised::start(&format!("cluster-{name}"), "24M", &words)
+        SupervisedNode::start(&format!("cluster-{name}"), "24M", &words)
     };
-    let mut nodes: Vec<Supervised> = (0..3).map(start).collect();
+    let mut nodes: Vec<SupervisedNode> = (0..3).map(start).collect();
     let mapped = |client: &Client| {
         let members = client.members().unwrap();
         members.nodes.iter().filter(|one| one.is_usable()).count()
@@ -321,7 +321,7 @@ fn nodes_of_a_cluster_map_each_other_and_let_go_of_a_node_that_was_killed() {
         wait_for("the nodes to map each other", || (mapped(client) == count).then_some(()))
             .unwrap_or_else(|| panic!("{:?}", client.members().unwrap()));
     };
-    let clients: Vec<Client> = nodes.iter().map(Supervised::client).collect();
+    let clients: Vec<Client> = nodes.iter().map(SupervisedNode::client).collect();
     clients.iter().for_each(|client| settle(client, 3));
     clients[0].put(&Value::Bytes(&bytes_of(1, LARGE)), Some("of a")).unwrap();
     let read = |client: &Client| {
@@ -425,11 +425,11 @@ fn after_random_kills_all_memory_is_back() {
     let kills: u64 = std::env::var("FARROW_KILLS").map_or(24, |text| text.parse().unwrap());
     let seed = std::env::var("FARROW_KILLS_SEED").map_or(0x5eed, |text| text.parse().unwrap());
     eprintln!("{kills} kills, FARROW_KILLS_SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = SeededDice(seed);
     let mut killed = 0;
     let mut counts = [0; 4];
     while killed < kills {
-        let mut node = Supervised::start("random", "32M", &[]);
+        let mut node = SupervisedNode::start("random", "32M", &[]);
         let client = node.client();
         client.put(&Value::Bytes(&bytes_of(1, LARGE)), Some("large")).unwrap();
         let mut readers: Vec<Child> = (0..2).map(|_| start_reader(&node.node.socket)).collect();

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::supervised::{Supervised, children, is_there, kill, runs_at};
+use common::supervised::{SupervisedNode, children, is_there, kill, runs_at};
 use common::{Daemon, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::{Client, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,22 +33,22 @@ fn assert_whole(client: &Client, what: &str) {
 }
 
 /// The supervisor of a node that is to take over; its daemon ends with it.
-struct Successor(Child);
+struct SucceedingSupervisor(Child);
 
-impl Successor {
+impl SucceedingSupervisor {
     fn has_ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }
 }
 
-impl Drop for Successor {
+impl Drop for SucceedingSupervisor {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn follow(node: &Supervised) -> Successor {
+fn follow(node: &SupervisedNode) -> SucceedingSupervisor {
     let prefix = node.ledger.prefix();
     let mut command = match prefix.split_first() {
         None => Command::new(common::FARROWD),
@@ -59,13 +59,15 @@ fn follow(node: &Supervised) -> Successor {
         }
     };
     command.arg("--socket").arg(&node.node.socket).args(["--memory", "16M", "--upgrade"]);
-    Successor(command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap())
+    SucceedingSupervisor(
+        command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap(),
+    )
 }
 
 /// It took everything over, let the old node end, and then ended in order with all objects.
 #[test]
 fn a_successor_that_is_stopped_before_it_serves_leaves_the_old_node() {
-    let node = Supervised::start("stopped", "16M", &[]);
+    let node = SupervisedNode::start("stopped", "16M", &[]);
     let client = node.client();
     fill(&client);
     let send = |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
@@ -85,7 +87,7 @@ fn a_successor_that_is_stopped_before_it_serves_leaves_the_old_node() {
 
 #[test]
 fn a_node_with_a_supervisor_is_upgraded_without_loss() {
-    let mut node = Supervised::start("upgrade", "16M", &[]);
+    let mut node = SupervisedNode::start("upgrade", "16M", &[]);
     let client = node.client();
     fill(&client);
     for _ in 0..3 {
@@ -104,7 +106,7 @@ fn a_node_with_a_supervisor_is_upgraded_without_loss() {
 }
 
 /// One pair is left, and it serves: its supervisor. `None`: nothing is left.
-fn settle(node: &mut Supervised, new: &mut Successor, what: &str) -> Option<u32> {
+fn settle(node: &mut SupervisedNode, new: &mut SucceedingSupervisor, what: &str) -> Option<u32> {
     let pair = wait_for("one pair, or nothing", || match runs_at(&node.node.socket)[..] {
         // While it starts, a program has no arguments for a moment.
         [] => (new.has_ended() && !node.node.is_running()).then_some(None),
@@ -136,7 +138,7 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
     for victim in ["old supervisor", "old daemon", "new supervisor", "new daemon"] {
         for delay_us in delays_us() {
             let what = format!("{victim} killed after {delay_us} us");
-            let mut node = Supervised::start("kills", "16M", &[]);
+            let mut node = SupervisedNode::start("kills", "16M", &[]);
             let client = node.client();
             fill(&client);
             let (old, daemon) = (node.supervisor(), node.daemon());

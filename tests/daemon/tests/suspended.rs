@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::netns::required;
-use common::nodes::Nodes;
+use common::nodes::DaemonNodes;
 use common::{client_at, this_test_again};
 use farrow::{Client, Error, Value};
 use farrow_wire::BootTime;
@@ -53,7 +53,7 @@ fn a_client_reads_no_copies_after_a_lease_that_ended_during_a_suspension() {
         assert!(matches!(refused, Err(Error::Timeout { .. })), "{refused:?}");
         return;
     }
-    let nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--net", "only"]);
+    let nodes = DaemonNodes::start(2, "16MiB", &["--no-prepare", "--net", "only"]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     b.put(&Value::Bytes(&[7; 100_000]), Some("object")).unwrap();
     assert_eq!(get(&a).unwrap(), 100_000);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::raw::Raw;
+use common::raw::RawSocket;
 use common::{Daemon, wait_for};
 use farrow::{Client, ObjectKind, Value};
 use farrow_memory::shm::ShmFabric;
@@ -21,12 +21,12 @@ use farrow_wire::{ReplyBody, RequestBody, SealItem, Welcome};
 const PAGE: u64 = 4096;
 
 /// The memory of a daemon, as a client has it.
-struct Memory {
+struct DaemonMemory {
     data: File,
     layout: Layout,
 }
 
-impl Memory {
+impl DaemonMemory {
     fn of(daemon: &Daemon) -> Self {
         let mut files = std::fs::read_dir(daemon.dir.path()).unwrap();
         let path: PathBuf = files
@@ -73,7 +73,7 @@ fn an_eviction_without_the_stamps_of_uses() {
     let mut daemon = Daemon::start("64MiB", &["--no-prepare", "--evict", "lru"]);
     let client: Client = daemon.client();
     client.put(&Value::Bytes(&[1; 100_000]), None).unwrap();
-    let memory = Memory::of(&daemon);
+    let memory = DaemonMemory::of(&daemon);
     let uses = memory.layout.uses.offset;
     // A client's first stamp may share a page with what comes before.
     let first = Offset(uses.0 / PAGE * PAGE);
@@ -85,10 +85,10 @@ fn an_eviction_without_the_stamps_of_uses() {
 #[test]
 fn a_seal_without_the_list_of_blocks() {
     let mut daemon = Daemon::start("64MiB", &["--no-prepare"]);
-    let (mut raw, _welcome): (Raw, Welcome) = Raw::joined(&daemon);
+    let (mut raw, _welcome): (RawSocket, Welcome) = RawSocket::joined(&daemon);
     let ask = RequestBody::Grant { min: 1 << 16, want: 1 << 16, wait_ms: 0 };
     let Ok(ReplyBody::Granted(granted)) = raw.ask(ask) else { panic!("no grant") };
-    let memory = Memory::of(&daemon);
+    let memory = DaemonMemory::of(&daemon);
     let block = |at: u64, length: u64| Span::new(Offset(granted.0 + at), Length(length));
     let (primary, extra) = (block(0, 1024), block(1024, 1024));
     let list = encode_extra(&[extra]);
@@ -120,7 +120,7 @@ fn a_seal_without_the_list_of_blocks() {
 fn a_read_by_another_node_without_the_pages_of_holds() {
     survive_lost_pages().unwrap();
     let arguments = ["--no-prepare", "--lease-ms", "10000", "--net", "only"];
-    let mut nodes = common::nodes::Nodes::start(2, "16MiB", &arguments);
+    let mut nodes = common::nodes::DaemonNodes::start(2, "16MiB", &arguments);
     let (home, far) = (nodes.client(0), nodes.client(1));
     let put = |name: &str| home.put(&Value::Bytes(&[9; 300_000]), Some(name)).unwrap();
     let get = |name: &str| {
@@ -129,7 +129,7 @@ fn a_read_by_another_node_without_the_pages_of_holds() {
     put("before");
     put("cut");
     assert_eq!(get("before").unwrap(), [9; 300_000]);
-    let memory = Memory::of(&nodes.daemons[0]);
+    let memory = DaemonMemory::of(&nodes.daemons[0]);
     let cut = memory.cut(memory.layout.hold_blocks.offset, || get("cut"));
     assert!(cut.is_err(), "{:?}", cut.map(|bytes| bytes.len()));
     let reported = || (nodes.daemons[0].said("removed pages") > 0).then_some(());

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::nodes::Nodes;
-use common::raw::Raw;
+use common::nodes::DaemonNodes;
+use common::raw::RawSocket;
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, ObjectKey, Value};
 use farrow_memory::sync;
@@ -206,7 +206,7 @@ fn flags_survive_an_upgrade() {
 /// node waits for them.
 #[test]
 fn flags_of_a_cluster_survive_the_upgrade_of_each_node() {
-    let mut nodes = Nodes::start(2, "8M", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(2, "8M", &["--no-prepare"]);
     let names: Vec<String> = (0..8).map(|number| format!("word {number}")).collect();
     let clients = [nodes.client(0), nodes.client(1)];
     for (name, number) in names.iter().zip(0..) {
@@ -240,7 +240,7 @@ fn flags_of_a_cluster_survive_the_upgrade_of_each_node() {
 /// clients as ended, whose connections it had closed for the next daemon.
 #[test]
 fn barriers_of_live_clients_outlive_an_upgrade_while_other_nodes_wait_there() {
-    let mut nodes = Nodes::start(2, "8M", &["--no-prepare"]);
+    let mut nodes = DaemonNodes::start(2, "8M", &["--no-prepare"]);
     let names: Vec<String> = (0..8).map(|number| format!("round {number}")).collect();
     let (a, b) = (nodes.client(0), nodes.client(1));
     for name in &names {
@@ -282,11 +282,11 @@ fn a_device_is_handed_over_like_a_tmpfs() {
 }
 
 /// A daemon to be, as a test plays it.
-struct Successor {
+struct ScriptedSuccessor {
     stream: UnixStream,
 }
 
-impl Successor {
+impl ScriptedSuccessor {
     fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(&daemon.socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -319,7 +319,7 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     let writer = client.create(1, Some("mine")).unwrap();
     let region_uid = client.stats().unwrap().node.region_uid;
     for _ in 0..3 {
-        let mut successor = Successor::connect(&daemon);
+        let mut successor = ScriptedSuccessor::connect(&daemon);
         let reply = successor.ask(RequestBody::Handover { region_uid });
         let Ok(ReplyBody::HandedOver(Inheritance { reserved, retained, .. })) = reply else {
             panic!("{reply:?}");
@@ -385,7 +385,7 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
     let daemon = Daemon::start("16M", &["--no-prepare"]);
     let client = daemon.client();
     let uid = client.stats().unwrap().node.region_uid;
-    let mut successor = Successor::connect(&daemon);
+    let mut successor = ScriptedSuccessor::connect(&daemon);
     let reply = successor.ask(RequestBody::Handover { region_uid: uid ^ 1 });
     assert_eq!(reply, Err(WireError::OtherRegion { old: uid ^ 1, new: uid }));
     let hello = RequestBody::Hello(Hello {
@@ -430,7 +430,7 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
 fn a_client_that_reads_nothing_costs_others_no_request_at_an_upgrade() {
     let mut daemon = Daemon::start("64M", &["--no-prepare"]);
     // First in order.
-    let (mut silent, _) = Raw::joined(&daemon);
+    let (mut silent, _) = RawSocket::joined(&daemon);
     let targets: Vec<WireTarget> =
         (0..BATCH_ITEMS_MAX as u64).map(|lo| WireTarget::Id(WireObjectId { hi: 7, lo })).collect();
     let mut frame = Vec::new();
@@ -471,7 +471,7 @@ fn a_client_that_reads_nothing_costs_others_no_request_at_an_upgrade() {
 fn all_requests_that_arrived_before_an_upgrade_are_answered() {
     const REQUESTS: u64 = 20;
     let mut daemon = Daemon::start("8M", &["--no-prepare"]);
-    let (mut raw, _) = Raw::joined(&daemon);
+    let (mut raw, _) = RawSocket::joined(&daemon);
     let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     // Long requests with short answers.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,14 +27,33 @@ import reproduce  # noqa: E402
 from harness.slow_link import slow_link, why_not  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 from reproduction import objects  # noqa: E402
-from reproduction.experiment import BATCH, Cells, Room, factor, number, rate  # noqa: E402
+from reproduction.experiment import (  # noqa: E402
+    BATCH,
+    CYCLES,
+    SCATTER,
+    SIMPLE,
+    Cells,
+    Room,
+    factor,
+    number,
+    rate,
+)
+from reproduction.far import GRPC, Caches, Network  # noqa: E402
 from reproduction.maintenance import OTHER as FLUSHED_OTHER  # noqa: E402
 from reproduction.maintenance import OWN as FLUSHED_OWN  # noqa: E402
 from reproduction.maintenance import Flush, Maintenance  # noqa: E402
 from reproduction.memory import Descriptor  # noqa: E402
 from reproduction.page import Outcome, markdown  # noqa: E402
 from reproduction.theirs import DIFFERENCES, FIGURES, LEFT_OUT, PLACES, WORKS  # noqa: E402
-from reproduction.windows import ALONE, OTHER, OWN, SCATTER, Modes, Placement, Windows  # noqa: E402
+from reproduction.windows import (  # noqa: E402
+    ALONE,
+    OTHER,
+    OWN,
+    Modes,
+    Placement,
+    Windows,
+    agreed,
+)
 
 if TYPE_CHECKING:
     from reproduction.experiment import Experiment
@@ -146,9 +165,11 @@ def test_each_published_figure_has_work_place_and_page() -> None:
             place = places[figure.work, figure.place]
             assert place.page == figure.page, figure
             assert place.kind != "drawing"
-        # Simple cycles are not temporal ones.
+        # Simple cycles are not temporal ones, and no figure of the works is of the latter.
         if "simple cycles" in figure.what and figure.experiment is not None:
             assert "cycles" in figure.differs, figure
+            assert SIMPLE in str(figure.key), figure
+        assert CYCLES not in str(figure.key), figure
     used = {key for figure in FIGURES for key in figure.differs}
     assert used == DIFFERENCES.keys()
 
@@ -218,7 +239,8 @@ def test_ours_are_made_of_the_samples() -> None:
     offline = [Sample("6 h", peer, SCATTER, "s", [value] * 3) for peer, value in seconds.items()]
     modes = Modes().ours(Cells(offline))
     assert modes["lost scatter-gather 6 h"] == "38 % of own node's memory; 50 % of one process"
-    assert modes["lost temp-cycle 24 h"] is None
+    assert modes["lost lc-cycle 24 h"] is None
+    assert modes["rates scatter-gather 6 h"] == "102,400 (other node), 204,800 (one process) rows/s"
     lost = {one.experiment for one in FIGURES if one.place == "Section 5.3"}
     assert lost == {"modes"}
     cut = Sample("6 h", OTHER, f"{SCATTER}, cut short", "in 1000 rows", [12.0])
@@ -234,6 +256,68 @@ def test_ours_are_made_of_the_samples() -> None:
     assert factor(3.0, 2.0) == "1.50 times"
     assert factor(3.0, 0.0) is None
     assert factor(None, 1.0) is None
+
+
+def test_losses_are_those_of_the_algorithms_of_the_thesis() -> None:
+    samples = [
+        Sample("24 h", way, pattern, "s", [value])
+        for pattern, far in ((SIMPLE, 0.02), (CYCLES, 0.08))
+        for way, value in ((ALONE, 0.01), (OTHER, far))
+    ]
+    assert Placement().ours(Cells(samples))["lost"] == "50 to 50 % of one process"
+    rates = Windows().ours(Cells(samples))
+    assert rates["lc-cycle 24 h, remote"] == "102,400 rows/s"
+
+
+def test_simple_cycles_stand_beside_the_thesis_over_the_network() -> None:
+    slower = Sample("thesis, large cache", "simple cycles", "over memory", "times", [48.0])
+    bare = Sample("thesis, no cache", GRPC, SIMPLE, "s", [2.048])
+    found = Network().ours(Cells([slower, bare]))
+    assert found["cache lc-cycle"] == "48.0 times (the thesis' design)"
+    assert found["rate none lc-cycle"] == "1,000 rows/s, local server (the thesis' design)"
+    sizes = [
+        Sample(size, peer, f"{SIMPLE}, busy", "s", [value])
+        for size, peer, value in (
+            ("0 B", "thesis, no cache", 2.048),
+            ("64 KiB", "thesis, LRU", 1.024),
+            ("16 MiB", "thesis, LRU", 0.01024),
+        )
+    ]
+    caches = Caches().ours(Cells(sizes))
+    words = "the thesis' design: 1,000 (no cache), 2,000 (64 KiB), 200,000 (16 MiB) rows/s"
+    assert caches["lc-cycle"] == caches["lc-cycle, busy"] == words
+    assert caches["gain lc-cycle, busy"] == "200.0 times (the thesis' design, 16 MiB)"
+    assert caches["gain lc-cycle, quiet"] is None
+
+
+class Searched:
+    """A run in which this many searches ended at the limit."""
+
+    def __init__(self, cut: int) -> None:
+        self.features, self.cut = self, cut
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        return {"cut_short": {SIMPLE: self.cut}}
+
+
+def test_runs_are_compared_unless_searches_ended_at_the_limit(tmp_path: Path) -> None:
+    notes: list[str] = []
+    room = Room(True, tmp_path, notes.append)
+    ones, twos = [np.ones(3)], [np.full(3, 2.0)]
+
+    def next_run(cut: int, found: list[Any], want: list[Any]) -> list[Any]:
+        run: Any = Searched(cut)
+        return agreed(room, "simple cycles 72 h", run, 100, found, want)
+
+    assert next_run(0, ones, []) is ones
+    assert next_run(0, [np.ones(3)], ones) is ones
+    assert notes == []
+    # A run that was cut short neither fails nor sets what later runs must find.
+    assert next_run(3, twos, ones) is ones
+    assert next_run(3, twos, []) == []
+    assert set(notes) == {"simple cycles 72 h: in 3 rows 3 searches ended after 100 edges"}
+    with pytest.raises(ValueError, match="simple cycles 72 h: not the features"):
+        next_run(0, twos, ones)
 
 
 class Tiny(Descriptor):

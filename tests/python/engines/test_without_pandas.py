@@ -1,5 +1,8 @@
-"""A clean ``pip install farrow farrow-sql`` has no pandas.  ``to_pylist`` of times with nanoseconds
-needs it: queries of put tables, datasets of far ones and drains failed there with a ValueError."""
+"""A clean ``pip install farrow farrow-sql`` has neither pandas nor NumPy.
+
+``to_pylist`` of times with nanoseconds needs pandas: queries of put tables, datasets of far ones
+and drains failed there with a ValueError.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from conftest import Cluster, run_python, wait_until
+from conftest import Cluster, Node, run_python, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,3 +80,28 @@ def test_a_drain(two: Cluster) -> None:
     a, b = two.clients()
     assert b.list().num_rows == 0
     assert a.get("far 0")["b"].to_pylist() == [4, 5, 6]
+
+
+WITHOUT_NUMPY = """
+import array, farrow, pyarrow as pa
+
+class Stream:
+    def __arrow_c_stream__(self, schema=None):
+        return pa.table({"a": [4]}).__arrow_c_stream__(schema)
+
+client = farrow.connect(socket)
+client.put(memoryview(b"abc"), "view")
+client.put(array.array("b", [1, 2]), "array")
+client.put(Stream(), "stream")
+client.huge_table("huge", pa.schema({"a": pa.int64()})).append(pa.table({"a": [5]}))
+print(bytes(client.get("view")), bytes(client.get("array")), client.get("stream")["a"].to_pylist())
+print(client.huge_table("huge").table()["a"].to_pylist())
+"""
+
+
+def test_values_without_numpy(node: Node) -> None:
+    """Neither Farrow nor pyarrow requires it: a put of a memoryview did."""
+    hidden = HIDDEN.replace('== "pandas"', 'in ("numpy", "pandas")')
+    assert hidden != HIDDEN
+    out = run_python(hidden + WITHOUT_NUMPY, node.socket)
+    assert out.splitlines() == ["b'abc' b'\\x01\\x02' [4]", "[5]"]

@@ -90,6 +90,11 @@ def read(crate: Path) -> Module:
     return _read(source / "lib.rs", source, None)
 
 
+def code_of(text: str) -> str:
+    """The text without comments and strings."""
+    return _BLANK.sub(_blank, text)
+
+
 def circles(arrows: dict[str, dict[str, set[str]]]) -> list[list[str]]:
     """Strongly connected components of more than one file, the largest first (Tarjan)."""
     order: dict[str, int] = {}

@@ -1,78 +1,100 @@
 """One noun, one meaning: no two types of the Rust workspace share a name.
 
-A reader who meets `Registry` in two crates has to find out twice what it is, whether or not other
-modules can name it.  What only a test compiles is left out, and so are programs and the associated
-types of a trait.
+A reader who meets `Registry` in two places has to find out twice what it is, whether or not other
+modules can name it.  Tests, models, fuzz targets and measurements count as well.  The associated
+types of a trait have the trait's names and are left out.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import rust_structure
 
 ROOT = Path(__file__).resolve().parents[3]
-CRATES = sorted(path.parents[1] for path in (ROOT / "crates").glob("*/src/lib.rs"))
-# Of any visibility. An alias stands at the start of a line: an associated type is indented.
-TYPE = re.compile(
-    r"\b(?:struct|enum|union|trait)\s+([A-Z]\w*)|(?m:^)(?:pub(?:\([^)]*\))?\s+)?type\s+(\w+)"
+FOLDERS = ("crates", "bench", "tests")
+# A type of any visibility, an alias, or what shows where an alias stands.
+TOKEN = re.compile(r"\b(?:struct|enum|union|trait)\s+([A-Z]\w*)|\btype\s+(\w+)|[;{}]")
+HAS_ASSOCIATED_TYPES = re.compile(
+    r"\s*(?:#!?\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:impl|trait)\b"
 )
+ARRAY_LENGTH = re.compile(r";(?=[^\[\]{};]*\])")
 # Names that are in several places with one meaning, and why.
 SHARED = {
-    "CancelToken": "the binding of the client's",
-    "Client": "the binding of the client's",
-    "HugeTable": "the binding of the client's",
-    "Writer": "the binding of the client's",
-    "Node": "a node of the cluster: as its own process runs it, and as a client asks it for memory",
-    "Random": "random numbers of tests; `arrow` has no crate of ours below it",
+    "CancelToken": "Python's class of this name is a binding of the client's type",
+    "Client": "Python's class of this name is a binding of the client's type",
+    "HugeTable": "Python's class of this name is a binding of the client's type",
+    "Writer": "Python's class of this name is a binding of the client's type",
 }
 
 
-def names_of(crate: Path) -> set[tuple[str, str]]:
-    """The types of a crate, each with its file."""
-    root = rust_structure.read(crate)
-    return {
-        (name, f"{crate.name}/src/{module.file}")
-        for module in rust_structure.walk(root)
-        for name in map("".join, TYPE.findall(module.code))
-    }
+def names_in(text: str) -> list[str]:
+    """The types that a file defines, in any module or function of it."""
+    code = ARRAY_LENGTH.sub(" ", rust_structure.code_of(text))
+    names = []
+    are_associated = [False]
+    start = 0
+    for match in TOKEN.finditer(code):
+        name, alias = match.groups()
+        if name or (alias and not are_associated[-1]):
+            names.append(name or alias)
+        elif match[0] == "{":
+            are_associated.append(HAS_ASSOCIATED_TYPES.match(code, start) is not None)
+        elif match[0] == "}":
+            are_associated.pop()
+        if match[0] in ";{}":
+            start = match.end()
+    assert are_associated == [False], "braces that do not match"
+    return names
 
 
-def doubled(names: set[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that are in several files, with these."""
-    places: dict[str, list[str]] = {}
-    for name, file in sorted(names):
-        places.setdefault(name, []).append(file)
+def doubled(root: Path) -> dict[str, list[str]]:
+    """The names that are defined several times, with the files."""
+    places = defaultdict(list)
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.rs")):
+            path = file.relative_to(root)
+            if "target" not in path.parts:
+                for name in names_in(file.read_text()):
+                    places[name].append(str(path))
     return {name: files for name, files in places.items() if len(files) > 1}
 
 
 def test_no_name_of_a_type_has_two_meanings() -> None:
-    found = doubled({one for crate in CRATES for one in names_of(crate)})
+    found = doubled(ROOT)
     assert {name: files for name, files in found.items() if name not in SHARED} == {}
 
 
-def test_the_list_of_shared_names_has_no_other() -> None:
-    assert set(SHARED) <= set(doubled({one for crate in CRATES for one in names_of(crate)}))
+def test_a_shared_name_is_that_of_a_class_of_python_and_its_type() -> None:
+    found = doubled(ROOT)
+    for name in SHARED:
+        assert [file.split("/")[1] for file in found[name]] == ["farrow", "python"], name
 
 
 def test_a_doubled_name_is_found(tmp_path: Path) -> None:
-    """The canary: types in modules and files, of any visibility; no tests, no comments and no
-    associated types.
+    """The canary: types in modules, functions and tests, of any visibility; no comments, no strings
+    and no associated types.
     """
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src/lib.rs").write_text(
-        "mod a; mod b;\npub struct Twice<T>(T);\nstruct Once;\ntype Alias = u8;\n"
-        "#[cfg(test)] mod tests;\n"
+    source, tests = tmp_path / "crates/one/src", tmp_path / "tests/two"
+    source.mkdir(parents=True)
+    tests.mkdir(parents=True)
+    (source / "lib.rs").write_text(
+        "pub struct Twice<T>(T);\nstruct Once;\ntype Alias = u8;\n"
+        "fn run(row: [u8; 3]) -> u8 { type InFunction = u8; struct Local; 0 }\n"
+        '#[cfg(test)]\nmod tests { struct InTest; const TEXT: &str = "struct Once"; }\n'
     )
-    (tmp_path / "src/a.rs").write_text(
+    (source / "a.rs").write_text(
         "pub(super) enum Twice { A }\npub trait Single { type Item; }\nstruct Private;\n"
         "mod nested { pub(super) type Alias = u16; }\n"
+        "impl Iterator for [Twice; 2] {\n    type Item = u8;\n"
+        "    fn next(&mut self) { type InFunction = u16; }\n}\n"
     )
-    (tmp_path / "src/b.rs").write_text(
+    (tests / "b.rs").write_text(
         "// pub struct Single;\npub(crate) union Private { a: u8 }\n"
-        "impl Iterator for Other {\n    type Item = u8;\n}\ntype Item = u8;\ntype Alias = u32;\n"
-        "#[cfg(test)]\nmod tests { pub struct Single; }\n"
+        "#[allow(x)]\nunsafe impl Iterator for Other {\n    type Item = u8;\n}\ntype Item = u8;\n"
+        "fn test() { enum Local {} }\nstruct InTest;\n"
     )
-    (tmp_path / "src/tests.rs").write_text("pub struct Single;\n")
-    assert list(doubled(names_of(tmp_path))) == ["Alias", "Private", "Twice"]
+    names = ["Alias", "InFunction", "InTest", "Local", "Private", "Twice"]
+    assert sorted(doubled(tmp_path)) == names

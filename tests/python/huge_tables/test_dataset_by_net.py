@@ -152,3 +152,20 @@ def test_gaps_and_dropped_tables_are_errors(two: Cluster, trades: farrow.HugeTab
     # It never reads as a table with fewer rows.
     with pytest.raises(farrow.NotFound):
         dataset.to_table(columns=["word"])
+
+
+def test_parts_of_one_batch_are_those_of_a_far_put_table(two: Cluster) -> None:
+    """Rows of several parts come as one batch: a scan of them ended with a StopIteration."""
+    a, b = two.clients()
+    part = 1 << 17
+    table = pa.table({"n": np.arange(3 * part), "half": np.arange(3 * part) / 2})
+    b.put(table, "parts", statistics=True)
+    found = farrow.dataset.dataset("parts", client=a)
+    n = pc.field("n")
+    assert len(list(found.partitions(n >= 0))) == 3
+    assert found.to_table().equals(table)
+    assert pa.Table.from_batches(found.to_batches()).equals(table)
+    inside = (n >= part - 5) & (n < part + 7)
+    assert found.to_table(filter=inside).equals(table.slice(part - 5, 12))
+    assert found.count_rows(filter=n >= part + 3) == 2 * part - 3
+    assert found.head(part + 9).equals(table.slice(0, part + 9))

@@ -1,4 +1,7 @@
-"""A headless Chromium, driven by the DevTools protocol over two pipes: no driver, no package."""
+"""A headless Chromium, driven by the DevTools protocol over two pipes: no driver, no package.
+
+Without a Chromium the tests are skipped; ``FARROW_CHROMIUM=require`` makes its absence a failure.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LIMIT_SECONDS = 60.0
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def program() -> str | None:
-    """The path of a Chromium; None if there is none."""
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+def program() -> str:
+    """The path of a Chromium; without one the test is skipped."""
+    path = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    if path is None:
+        text = "no Chromium on this machine: apt install chromium"
+        if os.environ.get("FARROW_CHROMIUM") == "require":
+            pytest.fail(text)
+        pytest.skip(text)
+    return path
 
 
 class Browser:
@@ -26,7 +37,6 @@ class Browser:
 
     def __init__(self, folder: Path) -> None:
         path = program()
-        assert path is not None
         to_browser, from_us = os.pipe()
         to_us, from_browser = os.pipe()
         command = [

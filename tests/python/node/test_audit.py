@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, wait_until
+from disk_cases import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,15 +138,8 @@ def test_a_restart_and_an_unusable_file(make_node: Callable[..., Node], tmp_path
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "farrow-test", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("no file system may be mounted here")
-    try:
+    with disk_of(tmp_path / "disk", 64 << 10) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_a_full_disk_stops_no_client_and_the_log_has_the_number_of_lost_lines(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket as socketlib
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,19 @@ def test_address(node: Any) -> None:
     assert farrow.connect(node.socket).address == node.socket
     assert farrow.connect(Path(node.socket)).address == node.socket
     assert node.socket in repr(farrow.connect(node.socket))
+
+
+def test_a_node_that_is_not_there_can_be_started(tmp_path: Path) -> None:
+    socket = tmp_path / "none.sock"
+    with pytest.raises(farrow.Disconnected, match=f"farrow node --socket {socket} starts one"):
+        farrow.connect(socket)
+    # A dead node has left its socket; a path that is no socket has another cause.
+    with socketlib.socket(socketlib.AF_UNIX) as dead:
+        dead.bind(str(socket))
+    for path in (socket, tmp_path / ("n" * 200)):
+        with pytest.raises((farrow.Disconnected, farrow.InvalidArgument)) as found:
+            farrow.connect(path)
+        assert "starts one" not in str(found.value)
 
 
 def test_environment(node: Any, alone: dict[str, str]) -> None:
@@ -322,6 +336,7 @@ def test_the_socket_of_another_user(tmp_path: Path) -> None:
     socket = folder / "node.sock"
     script = f"""
 import os
+import socket as socketlib
 import farrow
 os.setgroups([])
 os.setgid(65534)

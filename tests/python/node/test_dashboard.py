@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.parse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,52 +20,13 @@ import pytest
 import browser
 import farrow
 from conftest import LIMIT_SECONDS, wait_until
+from dashboard_cases import EVIL, SCRIPT, Visitor, fill, picture
 from farrow.dashboard import Dashboard, _metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from conftest import Cluster, Node
-
-# Names that would run if the page took them for HTML.
-EVIL = "<img src=x onerror=\"alert('name')\">"
-SCRIPT = "</script><script>alert('script')</script>"
-# FARROW_SCREENSHOTS names a folder for the pictures of the browser's tests.
-SCREENSHOTS = os.environ.get("FARROW_SCREENSHOTS")
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        assert self.status == 200, self
-        return json.loads(self.body)
-
-
-class Visitor:
-    """A browser without a page: it sends the token, as the page does."""
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        self.port = dashboard.port
-        self.authorization = f"Bearer {dashboard.token}"
-        entered = self.get(dashboard.url.partition(f":{dashboard.port}")[2])
-        assert entered.status == 200
-
-    def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_SECONDS)
-        sent = {"Authorization": self.authorization} if self.authorization else {}
-        connection.request(method, path, headers={**sent, **headers})
-        answer = connection.getresponse()
-        body = answer.read()
-        found = {key.lower(): value for key, value in answer.getheaders()}
-        connection.close()
-        return Answer(answer.status, found, body)
-
-    def parts(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/changes.json?since=0").json()["parts"]
-        return found
 
 
 @pytest.fixture
@@ -353,11 +314,6 @@ def test_the_command(node: Node) -> None:
     assert done.stderr.startswith("farrow: ")
 
 
-needs_browser = pytest.mark.skipif(
-    browser.program() is None, reason="no Chromium on this machine: apt install chromium"
-)
-
-
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[browser.Browser]:
     made = browser.Browser(tmp_path)
@@ -365,32 +321,14 @@ def page(tmp_path: Path) -> Iterator[browser.Browser]:
     made.close()
 
 
-def picture(page: browser.Browser, name: str) -> None:
-    if SCREENSHOTS:
-        Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-        page.screenshot(Path(SCREENSHOTS) / f"{name}.png")
-
-
-def fill(client: farrow.Client) -> list[Any]:
-    """Objects of several kinds, some of them with names that are no text for HTML."""
-    for number in range(40):
-        client.put(np.zeros(20_000 * (number % 7 + 1)), f"trades/2026-{number:02}")
-    client.put(pa.table({"n": [1, 2]}), EVIL, metadata={EVIL: SCRIPT})
-    client.put(b"hello", SCRIPT)
-    client.pin(EVIL)
-    client.create_namespace("team", nbytes=1 << 20, objects=10)
-    table = client.huge_table("events", pa.schema({"n": pa.int64()}))
-    for node in client.nodes() or [None]:
-        for _ in range(3):
-            rows = pa.table({"n": np.arange(20_000)})
-            table.append(rows, node=None if node is None else node.name)
-    return [client.get(f"trades/2026-{number:02}") for number in range(5, 20)]
-
-
 TEXT = "document.querySelector({!r}).innerText"
+# Cells of holds with a known time: not "at least since".
+SINCE_CELLS = (
+    "[...document.querySelectorAll('#details-holds td')]"
+    ".filter(cell => cell.textContent.startsWith('since '))"
+)
 
 
-@needs_browser
 def test_clicking_through_the_page(
     make_cluster: Callable[..., Cluster], page: browser.Browser
 ) -> None:
@@ -427,6 +365,7 @@ def test_clicking_through_the_page(
         assert EVIL in details
         assert SCRIPT in details
         assert "pinned" in details
+        assert page.wait(TEXT.format("#details-note")) == "none"
         picture(page, "details-desktop-light")
         page.press("Escape")
         page.wait("document.querySelector('#details[open]') === null")
@@ -434,6 +373,22 @@ def test_clicking_through_the_page(
         page.wait("document.querySelectorAll('#objects-table tbody tr').length > 40")
         page.click("#objects-table th:nth-child(3) button")
         page.wait(f"{TEXT.format('#objects-table tbody tr td:nth-child(3)')}.includes('MiB')")
+        # The holders of a held object, while they hold it.
+        page.write("#query", "2026-05")
+        page.wait("document.querySelectorAll('#objects-table tbody tr').length === 1")
+        page.click("#objects-table tbody tr")
+        holders = page.wait(TEXT.format("#details-holds"))
+        assert str(os.getpid()) in holders
+        # They were there before the dashboard.
+        assert re.search(r"since \d\d:\d\d:\d\d", holders)
+        picture(page, "holders-desktop-light")
+        held.clear()
+        page.wait(f"{TEXT.format('#details-note')} === 'none'")
+        held.extend(client.get(f"trades/2026-{number:02}") for number in range(5, 20))
+        held.append(client.get(EVIL))
+        page.wait(SINCE_CELLS + ".length === 1")
+        page.press("Escape")
+        page.wait("document.querySelector('#details[open]') === null")
         # A new object appears by itself.
         client.put(b"new", "zz new")
         page.write("#query", "zz new")
@@ -442,6 +397,24 @@ def test_clicking_through_the_page(
         page.click("#tab-clients")
         assert str(os.getpid()) in page.wait(TEXT.format("#clients-table"))
         picture(page, "clients-desktop-light")
+        # What a client holds.
+        rows, has_16 = (
+            "[...document.querySelectorAll('#clients-table tr.open')]",
+            "cells[5].innerText",
+        )
+        page.wait(f"{rows}.some(row => row.{has_16} === '16')")
+        page.evaluate(f"{rows}.find(row => row.{has_16} === '16').click()")
+        page.wait("document.querySelectorAll('#details-holds tbody tr').length === 16")
+        shown = page.evaluate("document.querySelector('#details-holds').textContent")
+        assert "trades/2026-19" in shown
+        assert EVIL in shown
+        page.wait(SINCE_CELLS + ".length === 16")
+        picture(page, "holds-desktop-light")
+        page.press("Escape")
+        page.wait("document.querySelector('#details[open]') === null")
+        page.click("#tab-memory")
+        page.wait("document.querySelectorAll('#held tbody tr').length === 16")
+        assert EVIL in page.evaluate("document.querySelector('#held').textContent")
         page.click("#tab-requests")
         assert "seal" in page.wait(TEXT.format("#latencies"))
         picture(page, "requests-desktop-light")
@@ -461,11 +434,38 @@ def test_clicking_through_the_page(
         assert page.problems == []
     del held
     # The page says that its server is gone.
-    page.wait("!document.querySelector('#problem').hidden")
-    assert "has ended" in page.evaluate(TEXT.format("#problem"))
+    # It may first show the error of a response that was cut off.
+    page.wait(f"{TEXT.format('#problem')}.includes('has ended')")
 
 
-@needs_browser
+def test_an_open_dialog_reads_again_while_no_part_changes(
+    node: Node, dashboard: Dashboard, page: browser.Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts have the oldest holds only, so they may not change when newer ones do."""
+    client = farrow.connect(node.socket)
+    client.put(b"x", "x")
+    held = client.get("x")
+    samples = dashboard._server.samples
+    read, calls = samples.holds, []
+
+    def counted(query: dict[str, str]) -> bytes:
+        calls.append(query)
+        return read(query)
+
+    monkeypatch.setattr(samples, "holds", counted)
+    page.show(1280, 900, "light")
+    page.open(dashboard.url)
+    page.click("#tab-objects")
+    page.wait("document.querySelectorAll('#objects-table tbody tr').length === 1")
+    page.click("#objects-table tbody tr")
+    wait_until(lambda: len(calls) >= 6, "more readings")
+    assert set(calls[-1]) == {"object"}
+    page.press("Escape")
+    page.wait("document.querySelector('#details[open]') === null")
+    assert page.problems == []
+    del held
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("name", "width"), [("phone", 375), ("desktop", 1280)])
 def test_the_page_fits_each_width_and_scheme(

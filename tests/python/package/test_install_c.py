@@ -1,6 +1,7 @@
 """The installed C library: a program that has never seen the repository finds it and builds.
 
 The examples are copied elsewhere and built there, by pkg-config and by CMake, shared and static.
+``FARROW_JAVA=require`` makes the absence of a JDK or of JNA a failure.
 """
 
 from __future__ import annotations
@@ -135,12 +136,20 @@ def test_go(client: farrow.Client, prefix: Path, tmp_path: Path) -> None:
     assert not client.contains("from go")
 
 
-@pytest.mark.skipif(
-    shutil.which("javac") is None or not JNA.is_file(), reason="needs a JDK and libjna-java"
-)
-def test_java(client: farrow.Client, prefix: Path) -> None:
+@pytest.fixture
+def jna() -> Path:
+    """The library by which Java calls C; without it or a JDK the test is skipped."""
+    if shutil.which("javac") is None or not JNA.is_file():
+        text = "no JDK or no JNA: apt install default-jdk-headless libjna-java"
+        if os.environ.get("FARROW_JAVA") == "require":
+            pytest.fail(text)
+        pytest.skip(text)
+    return JNA
+
+
+def test_java(client: farrow.Client, jna: Path, prefix: Path) -> None:
     source = ROOT / "examples" / "java" / "Bytes.java"
-    command = ("java", f"-Djna.library.path={prefix / 'lib'}", "-cp", JNA, source, client.address)
+    command = ("java", f"-Djna.library.path={prefix / 'lib'}", "-cp", jna, source, client.address)
     lines = run_program(*command, env=from_prefix(prefix)).splitlines()
     assert lines[0] == "from java: hello"
     assert lines[1].startswith("refused: ")

@@ -58,6 +58,7 @@ def test_a_node_refuses_if_told_to(make_node: Callable[..., Node]) -> None:
     client.put(bytes(20 * MIB), "first")
     with pytest.raises(farrow.OutOfMemory):
         client.put(bytes(20 * MIB), "second")
+    assert client.stats()["evictable"] == 0, "only a request evicts here"
     assert client.evict(1)["objects"] == 1
     client.put(bytes(20 * MIB), "second")
     assert names(client) == ["second"]

@@ -6,12 +6,12 @@ Here the folder is a file system of 24 MiB.
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 import farrow
+from disk_cases import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,15 +25,8 @@ MB = 1 << 20
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own."""
-    place = tmp_path / "spill"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "farrow-test", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("no file system may be mounted here")
-    try:
+    with disk_of(tmp_path / "spill", 24 * MB) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.fixture

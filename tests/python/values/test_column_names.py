@@ -36,6 +36,9 @@ OTHER = {
     "pandas struct": pd.DataFrame(
         {"a": pd.Series([{"q\0r": 1}], dtype=pd.ArrowDtype(_NESTED.type))}
     ),
+    "pandas dicts": pd.DataFrame({"a": [None, {"q\0r": 1}]}),
+    "pandas lists": pd.DataFrame([[1, [{"q": 1}]], [2, [{"q\0r": 2}]]], columns=["a", "b"]),
+    "pandas series of dicts": pd.Series([{"q": 1}, {"q\0r": 1}]),
     "subclass": type("Frame", (pl.DataFrame,), {})({"a\0b": [1]}),
     "narwhals": nw.from_native(pl.DataFrame({"a\0b": [1]})),
     "reader": pa.table({"a\0b": [1]}).to_reader(),

@@ -1,20 +1,20 @@
 //! One bank: a map of slots, their order, and the queue of empty rows.
 
-use super::order::Order;
-use super::{CacheCounters, EMPTY_BYTES, Found, Policy, ROW_BYTES};
-use crate::wire::Key;
+use super::order::SlotOrder;
+use super::{CacheCounters, CacheLookup, EMPTY_BYTES, Policy, ROW_BYTES};
+use crate::wire::RowKey;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[derive(Debug)]
-struct Slot {
-    key: Key,
+struct BankSlot {
+    key: RowKey,
     length: u32,
     row: Option<Arc<[u64]>>,
 }
 
-impl Slot {
+impl BankSlot {
     fn bytes(&self) -> usize {
         ROW_BYTES + self.row.as_ref().map_or(0, |row| row.len() * size_of::<u64>())
     }
@@ -26,13 +26,13 @@ const EMPTY: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Bank {
     /// Keys with their slots.
-    map: HashTable<(Key, u32)>,
-    slots: Vec<Option<Slot>>,
+    map: HashTable<(RowKey, u32)>,
+    slots: Vec<Option<BankSlot>>,
     free: Vec<u32>,
-    order: Order,
+    order: SlotOrder,
     used: usize,
     capacity: usize,
-    empties: VecDeque<Key>,
+    empties: VecDeque<RowKey>,
     empties_max: usize,
     nothing: Arc<[u64]>,
     pub(super) counters: CacheCounters,
@@ -44,7 +44,7 @@ impl Bank {
             map: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
-            order: Order::new(policy, seed),
+            order: SlotOrder::new(policy, seed),
             used: 0,
             capacity,
             empties: VecDeque::new(),
@@ -58,40 +58,40 @@ impl Bank {
         self.used + self.empties.len() * EMPTY_BYTES
     }
 
-    pub(super) fn knows(&self, key: Key, hash: u64) -> bool {
+    pub(super) fn knows(&self, key: RowKey, hash: u64) -> bool {
         self.find(key, hash).is_some()
     }
 
-    fn find(&self, key: Key, hash: u64) -> Option<u32> {
+    fn find(&self, key: RowKey, hash: u64) -> Option<u32> {
         self.map.find(hash, |(known, _)| *known == key).map(|(_, slot)| *slot)
     }
 
-    pub(super) fn get(&mut self, key: Key, hash: u64) -> Found {
+    pub(super) fn get(&mut self, key: RowKey, hash: u64) -> CacheLookup {
         let Some(at) = self.find(key, hash) else {
             self.counters.misses += 1;
-            return Found::Missing;
+            return CacheLookup::Missing;
         };
         if at == EMPTY {
             self.counters.negative_hits += 1;
-            return Found::Row(Arc::clone(&self.nothing));
+            return CacheLookup::Row(Arc::clone(&self.nothing));
         }
         self.order.touch(at);
         let Some(slot) = self.slots.get(at as usize).and_then(Option::as_ref) else {
-            return Found::Missing;
+            return CacheLookup::Missing;
         };
         match &slot.row {
             Some(row) => {
                 self.counters.hits += 1;
-                Found::Row(Arc::clone(row))
+                CacheLookup::Row(Arc::clone(row))
             }
             None => {
                 self.counters.misses += 1;
-                Found::Length(slot.length)
+                CacheLookup::Length(slot.length)
             }
         }
     }
 
-    pub(super) fn put_empty(&mut self, key: Key, hash: u64) {
+    pub(super) fn put_empty(&mut self, key: RowKey, hash: u64) {
         if self.empties_max == 0 || self.knows(key, hash) {
             return;
         }
@@ -104,8 +104,8 @@ impl Bank {
         self.note(key, hash, EMPTY);
     }
 
-    pub(super) fn put(&mut self, key: Key, hash: u64, length: u32, row: Option<Arc<[u64]>>) {
-        let slot = Slot { key, length, row };
+    pub(super) fn put(&mut self, key: RowKey, hash: u64, length: u32, row: Option<Arc<[u64]>>) {
+        let slot = BankSlot { key, length, row };
         let bytes = slot.bytes();
         if bytes > self.capacity || self.knows(key, hash) {
             return;
@@ -140,11 +140,11 @@ impl Bank {
         }
     }
 
-    fn note(&mut self, key: Key, hash: u64, slot: u32) {
+    fn note(&mut self, key: RowKey, hash: u64, slot: u32) {
         self.map.insert_unique(hash, (key, slot), |(key, _)| super::mix(*key));
     }
 
-    fn forget(&mut self, key: Key) {
+    fn forget(&mut self, key: RowKey) {
         let found = self.map.find_entry(super::mix(key), |(known, _)| *known == key);
         if let Ok(entry) = found {
             entry.remove();

@@ -2,7 +2,7 @@
 //! order of its bank.
 
 use super::{CacheCounters, ROW_BYTES};
-use crate::wire::Key;
+use crate::wire::RowKey;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The share of the capacity for these rows.
@@ -17,8 +17,8 @@ const PLACES_MAX: usize = 1 << 15;
 const TOLD: u64 = 16;
 
 #[derive(Debug, Default)]
-struct Place {
-    kept: Option<(Key, Arc<[u64]>)>,
+struct FrontPlace {
+    kept: Option<(RowKey, Arc<[u64]>)>,
     since: u64,
     hits: u64,
     negative_hits: u64,
@@ -26,13 +26,13 @@ struct Place {
 
 /// A table of rows by their hashes.
 #[derive(Debug)]
-pub(super) struct Front(Vec<Mutex<Place>>);
+pub(super) struct RowTable(Vec<Mutex<FrontPlace>>);
 
-impl Front {
+impl RowTable {
     /// The table of a cache of `capacity` bytes.
-    pub(super) fn new(capacity: usize) -> Front {
+    pub(super) fn new(capacity: usize) -> RowTable {
         let places = (capacity / SHARE / PLACE_BYTES).min(PLACES_MAX);
-        Front((0..places).map(|_| Mutex::default()).collect())
+        RowTable((0..places).map(|_| Mutex::default()).collect())
     }
 
     /// Bytes that it may use.
@@ -40,14 +40,14 @@ impl Front {
         self.0.len() * PLACE_BYTES
     }
 
-    fn at<A>(&self, hash: u64, use_it: impl FnOnce(&mut Place) -> A) -> Option<A> {
+    fn at<A>(&self, hash: u64, use_it: impl FnOnce(&mut FrontPlace) -> A) -> Option<A> {
         // Banks use the upper bits of the hash.
         let at = ((u128::from(hash.rotate_left(32)) * self.0.len() as u128) >> 64) as usize;
         let mut place = self.0.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(use_it(&mut place))
     }
 
-    pub(super) fn get(&self, key: Key, hash: u64) -> Option<Arc<[u64]>> {
+    pub(super) fn get(&self, key: RowKey, hash: u64) -> Option<Arc<[u64]>> {
         let found = self.at(hash, |place| {
             let (_, row) = place.kept.as_ref().filter(|(known, _)| *known == key)?;
             place.since += 1;
@@ -64,7 +64,7 @@ impl Front {
         found.flatten()
     }
 
-    pub(super) fn put(&self, key: Key, hash: u64, row: &Arc<[u64]>) {
+    pub(super) fn put(&self, key: RowKey, hash: u64, row: &Arc<[u64]>) {
         if row.len() <= ENTRIES_MAX {
             self.at(hash, |place| {
                 if place.kept.as_ref().is_none_or(|(known, _)| *known != key) {
@@ -93,7 +93,7 @@ impl Front {
         self.each(|place| (place.hits, place.negative_hits) = (0, 0));
     }
 
-    fn each(&self, mut use_it: impl FnMut(&mut Place)) {
+    fn each(&self, mut use_it: impl FnMut(&mut FrontPlace)) {
         for place in &self.0 {
             use_it(&mut place.lock().unwrap_or_else(PoisonError::into_inner));
         }

@@ -5,9 +5,9 @@ mod bank;
 mod front;
 mod order;
 
-use crate::wire::Key;
+use crate::wire::RowKey;
 use bank::Bank;
-use front::Front;
+use front::RowTable;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,7 +33,7 @@ impl Policy {
 /// The cached part of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Content {
+pub enum CachedContent {
     /// Its length: saves the calls for empty rows.
     Vertices,
     /// The whole row.
@@ -52,11 +52,11 @@ pub enum Design {
 
 /// Settings of a cache.
 #[derive(Clone, Debug, Serialize)]
-pub struct CacheSettings {
+pub struct RowCacheSettings {
     /// The eviction policy.
     pub policy: Policy,
     /// The cached part of rows.
-    pub content: Content,
+    pub content: CachedContent,
     /// Bytes of rows and of their index structures, over all banks.
     pub capacity: usize,
     /// Parts with a lock each.
@@ -72,7 +72,7 @@ pub struct CacheCounters {
     pub hits: u64,
     /// Rows known to be empty.
     pub negative_hits: u64,
-    /// Rows not in the cache; with [`Content::Vertices`] all non-empty rows.
+    /// Rows not in the cache; with [`CachedContent::Vertices`] all non-empty rows.
     pub misses: u64,
     /// Rows evicted to make room.
     pub evictions: u64,
@@ -92,7 +92,7 @@ impl CacheCounters {
 
 /// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum CacheLookup {
     /// The whole row; empty rows too.
     Row(Arc<[u64]>),
     /// The number of its entries, which are not cached.
@@ -110,33 +110,33 @@ const EMPTY_SHARE: usize = 16;
 
 /// Rows by their keys.
 #[derive(Debug)]
-pub struct Cache {
+pub struct RowCache {
     banks: Vec<Mutex<Bank>>,
     /// None: each hit goes to its bank.
-    front: Option<Front>,
-    settings: CacheSettings,
+    front: Option<RowTable>,
+    settings: RowCacheSettings,
     /// Bytes lent by the banks.
     lent: Mutex<usize>,
 }
 
 /// Mixes the bits of a key, so that both ends of the result are as good as random.
-pub(crate) fn mix(key: Key) -> u64 {
+pub(crate) fn mix(key: RowKey) -> u64 {
     let product = u128::from(key.bits() ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
     (product >> 64) as u64 ^ product as u64
 }
 
-impl Cache {
+impl RowCache {
     /// An empty cache; at least one bank.
-    pub fn new(settings: CacheSettings) -> Cache {
+    pub fn new(settings: RowCacheSettings) -> RowCache {
         let count = settings.banks.max(1);
-        let has_front = settings.design == Design::Ours && settings.content == Content::Full;
-        let front = has_front.then(|| Front::new(settings.capacity));
-        let bytes = (settings.capacity - front.as_ref().map_or(0, Front::reserved)) / count;
+        let has_front = settings.design == Design::Ours && settings.content == CachedContent::Full;
+        let front = has_front.then(|| RowTable::new(settings.capacity));
+        let bytes = (settings.capacity - front.as_ref().map_or(0, RowTable::reserved)) / count;
         let bank = |seed| {
             let empties = bytes / EMPTY_SHARE;
             Mutex::new(Bank::new(settings.policy, bytes - empties, empties, seed))
         };
-        Cache {
+        RowCache {
             banks: (1..=count as u64).map(bank).collect(),
             front,
             settings,
@@ -145,7 +145,7 @@ impl Cache {
     }
 
     /// Its settings.
-    pub fn settings(&self) -> &CacheSettings {
+    pub fn settings(&self) -> &RowCacheSettings {
         &self.settings
     }
 
@@ -157,38 +157,40 @@ impl Cache {
     }
 
     /// Looks up a row, counts that, and records its use.
-    pub fn get(&self, key: Key) -> Found {
+    pub fn get(&self, key: RowKey) -> CacheLookup {
         let hash = mix(key);
         if let Some(row) = self.front.as_ref().and_then(|front| front.get(key, hash)) {
-            return Found::Row(row);
+            return CacheLookup::Row(row);
         }
         let copies = self.settings.design == Design::Thesis;
         // The thesis' cache copies under the lock: the result must not change later.
         let found = self.bank(hash, |bank| match bank.get(key, hash) {
-            Found::Row(row) if copies && !row.is_empty() => Found::Row(Arc::from(&*row)),
+            CacheLookup::Row(row) if copies && !row.is_empty() => {
+                CacheLookup::Row(Arc::from(&*row))
+            }
             found => found,
         });
-        if let (Some(front), Some(Found::Row(row))) = (&self.front, &found) {
+        if let (Some(front), Some(CacheLookup::Row(row))) = (&self.front, &found) {
             front.put(key, hash, row);
         }
-        found.unwrap_or(Found::Missing)
+        found.unwrap_or(CacheLookup::Missing)
     }
 
     /// Whether a row is known; counts nothing.
-    pub fn knows(&self, key: Key) -> bool {
+    pub fn knows(&self, key: RowKey) -> bool {
         let hash = mix(key);
         self.bank(hash, |bank| bank.knows(key, hash)).unwrap_or_default()
     }
 
     /// Caches a row, or the part selected by the settings, unless it is larger than its bank.
-    pub fn put(&self, key: Key, row: &Arc<[u64]>) {
+    pub fn put(&self, key: RowKey, row: &Arc<[u64]>) {
         let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
         let hash = mix(key);
         self.bank(hash, |bank| {
             if length == 0 {
                 bank.put_empty(key, hash);
             } else {
-                let row = (self.settings.content == Content::Full).then(|| Arc::clone(row));
+                let row = (self.settings.content == CachedContent::Full).then(|| Arc::clone(row));
                 bank.put(key, hash, length, row);
             }
         });
@@ -226,7 +228,7 @@ impl Cache {
 
     /// Bytes in use, as `capacity` counts them.
     pub fn bytes(&self) -> usize {
-        let mut sum = self.front.as_ref().map_or(0, Front::bytes);
+        let mut sum = self.front.as_ref().map_or(0, RowTable::bytes);
         self.each(|bank| sum += bank.bytes());
         sum
     }

@@ -8,7 +8,7 @@ const NONE: u32 = u32::MAX;
 
 /// The position of a slot.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct SlotLink {
     before: u32,
     after: u32,
     /// Number of uses, or its index among all ([`Policy::Random`]).
@@ -17,39 +17,39 @@ struct Link {
 
 /// First and last slot of a list.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct SlotListEnds {
     first: u32,
     last: u32,
 }
 
-impl Default for Ends {
-    fn default() -> Ends {
-        Ends { first: NONE, last: NONE }
+impl Default for SlotListEnds {
+    fn default() -> SlotListEnds {
+        SlotListEnds { first: NONE, last: NONE }
     }
 }
 
 /// The order of the slots of one bank. Slots are small numbers that the bank assigns.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct SlotOrder {
     policy: Policy,
-    links: Vec<Link>,
+    links: Vec<SlotLink>,
     /// Slots by the count of their uses; one list for policies that do not count.
-    lists: BTreeMap<u64, Ends>,
+    lists: BTreeMap<u64, SlotListEnds>,
     /// All slots, for random eviction.
     all: Vec<u32>,
     random: u64,
 }
 
-impl Order {
-    pub(super) fn new(policy: Policy, seed: u64) -> Order {
+impl SlotOrder {
+    pub(super) fn new(policy: Policy, seed: u64) -> SlotOrder {
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Order { policy, links: Vec::new(), lists: BTreeMap::new(), all: Vec::new(), random }
+        SlotOrder { policy, links: Vec::new(), lists: BTreeMap::new(), all: Vec::new(), random }
     }
 
     pub(super) fn add(&mut self, slot: u32) {
         let at = slot as usize;
         if self.links.len() <= at {
-            self.links.resize(at + 1, Link { before: NONE, after: NONE, count: 0 });
+            self.links.resize(at + 1, SlotLink { before: NONE, after: NONE, count: 0 });
         }
         if self.policy == Policy::Random {
             self.links[at].count = self.all.len() as u64;
@@ -103,11 +103,11 @@ impl Order {
         } else {
             self.links[before as usize].after = slot;
         }
-        self.links[slot as usize] = Link { before, after: NONE, count };
+        self.links[slot as usize] = SlotLink { before, after: NONE, count };
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Link { before, after, count } = self.links[slot as usize];
+        let SlotLink { before, after, count } = self.links[slot as usize];
         let Some(ends) = self.lists.get_mut(&count) else { return };
         match before {
             NONE => ends.first = after,

@@ -7,15 +7,15 @@ mod rows;
 mod wait;
 
 pub use counter::EventCounter;
-pub use model::{LINE_BYTES, Model, Shape};
-pub use rows::{Memory, Touched};
-pub use wait::Wait;
+pub use model::{LINE_BYTES, LineCache, LineCacheShape};
+pub use rows::{RemoteMemory, Touched};
+pub use wait::LineWait;
 
 use std::time::Instant;
 
 /// A link to remote memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub struct MemoryLink {
     /// Its name.
     pub name: &'static str,
     /// Latency of a load of one line, in ns.
@@ -24,11 +24,11 @@ pub struct Link {
 
 /// Links with a published latency: ThymesisFlow (the thesis' prototype), CXL memory, direct and
 /// behind a switch, and Power10's memory inception as announced.
-pub const LINKS: [Link; 4] = [
-    Link { name: "ThymesisFlow", latency_ns: 900.0 },
-    Link { name: "CXL, switched", latency_ns: 400.0 },
-    Link { name: "CXL, direct", latency_ns: 170.0 },
-    Link { name: "Power10", latency_ns: 150.0 },
+pub const LINKS: [MemoryLink; 4] = [
+    MemoryLink { name: "ThymesisFlow", latency_ns: 900.0 },
+    MemoryLink { name: "CXL, switched", latency_ns: 400.0 },
+    MemoryLink { name: "CXL, direct", latency_ns: 170.0 },
+    MemoryLink { name: "Power10", latency_ns: 150.0 },
 ];
 
 /// The median; of an even count the lower of both middle values.

@@ -8,7 +8,7 @@ pub const LINE_BYTES: u64 = 64;
 
 /// The shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Shape {
+pub struct LineCacheShape {
     /// Bytes of data.
     pub bytes: u64,
     /// Lines of one set.
@@ -16,7 +16,7 @@ pub struct Shape {
 }
 
 /// The shape if the system describes no cache: 32 MiB, 16 ways.
-const UNKNOWN: Shape = Shape { bytes: 32 << 20, ways: 16 };
+const UNKNOWN: LineCacheShape = LineCacheShape { bytes: 32 << 20, ways: 16 };
 
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -38,17 +38,17 @@ fn cpus(list: &str) -> Option<u64> {
     list.split(',').map(count).sum()
 }
 
-impl Shape {
+impl LineCacheShape {
     /// One core's share of the last cache that a folder such as
     /// `/sys/devices/system/cpu/cpu0/cache` describes.
-    pub fn of_machine(folder: &Path) -> Shape {
+    pub fn of_machine(folder: &Path) -> LineCacheShape {
         let level = |at: usize| {
             let folder = folder.join(format!("index{at}"));
             let text = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
             let bytes = number(&text("size")?)?;
             let ways = number(&text("ways_of_associativity")?)?;
             let shared = cpus(&text("shared_cpu_list")?)?;
-            (ways > 0 && shared > 0).then(|| Shape { bytes: bytes / shared, ways })
+            (ways > 0 && shared > 0).then(|| LineCacheShape { bytes: bytes / shared, ways })
         };
         (0..8).filter_map(level).next_back().unwrap_or(UNKNOWN)
     }
@@ -56,7 +56,7 @@ impl Shape {
 
 /// A cache of addresses.
 #[derive(Debug)]
-pub struct Model {
+pub struct LineCache {
     /// Lines of each set, the most recently used first.
     sets: Vec<u64>,
     ways: usize,
@@ -66,12 +66,12 @@ pub struct Model {
 /// No line.
 const NONE: u64 = u64::MAX;
 
-impl Model {
+impl LineCache {
     /// An empty cache.
-    pub fn new(shape: Shape) -> Model {
+    pub fn new(shape: LineCacheShape) -> LineCache {
         let ways = shape.ways.max(1);
         let count = (shape.bytes / LINE_BYTES / ways).max(1);
-        Model { sets: vec![NONE; (count * ways) as usize], ways: ways as usize, count }
+        LineCache { sets: vec![NONE; (count * ways) as usize], ways: ways as usize, count }
     }
 
     /// Touches a line; returns whether it was missing.
@@ -90,7 +90,7 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::{Model, Shape, cpus, number};
+    use super::{LineCache, LineCacheShape, cpus, number};
 
     #[test]
     fn sizes_and_lists_of_processors_are_read() {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_line_that_was_not_used_for_longest_goes() {
         // One set of three lines.
-        let mut model = Model::new(Shape { bytes: 192, ways: 3 });
+        let mut model = LineCache::new(LineCacheShape { bytes: 192, ways: 3 });
         let missed: Vec<bool> =
             [1, 2, 3, 1, 4, 2, 1].into_iter().map(|line| model.touch(line)).collect();
         assert_eq!(missed, [true, true, true, false, true, true, false]);
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn what_fits_misses_once_and_a_cycle_through_more_always() {
-        let mut model = Model::new(Shape { bytes: 64 * 8, ways: 8 });
-        let misses = |model: &mut Model, lines: u64| {
+        let mut model = LineCache::new(LineCacheShape { bytes: 64 * 8, ways: 8 });
+        let misses = |model: &mut LineCache, lines: u64| {
             (0..3).flat_map(|_| 0..lines).filter(|&line| model.touch(line)).count()
         };
         assert_eq!(misses(&mut model, 8), 8);
-        let mut model = Model::new(Shape { bytes: 64 * 8, ways: 8 });
+        let mut model = LineCache::new(LineCacheShape { bytes: 64 * 8, ways: 8 });
         assert_eq!(misses(&mut model, 9), 27);
     }
 }

@@ -1,17 +1,17 @@
 //! Rows with known addresses in a remote memory: the lines that a search touches, and its waits for
 //! them.
 
-use super::model::{LINE_BYTES, Model, Shape};
-use super::wait::Wait;
+use super::model::{LINE_BYTES, LineCache, LineCacheShape};
+use super::wait::LineWait;
 use crate::rows::BLOCK;
 use farrow_graph::{GraphError, RowRequest, RowSource, Segment, SegmentBuffers, SegmentRow};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Common state of all segments of one graph: their cache, or its recorded misses.
 #[derive(Debug, Default)]
-struct Shared {
+struct RemoteMemoryState {
     /// The cache, while misses are counted.
-    model: Option<Model>,
+    model: Option<LineCache>,
     /// Requests so far.
     asked: u64,
     /// Requests that missed lines, and the numbers of lines.
@@ -20,7 +20,7 @@ struct Shared {
     touched: u64,
     /// The next of `missed`, while they are waited for.
     next: usize,
-    wait: Wait,
+    wait: LineWait,
     /// Lines that were waited for.
     waited: u64,
     /// Address of the next segment.
@@ -41,34 +41,38 @@ pub struct Touched {
 /// A memory with segments, behind a cache. For one thread: the n-th request of one run must equal
 /// that of the next run.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Arc<Mutex<Shared>>);
+pub struct RemoteMemory(Arc<Mutex<RemoteMemoryState>>);
 
-impl Memory {
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+impl RemoteMemory {
+    fn shared(&self) -> std::sync::MutexGuard<'_, RemoteMemoryState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts to count misses, with an empty cache.
-    pub fn count(&self, shape: Shape) {
+    pub fn count(&self, shape: LineCacheShape) {
         let mut shared = self.shared();
         let address = shared.address;
-        *shared = Shared { model: Some(Model::new(shape)), address, ..Shared::default() };
+        *shared = RemoteMemoryState {
+            model: Some(LineCache::new(shape)),
+            address,
+            ..RemoteMemoryState::default()
+        };
     }
 
     /// Starts to wait for each counted miss.
-    pub fn delay(&self, wait: Wait) {
+    pub fn delay(&self, wait: LineWait) {
         let mut shared = self.shared();
         (shared.model, shared.asked, shared.next) = (None, 0, 0);
         (shared.wait, shared.waited) = (wait, 0);
     }
 
-    /// Lines that were waited for since [`Memory::delay`]: all counted ones, if the same rows were
-    /// requested in the same order.
+    /// Lines that were waited for since [`RemoteMemory::delay`]: all counted ones, if the
+    /// same rows were requested in the same order.
     pub fn waited(&self) -> u64 {
         self.shared().waited
     }
 
-    /// Rows and lines touched since [`Memory::count`].
+    /// Rows and lines touched since [`RemoteMemory::count`].
     pub fn touched(&self) -> Touched {
         let shared = self.shared();
         let misses = shared.missed.iter().map(|(_, lines)| u64::from(*lines)).sum();
@@ -90,7 +94,7 @@ impl Memory {
         };
         let addresses = Addresses::new(&buffers, &mut self.shared().address);
         let memory = self.clone();
-        Segment::far(about, beside, Arc::new(Placed { memory, near, buffers, addresses }))
+        Segment::far(about, beside, Arc::new(PlacedSegment { memory, near, buffers, addresses }))
     }
 }
 
@@ -119,14 +123,14 @@ impl Addresses {
 
 /// A segment with its addresses.
 #[derive(Debug)]
-struct Placed {
-    memory: Memory,
+struct PlacedSegment {
+    memory: RemoteMemory,
     near: Arc<Segment>,
     buffers: SegmentBuffers,
     addresses: Addresses,
 }
 
-impl Placed {
+impl PlacedSegment {
     /// The lines of a row: its block of the index, its offsets, its entries.
     fn lines(&self, wanted: RowRequest, mut touch: impl FnMut(u64)) {
         let RowRequest { account, list, place: row } = wanted;
@@ -145,7 +149,7 @@ impl Placed {
     }
 }
 
-impl RowSource for Placed {
+impl RowSource for PlacedSegment {
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         let mut shared = self.memory.shared();
         let shared = &mut *shared;

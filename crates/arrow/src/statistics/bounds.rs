@@ -2,7 +2,8 @@
 
 use arrow_schema::DataType;
 
-use super::scan::{Bounds, Comparable, F16, RangeStatistics};
+use super::numbers::F16;
+use super::scan::{Bounds, Comparable, RangeStatistics};
 use super::{Bound, ColumnStatistics};
 
 /// A string longer than this is shortened: what follows rarely decides a filter.

@@ -7,6 +7,7 @@ use arrow_buffer::NullBuffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
+use super::parts::BatchRows;
 use super::scan::RangeStatistics;
 use super::values::Part;
 use super::{TableStatistics, bounds, statistics_fields};
@@ -24,7 +25,8 @@ const DICTIONARY_TASK_ROWS: usize = 1 << 18;
 /// A count of the columns of a table, to be done by one thread or more.
 #[derive(Debug)]
 pub struct Counting<'a> {
-    rows: u64,
+    /// Rows of each part.
+    rows: Vec<u64>,
     types: Vec<&'a DataType>,
     tasks: Vec<CountTask<'a>>,
     /// Addresses of what the tasks read, in order, and the tasks.
@@ -34,6 +36,8 @@ pub struct Counting<'a> {
 
 #[derive(Debug)]
 struct CountTask<'a> {
+    /// The part of the table that it belongs to.
+    part: usize,
     /// Its number among the fields that have statistics.
     field: usize,
     work: CountWork<'a>,
@@ -50,18 +54,36 @@ enum CountWork<'a> {
 impl<'a> Counting<'a> {
     /// Plans the count of the first `fields_max` fields of [`statistics_fields`].
     pub fn new(schema: &'a SchemaNode, batches: &'a [BatchData], fields_max: usize) -> Self {
+        let all = |(batch, data): (usize, &BatchData)| BatchRows { batch, rows: 0..data.rows };
+        let whole: Vec<_> = batches.iter().enumerate().map(all).collect();
+        Self::of_parts(schema, batches, &[whole], fields_max)
+    }
+
+    /// As [`Self::new`], for each of some parts of the table.
+    pub(super) fn of_parts(
+        schema: &'a SchemaNode,
+        batches: &'a [BatchData],
+        parts: &[Vec<BatchRows>],
+        fields_max: usize,
+    ) -> Self {
         let fields = statistics_fields(schema);
         let types: Vec<_> =
             fields.iter().take(fields_max).map(|field| field.node.data_type()).collect();
-        let mut plan = Planned { tasks: Vec::new(), fields_max: types.len() };
-        for batch in batches {
-            let mut field = 0;
-            for (column, node) in batch.columns.iter().zip(schema.children()) {
-                let rows = 0..batch.rows.min(column.len());
-                field = plan.visit(field, node, Some((column, rows, None)), 1);
+        let mut plan = Planned { tasks: Vec::new(), fields_max: types.len(), part: 0 };
+        for (number, part) in parts.iter().enumerate() {
+            plan.part = number;
+            for BatchRows { batch, rows } in part {
+                let Some(batch) = batches.get(*batch) else { continue };
+                let mut field = 0;
+                for (column, node) in batch.columns.iter().zip(schema.children()) {
+                    let end = rows.end.min(column.len());
+                    let rows = rows.start.min(end)..end;
+                    field = plan.visit(field, node, Some((column, rows, None)), 1);
+                }
             }
         }
-        let rows = batches.iter().map(|batch| batch.rows as u64).sum();
+        let rows_of = |part: &Vec<BatchRows>| part.iter().map(|one| one.rows.len() as u64).sum();
+        let rows = parts.iter().map(rows_of).collect();
         let next = Mutex::new(0..plan.tasks.len());
         let numbered = plan.tasks.iter().enumerate();
         let mut addresses: Vec<_> =
@@ -100,16 +122,25 @@ impl<'a> Counting<'a> {
 
     /// The statistics, after [`Self::work`] has returned in each thread.
     pub fn finish(&self) -> TableStatistics {
-        let mut pieces = vec![RangeStatistics::empty(); self.types.len()];
+        self.finish_parts().into_iter().next().unwrap_or_default()
+    }
+
+    /// As [`Self::finish`], of each part.
+    pub fn finish_parts(&self) -> Vec<TableStatistics> {
+        let mut sums = vec![vec![RangeStatistics::empty(); self.types.len()]; self.rows.len()];
         for task in &self.tasks {
             let piece = *task.done.get_or_init(|| task.work.count());
-            if let Some(sum) = pieces.get_mut(task.field) {
+            if let Some(sum) = sums.get_mut(task.part).and_then(|sums| sums.get_mut(task.field)) {
                 *sum = sum.then(piece);
             }
         }
-        let columns = pieces.iter().zip(&self.types);
-        let columns = columns.map(|(piece, data_type)| bounds::column(piece, data_type)).collect();
-        TableStatistics { rows: self.rows, columns }
+        let column =
+            |(sum, data_type): (&RangeStatistics<'a>, &&DataType)| bounds::column(sum, data_type);
+        let part = |(sums, rows): (&Vec<RangeStatistics<'a>>, &u64)| {
+            let columns = sums.iter().zip(&self.types).map(column).collect();
+            TableStatistics { rows: *rows, columns }
+        };
+        sums.iter().zip(&self.rows).map(part).collect()
     }
 }
 
@@ -132,6 +163,8 @@ impl<'a> CountWork<'a> {
 struct Planned<'a> {
     tasks: Vec<CountTask<'a>>,
     fields_max: usize,
+    /// The part of the table whose rows are planned.
+    part: usize,
 }
 
 /// Elements of an array, and which of them are null because their parent is.
@@ -195,7 +228,8 @@ impl<'a> Planned<'a> {
     }
 
     fn push(&mut self, field: usize, work: CountWork<'a>) {
-        self.tasks.push(CountTask { field, work, done: OnceLock::new() });
+        let part = self.part;
+        self.tasks.push(CountTask { part, field, work, done: OnceLock::new() });
     }
 }
 
@@ -217,6 +251,8 @@ fn child_of<'a>(elements: &Elements<'a>, number: usize) -> Option<Elements<'a>> 
     match ArrayLayout::of(data.data_type())? {
         ArrayLayout::Struct => Some((child, rows.start + shift..rows.end + shift, nulls.clone())),
         ArrayLayout::List(width) => list(width),
+        // Without rows no element counts, as a part has no batches without rows.
+        ArrayLayout::ListView(_) if rows.is_empty() => Some((child, 0..0, None)),
         ArrayLayout::ListView(_) => Some((child, 0..child.len(), None)),
         ArrayLayout::FixedList { items } => {
             let at = |row: usize| row.checked_add(shift)?.checked_mul(items);

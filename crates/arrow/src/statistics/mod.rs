@@ -7,10 +7,15 @@
 
 mod bounds;
 mod counting;
+mod numbers;
+mod parts;
 mod scan;
+mod texts;
 mod values;
 mod wire;
 
+#[cfg(test)]
+mod loop_tests;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +24,7 @@ use arrow_schema::DataType;
 use crate::schema::{DEPTH_MAX, SchemaNode};
 
 pub use counting::Counting;
+pub use parts::{PARTS_VERSION, PartsLayout, decode_parts};
 pub use wire::{STATISTICS_VERSION, reserved_bytes};
 
 /// Statistics of one table, or of one part of it.

@@ -327,11 +327,11 @@ proptest! {
             values.sort_by(f64::total_cmp);
         }
         let cells: Vec<[u8; 8]> = values.iter().map(|value| value.to_le_bytes()).collect();
-        let plain = scan::numbers_in_lanes::<f64, 8, { scan::LANES }>(&cells);
-        prop_assert_eq!(scan::numbers::<f64, 8>(&cells), plain);
+        let plain = numbers::numbers_in_lanes::<f64, 8, { numbers::LANES }>(&cells, None);
+        prop_assert_eq!(numbers::numbers::<f64, 8>(&cells, None), plain);
         let cells: Vec<[u8; 1]> = values.iter().map(|value| [value.to_le_bytes()[7]]).collect();
-        let plain = scan::numbers_in_lanes::<i8, 1, { scan::LANES }>(&cells);
-        prop_assert_eq!(scan::numbers::<i8, 1>(&cells), plain);
+        let plain = numbers::numbers_in_lanes::<i8, 1, { numbers::LANES }>(&cells, None);
+        prop_assert_eq!(numbers::numbers::<i8, 1>(&cells, None), plain);
     }
 
     #[test]

@@ -107,10 +107,15 @@ impl TableStatistics {
     /// Reads bytes that anybody may have written, of a table of this schema and this many rows.
     /// `None` for another version or schema, and for bytes that are damaged.
     pub fn decode(bytes: &[u8], schema: &SchemaNode, rows: u64) -> Option<Self> {
+        Self::decode_any(bytes, schema).filter(|found| found.rows == rows)
+    }
+
+    /// As [`Self::decode`], for any number of rows.
+    pub(super) fn decode_any(bytes: &[u8], schema: &SchemaNode) -> Option<Self> {
         let mut reader = StatisticsReader(bytes);
         let is_known = reader.take(1)? == [STATISTICS_VERSION]
-            && reader.array().map(u32::from_le_bytes)? == schema_checksum(schema)
-            && reader.array().map(u64::from_le_bytes)? == rows;
+            && reader.array().map(u32::from_le_bytes)? == schema_checksum(schema);
+        let rows = reader.array().map(u64::from_le_bytes)?;
         let count = usize::from(reader.array().map(u16::from_le_bytes)?);
         let fields = statistics_fields(schema);
         let fields = fields.get(..count).filter(|_| is_known)?;

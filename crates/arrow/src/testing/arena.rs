@@ -1,7 +1,7 @@
 //! Memory that simulates a region: 64-byte aligned, with offsets from its start. Buffers in it
 //! are in place.
 
-use super::Random;
+use super::SplitMix64;
 use crate::{CopyOut, DescribeError, DescriptorStamp, Locate, Plan};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
@@ -45,7 +45,7 @@ impl RegionBytes {
     }
 
     /// The same arena with some bytes changed.
-    pub fn with_noise(&self, random: &mut Random) -> RegionBytes {
+    pub fn with_noise(&self, random: &mut SplitMix64) -> RegionBytes {
         let mut bytes = self.bytes.to_vec();
         for _ in 0..1 + random.below(6) {
             let at = random.below(bytes.len());

@@ -10,12 +10,12 @@ use arrow_schema::DataType;
 
 /// A small, fast, deterministic generator (SplitMix64; Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// A generator that yields the same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
-        Random(seed)
+        SplitMix64(seed)
     }
 
     /// Any number.
@@ -59,7 +59,7 @@ impl Random {
 /// A well-formed array of exactly `length` elements. Buffers begin at 64-byte boundaries;
 /// some arrays, and some children, have an offset.
 pub fn random_array(
-    random: &mut Random,
+    random: &mut SplitMix64,
     data_type: &DataType,
     length: usize,
     nullable: bool,
@@ -70,7 +70,12 @@ pub fn random_array(
     if lead == 0 || array.is_empty() { array } else { array.slice(lead, length) }
 }
 
-fn unsliced(random: &mut Random, data_type: &DataType, length: usize, nullable: bool) -> ArrayData {
+fn unsliced(
+    random: &mut SplitMix64,
+    data_type: &DataType,
+    length: usize,
+    nullable: bool,
+) -> ArrayData {
     let layout = ArrayLayout::of(data_type).expect("generated types have layouts");
     if layout == ArrayLayout::View {
         return views(random, data_type, length, nullable);
@@ -109,13 +114,13 @@ fn unsliced(random: &mut Random, data_type: &DataType, length: usize, nullable: 
         .expect("generated arrays are well-formed")
 }
 
-fn random_nulls(random: &mut Random, length: usize) -> NullBuffer {
+fn random_nulls(random: &mut SplitMix64, length: usize) -> NullBuffer {
     let lead = if random.chance(2) { 0 } else { random.below(20) };
     let bits = Buffer::from(random.bytes((lead + length).div_ceil(8)));
     NullBuffer::new(BooleanBuffer::new(bits, lead, length))
 }
 
-fn values(random: &mut Random, data_type: &DataType, bytes: usize, length: usize) -> Buffer {
+fn values(random: &mut SplitMix64, data_type: &DataType, bytes: usize, length: usize) -> Buffer {
     let mut raw = random.bytes(bytes * length);
     let is_decimal = data_type.is_decimal();
     for value in raw.chunks_exact_mut(bytes.max(1)).filter(|_| is_decimal) {
@@ -137,7 +142,7 @@ fn child_is_nullable(data_type: &DataType, index: usize) -> bool {
     }
 }
 
-fn child_arrays(random: &mut Random, data_type: &DataType, length: usize) -> Vec<ArrayData> {
+fn child_arrays(random: &mut SplitMix64, data_type: &DataType, length: usize) -> Vec<ArrayData> {
     (0..child_count(data_type))
         .map(|index| {
             let child = child_type(data_type, index).expect("index is below the count");
@@ -147,7 +152,7 @@ fn child_arrays(random: &mut Random, data_type: &DataType, length: usize) -> Vec
 }
 
 fn dictionary(
-    random: &mut Random,
+    random: &mut SplitMix64,
     data_type: &DataType,
     bytes: usize,
     length: usize,
@@ -159,7 +164,7 @@ fn dictionary(
 }
 
 fn binary(
-    random: &mut Random,
+    random: &mut SplitMix64,
     data_type: &DataType,
     width: OffsetWidth,
     length: usize,
@@ -174,7 +179,12 @@ fn binary(
     vec![Buffer::from_slice_ref(offsets), Buffer::from_slice_ref(bytes)]
 }
 
-fn views(random: &mut Random, data_type: &DataType, length: usize, nullable: bool) -> ArrayData {
+fn views(
+    random: &mut SplitMix64,
+    data_type: &DataType,
+    length: usize,
+    nullable: bool,
+) -> ArrayData {
     let nulls = nullable && random.chance(2);
     let block = if random.chance(2) { 64 } else { 8192 };
     if *data_type == DataType::Utf8View {
@@ -194,7 +204,7 @@ fn views(random: &mut Random, data_type: &DataType, length: usize, nullable: boo
 }
 
 fn list(
-    random: &mut Random,
+    random: &mut SplitMix64,
     data_type: &DataType,
     width: OffsetWidth,
     length: usize,
@@ -210,7 +220,7 @@ fn list(
 }
 
 fn list_view(
-    random: &mut Random,
+    random: &mut SplitMix64,
     data_type: &DataType,
     width: OffsetWidth,
     length: usize,
@@ -226,7 +236,7 @@ fn list_view(
     (buffers, child_arrays(random, data_type, items))
 }
 
-fn union(random: &mut Random, data_type: &DataType, length: usize) -> ArrayData {
+fn union(random: &mut SplitMix64, data_type: &DataType, length: usize) -> ArrayData {
     let DataType::Union(fields, _) = data_type else { unreachable!("only called for unions") };
     let is_dense = ArrayLayout::of(data_type) == Some(ArrayLayout::DenseUnion);
     // A union without types has no elements.
@@ -259,7 +269,12 @@ fn union(random: &mut Random, data_type: &DataType, length: usize) -> ArrayData 
         .expect("generated unions are well-formed")
 }
 
-fn runs(random: &mut Random, data_type: &DataType, bytes: usize, length: usize) -> Vec<ArrayData> {
+fn runs(
+    random: &mut SplitMix64,
+    data_type: &DataType,
+    bytes: usize,
+    length: usize,
+) -> Vec<ArrayData> {
     let mut ends = Vec::new();
     let (mut end, mut count) = (0, 0);
     while end < length {

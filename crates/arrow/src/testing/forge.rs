@@ -1,7 +1,7 @@
 //! Forged descriptors: their generation, and the properties that must hold for each. The fuzz
 //! target and the test for CI run the same code.
 
-use super::{Random, RegionBytes, random_array, sample_types};
+use super::{RegionBytes, SplitMix64, random_array, sample_types};
 use crate::schema::DEPTH_MAX;
 use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
 use crate::{
@@ -184,9 +184,10 @@ fn has_nan(array: &ArrayData) -> bool {
 /// A valid descriptor and its arena, of one sample type or of a table of several.
 pub fn seed(number: usize) -> (Vec<u8>, RegionBytes) {
     let types = sample_types();
-    let mut random = Random::new(number as u64);
+    let mut random = SplitMix64::new(number as u64);
     let mut arena = RegionBytes::default();
-    let pick = |random: &mut Random, types: &[DataType]| types[random.below(types.len())].clone();
+    let pick =
+        |random: &mut SplitMix64, types: &[DataType]| types[random.below(types.len())].clone();
     let plan = match types.get(number) {
         Some(data_type) => {
             let field = SchemaNode::try_from(&Field::new("f", data_type.clone(), true));
@@ -215,7 +216,7 @@ pub fn seed(number: usize) -> (Vec<u8>, RegionBytes) {
 
 /// Mutates a descriptor at random: flips, new values, cuts, insertions, copies of parts. The
 /// header mostly stays plausible, so that mutations reach the code after it.
-pub fn mutate(random: &mut Random, descriptor: &[u8]) -> Vec<u8> {
+pub fn mutate(random: &mut SplitMix64, descriptor: &[u8]) -> Vec<u8> {
     let mut bytes = descriptor.to_vec();
     let changes = if random.chance(2) { 1 } else { random.below(4) };
     for _ in 0..changes {

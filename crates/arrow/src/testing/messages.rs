@@ -1,7 +1,7 @@
 //! Forged Dissociated IPC messages, like `forge` for descriptors.
 
 use super::forge::{ForgeOutcome, assert_inside};
-use super::{Random, RegionBytes, random_array, sample_types};
+use super::{RegionBytes, SplitMix64, random_array, sample_types};
 use crate::dissociated::{BatchMessages, Export, Messages, body_of, import};
 use crate::{ArrowObject, BatchData, CopyOut, Kind, SchemaNode};
 use arrow_schema::{Field, Schema};
@@ -28,7 +28,7 @@ pub fn exercise_messages(messages: &Messages, arena: &RegionBytes) -> ForgeOutco
 /// Valid messages of one sample type, and their arena. `None` for types that IPC lacks.
 pub fn message_seed(number: usize) -> Option<(Messages, RegionBytes)> {
     let data_type = sample_types().get(number)?.clone();
-    let mut random = Random::new(number as u64);
+    let mut random = SplitMix64::new(number as u64);
     let array = random_array(&mut random, &data_type, 9, true);
     let schema = Schema::new(vec![Field::new("c", data_type, true)]);
     let schema = Arc::new(SchemaNode::try_from(&schema).ok()?);

@@ -12,7 +12,7 @@ mod messages;
 mod types;
 
 pub use arena::RegionBytes;
-pub use arrays::{Random, random_array};
+pub use arrays::{SplitMix64, random_array};
 pub use forge::{ForgeOutcome, exercise, mutate, seed, split_input};
 pub use messages::{exercise_messages, join_messages, message_seed, split_messages};
 pub use types::{any_type, sample_types};
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 /// Any array of any type: with nulls, with offsets at every level, sliced.
 pub fn any_array() -> impl Strategy<Value = ArrayData> {
     (any_type(), 0..40usize, any::<u64>()).prop_map(|(data_type, length, seed)| {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         random_slice(&mut random, &random_field("f", data_type), length)
     })
 }
@@ -35,7 +35,7 @@ pub fn any_array() -> impl Strategy<Value = ArrayData> {
 pub fn any_chunks() -> impl Strategy<Value = (Field, Vec<ArrayData>)> {
     let lengths = prop::collection::vec(0..30usize, 0..5);
     (any_type(), lengths, any::<u64>()).prop_map(|(data_type, lengths, seed)| {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let field = random_field("chunks", data_type).with_metadata(random_metadata(&mut random));
         let chunks = lengths.into_iter().map(|length| random_slice(&mut random, &field, length));
         let chunks = chunks.collect();
@@ -49,7 +49,7 @@ pub fn any_table() -> impl Strategy<Value = (Schema, Vec<BatchData>)> {
     let types = prop::collection::vec(any_type(), 0..4);
     let lengths = prop::collection::vec(0..20usize, 0..4);
     (types, lengths, any::<u64>()).prop_map(|(types, lengths, seed)| {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let fields: Vec<Field> = types
             .into_iter()
             .enumerate()
@@ -81,13 +81,13 @@ fn random_field(name: &str, data_type: arrow_schema::DataType) -> Field {
     Field::new(name, data_type, true)
 }
 
-fn random_metadata(random: &mut Random) -> HashMap<String, String> {
+fn random_metadata(random: &mut SplitMix64) -> HashMap<String, String> {
     let pairs = random.below(3);
     (0..pairs).map(|index| (format!("key {index}"), "v\u{e4}lue".repeat(index))).collect()
 }
 
 /// An array of `length` elements, possibly a slice of a longer one.
-fn random_slice(random: &mut Random, field: &Field, length: usize) -> ArrayData {
+fn random_slice(random: &mut SplitMix64, field: &Field, length: usize) -> ArrayData {
     let (before, after) = match random.below(3) {
         0 => (0, 0),
         1 => (random.below(10), random.below(10)),

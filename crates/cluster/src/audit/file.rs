@@ -1,14 +1,17 @@
 //! The file of the audit log, which other programs may move away.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
 use crate::line_queue::LineSink;
+
+/// The permissions of all users, which a log never has.
+const ALL_USERS: u32 = 0o007;
 
 /// Interval of checks whether the file was moved.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +31,8 @@ impl AuditFile {
         Self { path: path.to_owned(), open: None, has_half_line: false }
     }
 
-    /// Opens the file, or creates it for its owner alone.
+    /// Opens the file, or creates it for its owner alone. One that existed before loses the
+    /// permissions of all users; those of its group stay.
     pub(super) fn open(&mut self) -> io::Result<()> {
         self.open = None;
         // A pipe without a reader must not block, and is refused below.
@@ -41,6 +45,7 @@ impl AuditFile {
             let text = format!("{}: not a regular file", self.path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        close_to_all(&file, &about, &self.path);
         self.open = Some((file, (about.dev(), about.ino()), Instant::now()));
         self.has_half_line = false;
         Ok(())
@@ -58,6 +63,23 @@ impl AuditFile {
             about.map_or(true, |about| (about.dev(), about.ino()) != *identity)
         });
         if is_moved { self.open() } else { Ok(()) }
+    }
+}
+
+/// Removes the permissions of all users. Only the owner of a file can: the log of another one is
+/// still written, with a warning.
+fn close_to_all(file: &File, about: &Metadata, path: &Path) {
+    let mode = about.mode() & 0o7777;
+    if mode & ALL_USERS == 0 {
+        return;
+    }
+    let (path, mode) = (path.display(), format!("{mode:04o}"));
+    let closed = Permissions::from_mode(about.mode() & 0o7777 & !ALL_USERS);
+    match file.set_permissions(closed) {
+        Ok(()) => tracing::warn!(%path, mode, "the audit log was open to all users: no longer"),
+        Err(error) => {
+            tracing::warn!(%path, mode, %error, "the audit log stays open to all users");
+        }
     }
 }
 
@@ -107,6 +129,24 @@ mod tests {
         let text = [&moved, &path].map(|path| std::fs::read_to_string(path).unwrap()).concat();
         let expected: String = (1..=lines).map(|line| format!("{line}\n")).collect();
         assert_eq!(text, expected);
+    }
+
+    /// A file that existed before, such as one that `logrotate` creates, kept its mode: all users
+    /// could read the names of all objects.
+    #[test]
+    fn a_log_that_existed_before_is_closed_to_all_users_and_its_group_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        for (before, after) in
+            [(0o666, 0o660), (0o644, 0o640), (0o604, 0o600), (0o640, 0o640), (0o600, 0o600)]
+        {
+            std::fs::write(&path, "earlier\n").unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            AuditFile::new(&path).write_lines(b"1\n").unwrap();
+            let mode = std::fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(mode, after, "{before:o} became {mode:o}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "earlier\n1\n");
+        }
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl Errors {
 
 /// Writes the use of each namespace, and its limits where it has some.
 pub(super) fn write_namespaces(out: &mut String, namespaces: &[NamespaceReport]) {
-    type Value = fn(&NamespaceReport) -> Option<u64>;
-    let families: [(&str, &str, Value); 5] = [
+    type LimitOf = fn(&NamespaceReport) -> Option<u64>;
+    let families: [(&str, &str, LimitOf); 5] = [
         ("farrow_namespace_used_bytes", "Bytes of its objects and grants.", |one| Some(one.bytes)),
         ("farrow_namespace_bytes_max", "Most of them; absent: no limit.", |one| one.bytes_max),
         ("farrow_namespace_objects", "Sealed objects in it.", |one| Some(one.objects)),

@@ -237,7 +237,7 @@ impl ServedMap {
             late.into_iter().try_for_each(|at| self.show(Span::new(at, Length(page_bytes()))))
         });
         if let Err(error) = shown {
-            tracing::debug!(%span, %error, "pages that were not shown");
+            tracing::debug!(%span, %error, "pages cannot be mapped for a client");
             end(&self.stop);
         }
     }

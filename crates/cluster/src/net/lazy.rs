@@ -77,7 +77,7 @@ impl LazyFiles {
         if self.device.is_none() {
             match lazy::open_device() {
                 Ok(device) => self.device = Some(device),
-                Err(error) => tracing::debug!(%error, "clients serve page faults by own rights"),
+                Err(error) => tracing::debug!(%error, "clients serve their page faults themselves"),
             }
         }
         let readable = self.get(file)?.readable.as_fd();

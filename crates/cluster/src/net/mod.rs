@@ -13,6 +13,8 @@ mod lazy;
 mod notes_test;
 mod part;
 mod pool;
+#[cfg(test)]
+mod queries_test;
 mod readers;
 mod serving;
 mod source;
@@ -264,7 +266,7 @@ impl Net {
         match action {
             NetAction::Connect { node, addresses, section } => {
                 if let Err(why) = self.connect(&node, &addresses, section) {
-                    tracing::warn!(node, ?addresses, %why, "a node is not reached by network");
+                    tracing::warn!(node, ?addresses, %why, "a node cannot be reached by network");
                 }
             }
             NetAction::Cut { node, incarnation, is_lost } => {
@@ -287,7 +289,7 @@ impl Net {
             NetAction::EndReads { node, incarnation, life: Some(life) } => {
                 let member = MemberLife { name: node, incarnation };
                 if let Err(why) = self.hear_of_life(&member, life) {
-                    tracing::debug!(%why, "a late message");
+                    tracing::debug!(%why, "a message of an earlier incarnation is ignored");
                 }
             }
             NetAction::Open { token, node, want, part } => match self.peer(&node) {
@@ -398,7 +400,7 @@ impl Net {
             })
         });
         if let Err((job, error)) = of_node.pool_of(&job).push(job) {
-            tracing::error!(node, %error, "no thread for the network fabric");
+            tracing::error!(node, %error, "a network thread cannot be started");
             fail(&self.shared, job, &error);
         }
     }
@@ -408,7 +410,7 @@ impl Net {
         let Some(endings) = &self.endings else { return };
         while let Some(ending) = self.unended.pop() {
             if let Err((ending, error)) = endings.push(ending) {
-                tracing::error!(%error, "no thread to end connections: holds stay until the next");
+                tracing::error!(%error, "no thread can end connections: holds stay until later");
                 return self.unended.push(ending);
             }
         }
@@ -465,10 +467,12 @@ fn work(shared: &NetShared, job: NetJob) {
             lock(&shared.resolving).remove(&node);
             match found.map(|all| all.take(ADDRESSES_MAX).collect::<Vec<_>>()) {
                 Ok(at) if at.is_empty() => {
-                    tracing::warn!(node, address, "no address of a data server");
+                    tracing::warn!(node, address, "a data server's name has no address");
                 }
                 Ok(at) => shared.event_sender.send(NetEvent::Resolved { node, at, section }),
-                Err(error) => tracing::warn!(node, address, %error, "a data server's name"),
+                Err(error) => {
+                    tracing::warn!(node, address, %error, "a data server's name is not resolved")
+                }
             }
         }
     }
@@ -496,7 +500,7 @@ fn end(shared: &NetShared, Ending { member, peer }: Ending) {
     if let Some(member) = member {
         match shared.server.cut(&member, CUT_MAX) {
             Ok(()) => shared.source.forget(&member),
-            Err(error) => tracing::error!(%member, %error, "its holds stay"),
+            Err(error) => tracing::error!(%member, %error, "the holds of a node stay"),
         }
     }
     // Waits for its threads, unless jobs still use it.

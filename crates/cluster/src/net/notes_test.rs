@@ -12,13 +12,13 @@ use super::EventSender;
 use super::source::RegionSource;
 use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetEvent, NetReaders};
 
-struct World {
+struct NotesFixture {
     home: Home,
     source: Arc<RegionSource>,
     _events: (mpsc::Receiver<NetEvent>, UnixStream),
 }
 
-impl World {
+impl NotesFixture {
     fn new() -> Self {
         let options = RegionOptions::for_capacity(Length(1 << 20));
         let geometry = Layout::new(&options).unwrap().geometry;
@@ -40,7 +40,7 @@ fn member(name: &str) -> MemberLife {
 /// Regression test: all members together had one block of holds, fewer than two of them may need.
 #[test]
 fn there_is_room_for_what_all_members_may_hold() {
-    let World { mut home, source, _events } = World::new();
+    let NotesFixture { mut home, source, _events } = NotesFixture::new();
     let slot = home.client_join(1, 0, 0).unwrap().client;
     let mut blocks = 0;
     for (count, name) in ["b", "c", "d", "e"].into_iter().enumerate() {
@@ -61,7 +61,7 @@ fn there_is_room_for_what_all_members_may_hold() {
 /// and ended. The hold failed, and the note stayed until the member left.
 #[test]
 fn a_note_of_an_object_that_has_ended_goes() {
-    let World { mut home, source, _events } = World::new();
+    let NotesFixture { mut home, source, _events } = NotesFixture::new();
     let slot = home.client_join(1, 1, 0).unwrap().client;
     let block = home.grant(slot, Length(4096), Length(4096)).unwrap();
     let id = home.seal(slot, &SealRequest::bytes(block, block.length, Some("t")), 1).unwrap();

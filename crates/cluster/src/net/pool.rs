@@ -121,7 +121,7 @@ impl<J: Send + 'static> WorkerPool<J> {
                 Ok(()) => state.threads += 1,
                 Err(error) if state.threads == 0 => return Err((job, error)),
                 // Another thread takes it later.
-                Err(error) => tracing::warn!(%error, "a thread of the network fabric"),
+                Err(error) => tracing::warn!(%error, "a network thread cannot be started"),
             }
         }
         state.jobs.push_back(job);

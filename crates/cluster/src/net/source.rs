@@ -500,6 +500,6 @@ impl Source for RegionSource {
     }
 
     fn on_invalidated(&self, member: &MemberLife, object: u64) {
-        tracing::debug!(%member, object, "an answer to no notice");
+        tracing::debug!(%member, object, "a reply to no notice is ignored");
     }
 }

@@ -60,6 +60,6 @@ impl DaemonControl for PeerControl {
 
     fn on_invalidate(&self, notice: u64, object: u64) {
         // Daemons send such notices over their control channel instead.
-        tracing::debug!(node = self.node, notice, object, "a notice that no daemon sends");
+        tracing::debug!(node = self.node, notice, object, "an unexpected notice is ignored");
     }
 }

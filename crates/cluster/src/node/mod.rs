@@ -265,6 +265,7 @@ impl Node {
         custody.ready(&handles, predecessor.as_ref())?;
         let parts = ServerParts {
             listener,
+            socket: options.socket.clone(),
             wake,
             started,
             linger,
@@ -311,7 +312,7 @@ impl Node {
     pub fn run(self) -> Result<(), NodeError> {
         let mut node = self;
         while let Some(again) = node.serve()? {
-            tracing::warn!("the next daemon failed; this one goes on");
+            tracing::warn!("the next daemon failed; this one continues to serve");
             node = again;
         }
         Ok(())
@@ -339,7 +340,7 @@ impl Node {
                 let beginning = Beginning { options, switch, custody, started, is_successor };
                 return Self::make_way(beginning, (lock, listener, held), *handover);
             }
-            LoopEnd::Deserted => tracing::info!("the last client left"),
+            LoopEnd::Deserted => tracing::info!("the last client left; the node ends"),
             LoopEnd::Requested => {}
         }
         if lock.is_current() {
@@ -385,7 +386,7 @@ impl Node {
         let succession = match handover.pass_on(listener.as_fd(), lock.as_fd()) {
             Ok(successor) => upgrade::await_successor(successor, beginning.switch.wake()),
             Err(error) => {
-                tracing::warn!(%error, "the next daemon went away before it had everything");
+                tracing::warn!(%error, "the next daemon ended before the handover was complete");
                 Succession::Failed
             }
         };

@@ -219,7 +219,10 @@ pub(super) fn start_spill(
     // At a restart, a folder that fails is no reason to lose what is in memory.
     let store = match (SpillStore::open(target, home.uid()), target) {
         (Err(error), SpillTarget::Folder(dir)) if is_restart => {
-            tracing::error!(folder = %dir.display(), %error, "nothing is spilled or restored");
+            tracing::error!(
+                folder = %dir.display(), %error,
+                "the spill folder cannot be used: no object is spilled or restored"
+            );
             SpillStore::without_folder(dir, home.uid())
         }
         (opened, _) => opened,
@@ -228,7 +231,10 @@ pub(super) fn start_spill(
     if let Some(lock) = owner {
         match SpillOwner::of(lock).and_then(|owner| store.belongs_to(&owner)) {
             Err(error) if is_restart => {
-                tracing::warn!(%error, "the marker of the spill files: they may be left");
+                tracing::warn!(
+                    %error,
+                    "the marker of the spill files cannot be written: the files may be left"
+                );
             }
             other => other.map_err(failed(open()))?,
         }

@@ -104,7 +104,7 @@ impl NodeCredentials {
             }
             Err(error) => {
                 let path = files.certificate.display();
-                tracing::warn!(%path, %error, "other nodes refuse the certificate of this node");
+                tracing::warn!(%path, %error, "other nodes reject the certificate of this node");
             }
         }
         let status = CredentialStatus { expires: expiry(&loaded), ..CredentialStatus::default() };
@@ -260,7 +260,10 @@ impl FileWatcher {
             return;
         }
         if self.reported.replace(stamps) != Some(stamps) {
-            tracing::warn!(%reason, "the new certificate files are not used; the former ones stay");
+            tracing::warn!(
+                %reason,
+                "the new certificate files are not used; the earlier ones stay in use"
+            );
         }
         self.set_status(|status| status.refused = Some(reason));
     }

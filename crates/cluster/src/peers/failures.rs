@@ -67,14 +67,14 @@ impl FailureLog {
     /// Logs that a calling peer was not admitted.
     pub(super) fn refused(&self, peer: &str, cause: &str) {
         if self.is_due(peer, cause, Instant::now()) {
-            tracing::warn!(peer, cause, "a node is not let in");
+            tracing::warn!(peer, cause, "a connection of a node is rejected");
         }
     }
 
     /// Logs that a peer could not be reached.
     pub(super) fn unreached(&self, peer: &str, cause: &str) {
         if self.is_due(peer, cause, Instant::now()) {
-            tracing::warn!(peer, cause, "a node is not reached");
+            tracing::warn!(peer, cause, "a node cannot be reached");
         }
     }
 }

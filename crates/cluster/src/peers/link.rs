@@ -407,11 +407,11 @@ pub(super) async fn handshake(
             () = cut.closed() => return,
             () = accepted => return,
             cause = lost(standing) => {
-                tracing::warn!(address, cause, "a connection is ended");
+                tracing::warn!(address, cause, "a connection is closed");
                 cause
             }
             () = overdue => {
-                tracing::debug!(address, "a connection with an earlier certificate is ended");
+                tracing::debug!(address, "a connection with an earlier certificate is closed");
                 "it was made with an earlier certificate".to_owned()
             }
         };

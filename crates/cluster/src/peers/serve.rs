@@ -103,7 +103,7 @@ impl PeerServer {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a node is not let in");
+                    tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 }
@@ -114,7 +114,7 @@ impl PeerServer {
                 Some((place, stranger)) => {
                     tokio::spawn(Arc::clone(&self).serve(stream, from, place, stranger));
                 }
-                None => tracing::debug!(%from, "a node is not let in: too many connections"),
+                None => tracing::debug!(%from, "a connection is rejected: the node has too many"),
             }
         }
     }
@@ -153,12 +153,12 @@ impl PeerServer {
                 }
                 return;
             }
-            Err(_) => return tracing::debug!(%from, "a connection said nothing"),
+            Err(_) => return tracing::debug!(%from, "a connection sent nothing and is closed"),
         };
         let Secured { wire, name, standing } = secured;
         let account = self.account_of(name.as_ref());
         let Some(_of_node) = Permit::take(&account.connections) else {
-            return tracing::debug!(%from, ?name, "a node is not let in: it has enough connections");
+            return tracing::debug!(%from, ?name, "a connection is rejected: its node has too many");
         };
         let of_peer = name.as_ref().map_or_else(|| from.ip().to_string(), NodeName::to_string);
         let own = standing.as_ref().map(Standing::own).zip(name.clone());
@@ -180,7 +180,7 @@ impl PeerServer {
                 ended = connection => ended,
                 cause = lost => return self.failures.refused(&of_peer, &cause),
             },
-            Err(_) => return tracing::debug!(%from, "a connection asked for nothing"),
+            Err(_) => return tracing::debug!(%from, "a connection sent no request and is closed"),
         };
         if let Err(error) = ended {
             if !caller.is_known() && self.tls.is_none() {

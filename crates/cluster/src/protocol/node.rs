@@ -78,7 +78,7 @@ impl NodeState {
 
     /// Whether work that did not fit into one turn is left for the next one.
     pub fn has_work_left(&self) -> bool {
-        self.is_behind_with_answers() || self.counting.is_busy()
+        self.fan_out.is_behind() || self.waits.has_ready() || self.counting.is_busy()
     }
 
     /// When [`Self::tick`] is due, in the milliseconds of `now_ms`.
@@ -104,7 +104,7 @@ impl NodeState {
             self.families.next_deadline_ms(),
             self.leases.next_deadline_ms(),
             self.resize.next_deadline_ms(),
-            self.drain.next_deadline_ms().filter(|_| self.is_drain_ticking()),
+            self.drain.next_deadline_ms().filter(|_| self.cluster.was_member()),
             self.joined.names.as_ref().and_then(JoinedNames::next_deadline_ms),
         ];
         timers.into_iter().chain(more).flatten().min()
@@ -113,7 +113,7 @@ impl NodeState {
     /// Does the work that is due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.residency.set_now(now_ms);
-        self.answer_more(out);
+        self.fan_out.next_turn(&mut self.waits, out);
         let expired = self.waits.expired(now_ms, self.fan_out.left());
         self.fan_out.add(expired.into_iter().map(answer_wait), out);
         while let Some(session) = self.clients.take_silent(now_ms) {
@@ -195,10 +195,12 @@ impl NodeState {
         }
         // Checked before a name is taken for the request or it has any other effect.
         let allowed = self.check_permitted(session, &body);
-        let allowed = allowed.and_then(|()| self.check_not_draining(session, &body));
-        let allowed = allowed.and_then(|()| check_lists(&body));
         let allowed =
-            allowed.and_then(|()| slot.map_or(Ok(()), |slot| self.check_right(slot, &body)));
+            allowed.and_then(|()| self.drain.check_not_draining(session, &body, &self.cluster));
+        let allowed = allowed.and_then(|()| check_lists(&body));
+        let allowed = allowed.and_then(|()| {
+            slot.map_or(Ok(()), |slot| self.clients.check_right(&self.home, slot, &body))
+        });
         let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
             Err(error) => Err(error),
             Ok(()) => match (slot, body) {
@@ -207,7 +209,8 @@ impl NodeState {
                     next.map(|next| next.map(|next| ReplyBody::Watched { next }))
                 }
                 (None, RequestBody::Pages { start, end }) => {
-                    self.bring_pages(ReplyTo { session, seq }, start..end, out)
+                    let (replicas, mut rest) = self.replicas(now_ms, out);
+                    replicas.bring_pages(ReplyTo { session, seq }, start..end, &mut rest)
                 }
                 (None, _) => Err(not_first()),
                 (Some(slot), body) => {
@@ -268,7 +271,7 @@ impl NodeState {
         body: RequestBody,
         out: &mut Vec<Action>,
     ) {
-        let allowed = self.check_right(context.slot, &body);
+        let allowed = self.clients.check_right(&self.home, context.slot, &body);
         let answer = allowed.and_then(|()| self.route(context, body, out)).transpose();
         out.extend(answer.map(|answer| answer_to(context.session, context.seq, answer)));
     }
@@ -310,7 +313,9 @@ impl NodeState {
             RequestBody::Seal { items } => return self.seal_items(context, items, out),
             RequestBody::Set(settings) => return self.set(context.reply_to(), settings),
             RequestBody::Drain(step) => return self.drain_step(context, step, out),
-            RequestBody::Overview { cells } => return self.overview(context, cells, out),
+            RequestBody::Overview { cells, held_max } => {
+                return self.count(context, CountKind::Overview { cells, held_max }, out);
+            }
             RequestBody::Stats => return self.count(context, CountKind::Stats, out),
             RequestBody::Namespaces => return self.count(context, CountKind::Namespaces, out),
             RequestBody::Cancel { seq } => self.cancel(session, seq, now_ms, out),
@@ -333,8 +338,8 @@ impl NodeState {
             RequestBody::SetRule(rule) => self.set_rule(rule)?,
             RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node)?,
             RequestBody::Rules => self.rules(),
-            RequestBody::Nodes => self.nodes(),
-            RequestBody::Forget { node } => self.forget_node(&node, now_ms)?,
+            RequestBody::Nodes => self.cluster.nodes(&self.home, &self.drain.record),
+            RequestBody::Forget { node } => self.forget_node(&node, now_ms, out)?,
             RequestBody::Shutdown => shut_down(out),
             RequestBody::Pages { .. } => return Err(pages_elsewhere()),
             RequestBody::Hello(_)
@@ -343,6 +348,32 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Watch(_) => return Err(not_first()),
         }))
+    }
+
+    /// Ends the wait of an earlier request of a session and answers it at once. A request that does
+    /// not wait is answered as usual.
+    fn cancel(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> ReplyBody {
+        let (barriers, mut context) = self.barriers(now_ms, out);
+        let was_waiting = barriers.cancel(session, seq, &mut context)
+            || self.waits.cancel(session, seq)
+            || self.admission.cancel(session, seq)
+            || self.quota.reservations.cancel(session, seq)
+            || self.residency.cancel(session, seq)
+            || self.replicas.cancel(session, seq)
+            || self.resize.cancel(session, seq)
+            || self.drain.cancel(session, seq)
+            || self.counting.cancel(session, seq)
+            || self.cluster.cancel_in_cluster(session, seq);
+        if was_waiting {
+            out.push(answer_to(session, seq, Err(WireError::Cancelled)));
+        }
+        ReplyBody::Done
     }
 
     fn goodbye(&mut self, session: SessionId) -> ReplyBody {

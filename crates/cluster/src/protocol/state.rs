@@ -1,30 +1,33 @@
 //! State of one node: its store, its parts, and the cluster.
 
 use farrow_store::{ClientSlot, EvictionPolicy, Home, ObjectId};
+use farrow_wire::{Members, NamespaceReport, WireError};
 
 use super::action::Action;
-use super::cluster::{MappablePeer, OptionalCluster};
+use super::cluster::{AwaitContext, MappablePeer, OptionalCluster};
 use super::core::admission::Admission;
 use super::core::barriers::{BarrierContext, Barriers};
 use super::core::buffers::Buffers;
 use super::core::clients::Clients;
-use super::core::cluster_record::{retained_rules, retained_state};
+use super::core::cluster_record::{RecordNumbers, RecordParts, retained_rules, retained_state};
 use super::core::counting::CountQueue;
-use super::core::drain::Drain;
+use super::core::drain::context::DrainContext;
+use super::core::drain::state::{Drain, DrainRecord};
 use super::core::families::Families;
 use super::core::fanout::FanOut;
 use super::core::joined::JoinedState;
 use super::core::leases::Leases;
+use super::core::namespaces::namespace_reports;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
 use super::core::residency::Residency;
 use super::core::resize::Resize;
+use super::core::settings::RuntimeSettings;
 use super::core::staged::StagedObjects;
 use super::core::waits::Waits;
 use super::core::watches::Watches;
 use super::identity::{PeerIdentity, SessionId};
-use super::replicas::Replicas;
-use super::requests::settings::RuntimeSettings;
+use super::replicas::{ReplicaContext, Replicas};
 use super::rights::RightsTable;
 
 /// Counters since start.
@@ -159,7 +162,7 @@ impl NodeState {
             cluster: OptionalCluster::default(),
             joined: JoinedState::resumed(retained.compared_for),
         };
-        state.resume_move();
+        state.drain.resume_move(&state.home);
         for (slot, id) in adopted.staged {
             state.staged.insert(slot, id);
             if state.home.client(slot).is_err() {
@@ -178,6 +181,71 @@ impl NodeState {
     ) -> (&'a mut Barriers, BarrierContext<'a>) {
         let Self { barriers, cluster, rules, clients, .. } = self;
         (barriers, BarrierContext { cluster, rules, clients, now_ms, out })
+    }
+
+    /// The cluster, and what waits for names of other nodes need of the rest of the node.
+    pub(super) fn awaiting<'a>(
+        &'a mut self,
+        now_ms: u64,
+        out: &'a mut Vec<Action>,
+    ) -> (&'a mut OptionalCluster, AwaitContext<'a>) {
+        let Self { cluster, waits, fan_out, home, rules, .. } = self;
+        (cluster, AwaitContext { waits, fan_out, home, rules, now_ms, out })
+    }
+
+    /// The replicas, and what they need of the rest of the node.
+    pub(super) fn replicas<'a>(
+        &'a mut self,
+        now_ms: u64,
+        out: &'a mut Vec<Action>,
+    ) -> (&'a mut Replicas, ReplicaContext<'a>) {
+        let Self { replicas, home, cluster, residency, quota, clients, reclaim, .. } = self;
+        let context =
+            ReplicaContext { home, cluster, residency, quota, clients, reclaim, now_ms, out };
+        (replicas, context)
+    }
+
+    /// The drain, and what it needs of the rest of the node.
+    pub(super) fn drain<'a>(
+        &'a mut self,
+        now_ms: u64,
+        out: &'a mut Vec<Action>,
+    ) -> (&'a mut Drain, DrainContext<'a>) {
+        let Self { drain, home, cluster, replicas, joined, leases, .. } = self;
+        let compared_for = joined.compared_for.unwrap_or_default();
+        let numbers = RecordNumbers { first_number: self.barriers.first_number(), compared_for };
+        let (rules, settings) = (&self.rules, self.settings.record());
+        let parts = RecordParts { rules, settings, numbers };
+        (drain, DrainContext { home, cluster, replicas, joined, leases, parts, now_ms, out })
+    }
+
+    /// The store, and what it keeps for the cluster beside the membership state.
+    pub(super) fn record(&mut self) -> (&mut Home, RecordParts<'_>, &DrainRecord) {
+        let Self { home, rules, settings, drain, barriers, joined, .. } = self;
+        let compared_for = joined.compared_for.unwrap_or_default();
+        let numbers = RecordNumbers { first_number: barriers.first_number(), compared_for };
+        (home, RecordParts { rules, settings: settings.record(), numbers }, &drain.record)
+    }
+
+    /// Stores the changed settings and the numbers beside the rest, to survive a kill.
+    pub(super) fn keep_settings(&mut self) -> Result<(), WireError> {
+        let (home, parts, drain) = self.record();
+        parts.keep(home, drain)
+    }
+
+    /// The nodes, as clients see them.
+    pub(super) fn members(&self) -> Members {
+        self.cluster.members(&self.home, &self.drain.record)
+    }
+
+    /// All namespaces, with the objects that are registered or spilled.
+    pub(crate) fn namespace_reports(&self) -> Vec<NamespaceReport> {
+        namespace_reports(&self.home)
+    }
+
+    /// Informs clients of the nodes after a change.
+    pub(super) fn notify_members(&mut self) {
+        self.cluster.notify_members(&mut self.home, &self.drain.record);
     }
 
     /// The store, for tests and for the server's checks.
@@ -260,7 +328,12 @@ impl NodeState {
         if self.drain.record.is_draining {
             return Err("the node is draining: its objects move to other nodes".to_owned());
         }
-        self.cluster.readiness(now_ms)
+        self.cluster.readiness(now_ms)?;
+        if self.home.has_client_place() {
+            return Ok(());
+        }
+        let max = self.home.layout().clients_max;
+        Err(format!("no client can connect: all {max} places are taken (--clients-max)"))
     }
 
     /// Whether no other node needs to learn that this one leaves.
@@ -273,6 +346,21 @@ impl NodeState {
         self.cluster.delivery_changed(address, why_not);
     }
 
+    /// Whether all state that was handed over has been received.
+    pub fn has_handed_over(&self) -> bool {
+        self.cluster.has_handed_over() && self.barriers.has_nothing_set_aside()
+    }
+
+    /// Whether all members have heard of the clients that have ended here.
+    pub fn has_reported_ends(&self) -> bool {
+        self.cluster.has_reported_ends()
+    }
+
+    /// Notes how long another node took to answer a question of this one.
+    pub fn round_trip(&mut self, token: u64, elapsed_us: u64) {
+        self.cluster.round_trip(token, elapsed_us);
+    }
+
     /// The state of a remote client is unknown: it is checked again later.
     pub fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
         self.cluster.watch_later(slot, now_ms);
@@ -280,12 +368,6 @@ impl NodeState {
 
     /// Time for which replicas are known to be current; `None`: no limit applies.
     pub(crate) fn replicas_last_ms(&self, now_ms: u64) -> Option<u64> {
-        self.replicas.kind()?;
-        self.cluster.lease_left_ms(now_ms)
-    }
-
-    /// Whether replicas are current, so that clients may read them.
-    pub(super) fn are_replicas_current(&self, now_ms: u64) -> bool {
-        self.replicas_last_ms(now_ms).is_none_or(|left_ms| left_ms > 0)
+        self.replicas.last_ms(&self.cluster, now_ms)
     }
 }

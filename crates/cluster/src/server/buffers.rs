@@ -66,7 +66,7 @@ impl Server {
 
     /// Drops the incomplete request of a client, or its connection if it does not read its replies.
     fn displace(&mut self, session: SessionId, error: WireError) {
-        self.warn_of(session, "a client is beyond its share", Some(&error));
+        self.warn_of(session, "a client exceeds its share of buffers", Some(&error));
         if self.is_remote_client(session) {
             // The client may still read the objects that it holds.
             return self.drop_remote_client(session);
@@ -111,7 +111,7 @@ impl Server {
                 self.touched.insert(session);
             } else if since_ms.saturating_add(STARVED_MS_MAX) <= now_ms {
                 let error = self.state.buffers().refused(session, growth);
-                self.warn_of(session, "a request got no room", Some(&error));
+                self.warn_of(session, "no buffer is free for a request", Some(&error));
                 if !self.refuse_begun(session, error) {
                     self.drop_connection(session);
                 }

@@ -80,7 +80,9 @@ impl Server {
                     object.is_served = true;
                     descriptors.insert(1, socket);
                 }
-                (Some(Err(why)), _) => tracing::debug!(why, "a client serves its page faults"),
+                (Some(Err(why)), _) => {
+                    tracing::debug!(why, "a client serves its page faults itself")
+                }
                 _ => {}
             }
             Ok(descriptors)
@@ -91,7 +93,7 @@ impl Server {
         }
         connection.is_closing |= reply.body.is_err();
         if let Err(error) = connection.queue(&reply, reply.body.is_ok()) {
-            tracing::error!(session = session.0, %error, "a reply does not fit");
+            tracing::error!(session = session.0, %error, "a reply exceeds the limit of a message");
             connection.is_closing = true;
         }
         self.touched.insert(session);
@@ -105,7 +107,10 @@ impl Server {
         let ticket = net.issue_ticket(member, life)?;
         // Those that there are serve it as well, until all are in use.
         if let Err(why) = self.add_hold_blocks() {
-            tracing::warn!(%member, why, "other nodes cannot hold as many objects as they may");
+            tracing::warn!(
+                %member, why,
+                "other nodes can hold fewer objects than the limit allows"
+            );
         }
         Ok(ticket)
     }

@@ -14,7 +14,7 @@ impl LostPages {
     pub(super) fn report(&mut self, now_ms: u64) {
         let lost = farrow_memory::lost_pages();
         if self.is_due(lost, now_ms) {
-            tracing::error!(pages = lost, "a client has removed pages of mapped memory");
+            tracing::error!(pages = lost, "pages of mapped memory were removed");
         }
     }
 

@@ -21,6 +21,7 @@ mod remote_clients;
 mod remote_sessions;
 mod requests;
 mod scrape;
+mod socket_file;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -33,6 +34,7 @@ use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,6 +63,7 @@ use output::{flush, open_for_client};
 use remote_sessions::RemoteSessions;
 pub(crate) use scrape::ScrapeListener;
 use scrape::Scrapers;
+use socket_file::SocketFile;
 use tokens::{LISTENER, NET, ORPHANS, REMOTE_SESSIONS, SCRAPE_LISTENER, SESSIONS, SPILL, WAKE};
 use turn::FirstPending;
 use warnings::Warnings;
@@ -82,6 +85,8 @@ pub(crate) enum LoopEnd {
 /// The parts of a server.
 pub(crate) struct ServerParts {
     pub(crate) listener: UnixListener,
+    /// The path of the listener.
+    pub(crate) socket: PathBuf,
     /// Stops the server when it is readable.
     pub(crate) wake: UnixStream,
     pub(crate) started: BootTime,
@@ -112,6 +117,7 @@ pub(crate) struct Remains {
 pub(crate) struct Server {
     poll: OwnedFd,
     listener: UnixListener,
+    socket_file: SocketFile,
     wake: UnixStream,
     state: NodeState,
     fabric: Arc<dyn Fabric>,
@@ -164,7 +170,7 @@ impl Server {
         state: NodeState,
         first: Vec<Action>,
     ) -> io::Result<Self> {
-        let ServerParts { listener, wake, started, linger, prepared, metrics, .. } = parts;
+        let ServerParts { listener, socket, wake, started, linger, prepared, metrics, .. } = parts;
         let ServerParts { audit, spill, peers, net, .. } = parts;
         let remote_sessions = peers.map(RemoteSessions::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -195,6 +201,7 @@ impl Server {
         let mut server = Self {
             poll,
             listener,
+            socket_file: SocketFile::new(socket),
             wake,
             state,
             fabric,
@@ -232,7 +239,7 @@ impl Server {
             // The client slot records that other nodes read this region. The record must survive a
             // restart before they have heard of this one.
             if let Err(error) = server.join_net() {
-                tracing::error!(%error, "no slot for nodes that read by network");
+                tracing::error!(%error, "no slot is free for nodes that read by network");
             }
         }
         server.watch_orphans();
@@ -391,7 +398,10 @@ impl Server {
                     }
                     let has_descriptors = has_descriptors && reply.body.is_ok();
                     if let Err(error) = connection.queue(&reply, has_descriptors) {
-                        tracing::error!(session = session.0, %error, "a reply does not fit");
+                        tracing::error!(
+                            session = session.0, %error,
+                            "a reply exceeds the limit of a message"
+                        );
                         connection.is_closing = true;
                     }
                     self.touched.insert(session);

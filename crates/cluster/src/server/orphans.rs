@@ -41,7 +41,7 @@ impl Server {
 
     /// The client may still read the objects that it holds, so its slot is retained.
     pub(super) fn watch_later(&mut self, slot: ClientSlot, error: &io::Error) {
-        tracing::error!(slot = slot.0, %error, "a client is not watched");
+        tracing::error!(slot = slot.0, %error, "the process of a client cannot be watched");
         // A watch of an earlier client in this slot does not apply to this one.
         self.orphans.remove(&slot);
         self.unwatched.insert(slot);

@@ -48,12 +48,15 @@ pub(super) fn open_for_client(
         Ok(opened) => connection.data_read = Some(opened),
         Err(FabricError::System { source, .. }) if descriptors::is_exhausted(&source) => {
             let max = descriptors::limit();
-            tracing::warn!(max, "a client is refused: the node has no free descriptor");
+            tracing::warn!(max, "a client is rejected: no file descriptor is free");
             reply.body = Err(WireError::TooMany { what: "descriptors of the node".into(), max });
         }
         Err(error) => {
             let what = format!("the region cannot be opened for slot {}: {error}", welcome.slot);
-            tracing::error!(%what);
+            tracing::error!(
+                slot = welcome.slot, %error,
+                "the region cannot be opened for a client"
+            );
             reply.body = Err(WireError::Damaged(what));
         }
     }

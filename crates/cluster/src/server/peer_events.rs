@@ -134,8 +134,8 @@ impl Server {
                 self.forward_client(session, (node, &address), incarnation, first);
             }
             PeerAction::CutOff { node, address } => self.cut_off(&node, &address),
-            PeerAction::WatchProcess { token, pid, start_time } => {
-                self.watch_for_other(token, pid, start_time);
+            PeerAction::WatchProcess { token, node, pid, start_time } => {
+                self.watch_for_other(token, node, (pid, start_time));
             }
             PeerAction::WatchRemoteClient { slot } => self.watch_remote_client(slot),
             PeerAction::AskEtcd { id, request } => {
@@ -191,7 +191,7 @@ impl Server {
             && let Some(request) = remote_sessions.requests.remove(&token)
             && let Err(error) = remote_sessions.peers.answer(request, body.into())
         {
-            tracing::error!(%error, "an answer to another node");
+            tracing::error!(%error, "a response to another node cannot be sent");
         }
     }
 }

@@ -37,7 +37,7 @@ impl Server {
             return;
         };
         if !self.state.is_peer(from) {
-            tracing::warn!(from, "a client of a node that is no member");
+            tracing::warn!(from, "a client of a node that is no member is rejected");
             remote_sessions.peers.end_remote_session(remote_session, false);
             return;
         }

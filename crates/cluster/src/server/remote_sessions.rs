@@ -52,6 +52,8 @@ pub(super) struct RemoteSession {
 pub(super) struct WatchedProcess {
     pub(super) number: u64,
     pub(super) token: u64,
+    /// The node that asks.
+    pub(super) node: String,
     pub(super) until: Instant,
     pub(super) process: OwnedFd,
 }
@@ -87,6 +89,11 @@ impl RemoteSessions {
         watched.into_iter().chain(self.unheard_at).min()
     }
 
+    /// How many processes are watched for a node.
+    pub(super) fn watched_for(&self, node: &str) -> usize {
+        self.watched.iter().filter(|one| one.node == node).count()
+    }
+
     /// Sends a reply to a remote client. Returns false if the client reads too slowly.
     pub(super) fn send(&mut self, session: SessionId, reply: &Reply) -> bool {
         let Some(remote_client) = self.remote_clients.get_mut(&session) else {
@@ -94,7 +101,7 @@ impl RemoteSessions {
         };
         let mut bytes = Vec::new();
         if let Err(error) = wire::encode(reply, &mut bytes) {
-            tracing::error!(session = session.0, %error, "a reply does not fit");
+            tracing::error!(session = session.0, %error, "a reply exceeds the limit of a message");
             return false;
         }
         remote_client.output_bytes += bytes.len();
@@ -144,7 +151,10 @@ impl RemoteSession {
 }
 
 pub(super) fn parse(address: &str) -> Option<PeerAddress> {
-    address.parse().inspect_err(|error| tracing::warn!(%error, "an address")).ok()
+    address
+        .parse()
+        .inspect_err(|error| tracing::warn!(%error, "the address of a node is invalid"))
+        .ok()
 }
 
 /// An address at which the node of this name is expected.

@@ -87,7 +87,12 @@ impl Server {
             Err(error) => {
                 match connection.is_introduced {
                     true => self.warn_of(session, "an invalid message", Some(&error)),
-                    false => tracing::debug!(session = session.0, %error, "no first message"),
+                    false => {
+                        tracing::debug!(
+                            session = session.0, %error,
+                            "a connection ended without a valid first message"
+                        )
+                    }
                 }
                 self.drop_connection(session);
                 return 0;
@@ -128,10 +133,15 @@ impl Server {
     /// Handles a scraper. Returns whether metrics are to be computed for it.
     pub(super) fn scrape(&mut self, token: u64) -> bool {
         let now_ms = self.now_ms();
-        let readiness = self.state.readiness(now_ms);
+        let readiness = self.readiness(now_ms);
         let poll = self.poll.as_fd();
         let scrapers = self.scrapers.as_mut();
         scrapers.is_some_and(|scrapers| scrapers.ready(poll, token, now_ms, readiness))
+    }
+
+    /// Whether the node serves clients, and new ones can connect; otherwise the reason.
+    fn readiness(&self, now_ms: u64) -> Result<(), String> {
+        self.state.readiness(now_ms).and_then(|()| self.socket_file.check())
     }
 
     /// Sends the metrics to the scrapers that wait; `None`: the region cannot be read.
@@ -157,7 +167,7 @@ impl Server {
             namespaces: &state.namespace_reports(),
             latencies,
             errors,
-            is_ready: state.readiness(now_ms).is_ok(),
+            is_ready: self.readiness(now_ms).is_ok(),
             of_cluster: of_cluster.as_ref().zip(traffic),
             credentials: credentials.as_ref(),
             audited: audit.as_ref().map(Audit::totals).unwrap_or_default(),

@@ -158,7 +158,7 @@ impl Scrapers {
     fn listen(&self, poll: BorrowedFd<'_>, flags: EventFlags) {
         let token = EventData::new_u64(SCRAPE_LISTENER);
         if let Err(error) = epoll::modify(poll, &self.listener, token, flags) {
-            tracing::error!(%error, "the listener of the metrics");
+            tracing::error!(%error, "the listener of metrics cannot be changed");
         }
     }
 

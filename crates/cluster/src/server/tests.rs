@@ -17,6 +17,7 @@ use farrow_wire::{
 use super::accept::ACCEPT_AGAIN_MS;
 use super::orphans::WATCH_AGAIN_MS;
 use super::remote_sessions::RemoteSession;
+use super::watched::WATCHED_OF_NODE_MAX;
 use super::*;
 use crate::audit::AuditLog;
 use crate::node::MemorySource;
@@ -26,14 +27,14 @@ use crate::protocol::{AdoptedState, DaemonInfo};
 
 const OWNER: u32 = 1000;
 
-struct World {
+struct ServerFixture {
     server: Server,
     dir: tempfile::TempDir,
     _stopper: UnixStream,
     sessions: u64,
 }
 
-impl World {
+impl ServerFixture {
     fn new() -> Self {
         Self::with(None)
     }
@@ -48,8 +49,10 @@ impl World {
         let state = NodeState::new(home, daemon, AdoptedState::default(), 0);
         let dir = tempfile::tempdir().unwrap();
         let (stopper, wake) = UnixStream::pair().unwrap();
+        let socket = dir.path().join("n.sock");
         let parts = ServerParts {
-            listener: UnixListener::bind(dir.path().join("n.sock")).unwrap(),
+            listener: UnixListener::bind(&socket).unwrap(),
+            socket,
             wake,
             started: BootTime::now(),
             linger: None,
@@ -119,7 +122,7 @@ fn kill(mut child: Child) {
 
 #[test]
 fn a_live_client_that_cannot_be_watched_keeps_what_it_holds_until_its_process_ends() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let (child, peer) = start();
     world.orphan(peer);
     // As if this user had as many watches as the system allows.
@@ -138,7 +141,7 @@ fn a_live_client_that_cannot_be_watched_keeps_what_it_holds_until_its_process_en
 
 #[test]
 fn the_end_of_a_process_takes_nothing_from_the_next_client_in_its_place() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let (child, peer) = start();
     let first = world.orphan(peer);
     world.server.watch_orphans();
@@ -185,7 +188,8 @@ fn wait_for_event<T>(peers: &Peers, wanted: impl Fn(PeerEvent) -> Option<T>) -> 
 fn a_remote_session_whose_first_answer_cannot_be_read_is_ended() {
     let liar = peers("a");
     let address = liar.local_address().to_string();
-    let mut world = World::with(Some((peers("b"), Devices::new(&MemorySource::Automatic, &[]))));
+    let mut world =
+        ServerFixture::with(Some((peers("b"), Devices::new(&MemorySource::Automatic, &[]))));
     let (child, peer) = start();
     let (client, stream) = UnixStream::pair().unwrap();
     let session = SessionId(1);
@@ -233,7 +237,7 @@ fn a_remote_session_whose_first_answer_cannot_be_read_is_ended() {
 #[test]
 fn a_client_of_another_node_that_is_disconnected_may_reconnect() {
     let devices = Devices::new(&MemorySource::Automatic, &[]);
-    let mut world = World::with(Some((peers("a"), devices)));
+    let mut world = ServerFixture::with(Some((peers("a"), devices)));
     let remote_client = Some(RemoteClient { node: 0xb });
     let far = PeerIdentity { pid: 7, start_time: 9, uid: OWNER, remote_client };
     let (session, welcome) = world.join(far, None);
@@ -257,12 +261,37 @@ fn a_client_of_another_node_that_is_disconnected_may_reconnect() {
     assert_eq!(world.orphans(), 0);
 }
 
+/// Regression test: questions whether processes run are answered late, and more than 32 of them took
+/// all places of a node for questions.
+#[test]
+fn questions_about_processes_leave_places_for_other_questions() {
+    let devices = Devices::new(&MemorySource::Automatic, &[]);
+    let mut world = ServerFixture::with(Some((peers("a"), devices)));
+    let (child, peer) = start();
+    let of = (peer.pid, peer.start_time);
+    let places = PeerLimits::default().asks_max;
+    for token in 0..2 * places as u64 {
+        world.server.watch_for_other(token, "b".to_owned(), of);
+    }
+    world.server.watch_for_other(1000, "c".to_owned(), of);
+    let watched_for = |world: &ServerFixture, node: &str| {
+        world.server.remote_sessions.as_ref().unwrap().watched_for(node)
+    };
+    assert_eq!(watched_for(&world, "b"), WATCHED_OF_NODE_MAX);
+    assert!(WATCHED_OF_NODE_MAX < places, "of {places} places");
+    assert_eq!(watched_for(&world, "c"), 1, "another node has its own");
+    kill(child);
+    while watched_for(&world, "b") + watched_for(&world, "c") > 0 {
+        world.take_events();
+    }
+}
+
 /// Regression test: a node that ran out of descriptors accepted no client before a client's
 /// connection was closed. Without any connection it never did, though other descriptors had become
 /// free.
 #[test]
 fn a_node_without_descriptors_accepts_clients_again_after_a_while() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let full = io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error());
     world.server.cannot_accept(&full);
     world.server.accept_again();
@@ -283,7 +312,7 @@ fn deletes(name: &str, count: usize) -> RequestBody {
     RequestBody::Delete { targets: vec![WireTarget::Name(name.to_owned()); count] }
 }
 
-impl World {
+impl ServerFixture {
     /// A client with a connection to which it has written one request.
     fn with_request(&mut self, peer: PeerIdentity, body: RequestBody) -> (SessionId, UnixStream) {
         let (session, _) = self.join(peer, None);
@@ -317,7 +346,7 @@ impl World {
 /// request of 4 MiB each stopped the daemon for seven seconds.
 #[test]
 fn a_turn_serves_some_requests_and_short_ones_first() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };
     let name = "x".repeat(255);
     let mut all = Vec::new();
@@ -344,7 +373,7 @@ fn audited(path: &Path) -> Vec<serde_json::Value> {
 /// another one took the place of the result in the audit log, or the request was not in it at all.
 #[test]
 fn a_client_hides_no_delete_from_the_audit_log_by_its_number() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let path = world.dir.path().join("audit");
     world.server.audit = Some(Audit::new(AuditLog::open(&path, false).unwrap()));
     let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };
@@ -395,7 +424,7 @@ fn a_client_hides_no_delete_from_the_audit_log_by_its_number() {
 /// they were. A client made the memory of the daemon grow without bound.
 #[test]
 fn long_names_are_cut_in_the_audit_log() {
-    let mut world = World::new();
+    let mut world = ServerFixture::new();
     let path = world.dir.path().join("audit");
     world.server.audit = Some(Audit::new(AuditLog::open(&path, false).unwrap()));
     let peer = PeerIdentity { pid: 7, start_time: 1, uid: OWNER, remote_client: None };

@@ -18,6 +18,10 @@ use crate::protocol::cluster::Answer;
 /// process is alive.
 const WATCHED_MAX: usize = 1024;
 
+/// The same for one node: half of its places for questions, so that its other questions need not wait
+/// for these.
+pub(super) const WATCHED_OF_NODE_MAX: usize = 16;
+
 /// A request about a process that is still alive is answered after this time.
 const WATCH_MAX: Duration = Duration::from_millis(800);
 
@@ -26,7 +30,10 @@ const WATCH_MAX: Duration = Duration::from_millis(800);
 const UNHEARD_PAUSE: Duration = Duration::from_millis(250);
 
 impl Server {
-    pub(super) fn watch_for_other(&mut self, token: u64, pid: u32, start_time: u64) {
+    /// Answers a node once a process has ended, or after a while, or at once at a limit: the node asks
+    /// again after a pause.
+    pub(super) fn watch_for_other(&mut self, token: u64, node: String, of: (u32, u64)) {
+        let (pid, start_time) = of;
         let identity = PeerIdentity { pid, start_time, uid: 0, remote_client: None };
         let process = watch(&identity);
         let Some(remote_sessions) = &mut self.remote_sessions else {
@@ -36,13 +43,15 @@ impl Server {
         let is_there = !matches!(process, Ok(None));
         if let Ok(Some(process)) = process
             && remote_sessions.watched.len() < WATCHED_MAX
+            && remote_sessions.watched_for(&node) < WATCHED_OF_NODE_MAX
         {
             let number = remote_sessions.next_watched;
             remote_sessions.next_watched += 1;
             let event = EventData::new_u64(WATCHED | number);
             if epoll::add(&self.poll, &process, event, EventFlags::IN).is_ok() {
                 let until = Instant::now() + WATCH_MAX;
-                remote_sessions.watched.push_back(WatchedProcess { number, token, until, process });
+                let watched = WatchedProcess { number, token, node, until, process };
+                remote_sessions.watched.push_back(watched);
                 return;
             }
         }

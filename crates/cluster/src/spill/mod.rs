@@ -130,7 +130,10 @@ impl SpillStore {
             return Ok(());
         };
         for left in Orphans::of_earlier(dir, owner, self.uid) {
-            tracing::info!(folder = %left.folder.display(), "spilled objects of a killed node go");
+            tracing::info!(
+                folder = %left.folder.display(),
+                "spilled objects of a killed node are removed"
+            );
             left.remove()?;
         }
         owner.write(dir, self.uid)

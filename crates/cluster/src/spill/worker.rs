@@ -232,7 +232,7 @@ impl JobQueue {
 async fn forget_all(store: &SpillStore, ids: &[ObjectId], stop: &Stop) {
     let forget = |id: ObjectId| async move {
         if let Err(error) = store.forget(id, stop).await {
-            tracing::debug!(%id, error.reason, "a spill file is not removed");
+            tracing::debug!(%id, error.reason, "a spill file cannot be removed");
         }
     };
     ids.iter().copied().map(forget).collect::<FuturesUnordered<_>>().count().await;

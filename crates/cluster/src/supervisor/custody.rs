@@ -29,11 +29,11 @@ pub(crate) struct Custody {
     start: Handles,
     is_restart: bool,
     /// `None`: the daemon has no supervisor.
-    supervisor: Option<Supervised>,
+    supervisor: Option<SupervisorLink>,
 }
 
 #[derive(Debug)]
-struct Supervised {
+struct SupervisorLink {
     channel: Arc<SupervisorChannel>,
     held: Receiver<()>,
     has_ended: Arc<sync::AtomicBool>,
@@ -71,7 +71,10 @@ impl Custody {
                         let _ = say_held.send(());
                     }
                     Ok(Some(message)) if message.kind == MessageKind::Stop => stopper.stop(),
-                    Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
+                    Ok(Some(message)) => tracing::warn!(
+                        ?message,
+                        "an unexpected message of the supervisor is ignored"
+                    ),
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -83,7 +86,7 @@ impl Custody {
         Ok(Self {
             start: first.handles,
             is_restart: first.kind == MessageKind::Restart,
-            supervisor: Some(Supervised { channel, held, has_ended }),
+            supervisor: Some(SupervisorLink { channel, held, has_ended }),
         })
     }
 
@@ -114,7 +117,7 @@ impl Custody {
         handles: &Handles,
         predecessor: Option<&UnixStream>,
     ) -> Result<(), NodeError> {
-        let Some(Supervised { channel, held, .. }) = &self.supervisor else {
+        let Some(SupervisorLink { channel, held, .. }) = &self.supervisor else {
             if let Some(lock) = &handles.lock {
                 Holder::own(handles.memory.as_ref()).publish(lock);
             }

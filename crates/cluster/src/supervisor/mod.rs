@@ -73,9 +73,17 @@ pub(crate) fn supervise(
     let Some(again) = Again::find(arguments, expanded) else {
         return Ok(None);
     };
+    // Before descriptors are closed or opened: these have the numbers that the service manager gave them.
+    let memory = notify::stored_memory();
+    if options.is_private
+        && let Err(error) = farrow_memory::close_inherited()
+    {
+        // Without them, only what waits at the other end of a pipe waits for this node too.
+        tracing::warn!(%error, "descriptors of the program that started the node stay open");
+    }
     let (signals, raised) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
     signals::write_to(&raised).map_err(failed("a signal handler"))?;
-    let handles = Handles { memory: notify::stored_memory(), ..Handles::default() };
+    let handles = Handles { memory, ..Handles::default() };
     let supervisor = Supervisor {
         again,
         handles,
@@ -160,7 +168,9 @@ impl Supervisor<'_> {
                     // continue.
                     let _ = channel.send(MessageKind::Held);
                 }
-                Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
+                Ok(Some(message)) => {
+                    tracing::warn!(?message, "an unexpected message of the daemon is ignored")
+                }
                 Ok(None) | Err(_) => return Ok(since),
             }
         }

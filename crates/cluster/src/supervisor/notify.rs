@@ -64,7 +64,7 @@ impl Notifier {
             return;
         };
         if let Err(error) = send(address.as_bytes(), words, fd) {
-            tracing::warn!(%error, words, "the service manager is not notified");
+            tracing::warn!(%error, words, "the service manager cannot be notified");
         }
     }
 }
@@ -97,17 +97,17 @@ pub(crate) fn stored_memory() -> Option<HeldMemory> {
     let count: u32 = text("LISTEN_FDS")?.parse().ok()?;
     let names = text("LISTEN_FDNAMES").unwrap_or_default();
     let fds = take_inherited(count)
-        .inspect_err(|error| tracing::warn!(%error, count, "LISTEN_FDS"))
+        .inspect_err(|error| tracing::warn!(%error, count, "inherited descriptors cannot be used"))
         .ok()?;
     let (mut control, mut data): (Option<OwnedFd>, Option<OwnedFd>) = (None, None);
     for (name, fd) in names.split(':').zip(fds) {
         match NAMES.iter().position(|one| *one == name) {
             Some(0) => control = Some(fd),
             Some(_) => data = Some(fd),
-            None => tracing::warn!(name, "a descriptor that a node has no use for"),
+            None => tracing::warn!(name, "an inherited descriptor is not used"),
         }
     }
     HeldMemory::new(control?, data?)
-        .inspect_err(|error| tracing::warn!(%error, "memory kept by the service manager"))
+        .inspect_err(|error| tracing::warn!(%error, "inherited memory cannot be used"))
         .ok()
 }

@@ -48,7 +48,7 @@ fn regions() -> [Arc<Region>; 2] {
 }
 
 /// A node, its honest client, and whoever else there is.
-pub struct World {
+pub struct FuzzedClients {
     state: NodeState,
     region: Arc<Region>,
     now_ms: u64,
@@ -58,7 +58,7 @@ pub struct World {
     draft: WireSpan,
 }
 
-impl World {
+impl FuzzedClients {
     pub fn new() -> Self {
         let [home, region] = regions();
         let home = Home::create(home, &options(), 0).unwrap();
@@ -230,8 +230,8 @@ pub fn run(data: &[u8]) {
 }
 
 /// The same after something else.
-pub fn run_with(data: &[u8], first: impl FnOnce(&mut World)) {
-    let mut world = World::new();
+pub fn run_with(data: &[u8], first: impl FnOnce(&mut FuzzedClients)) {
+    let mut world = FuzzedClients::new();
     first(&mut world);
     for (kind, body) in steps(data) {
         world.take(kind, body);
@@ -263,7 +263,7 @@ fn step(kind: u8, body: &[u8]) -> Vec<u8> {
 
 /// What clients that mean well ask, and some that do not.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let world = World::new();
+    let world = FuzzedClients::new();
     let (object, draft) = (world.object, world.draft);
     let id = world.id.into();
     // The first page of each of the others comes behind those of the honest one.
@@ -347,7 +347,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
                 ask: SyncAsk::Arrive { parties: 3, timeout_ms: 10 },
             },
             RequestBody::Restore { id },
-            RequestBody::Overview { cells: 4 },
+            RequestBody::Overview { cells: 4, held_max: 4 },
             RequestBody::Namespaces,
             RequestBody::FindLost { name: named(1) },
             RequestBody::Fetch {

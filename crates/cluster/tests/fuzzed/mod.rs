@@ -13,11 +13,11 @@ use farrow_cluster::protocol::cluster::{Answer, Offer, Question};
 use farrow_wire::{self as wire, Hello, Members, Reply, Request, RequestBody};
 
 use farrow_membership::{Message, View};
-use nodes::World;
+use nodes::FuzzedNodes;
 
 /// What a step is: its first byte, modulo their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StepKind {
     /// A message of `b`.
     Message,
     /// A question of `b`.
@@ -36,22 +36,22 @@ pub enum Kind {
     Stranger,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Message,
-    Kind::Question,
-    Kind::Answer,
-    Kind::RemoteSession,
-    Kind::Local,
-    Kind::Time,
-    Kind::Round,
-    Kind::Stranger,
+const KINDS: [StepKind; 8] = [
+    StepKind::Message,
+    StepKind::Question,
+    StepKind::Answer,
+    StepKind::RemoteSession,
+    StepKind::Local,
+    StepKind::Time,
+    StepKind::Round,
+    StepKind::Stranger,
 ];
 
 /// Most steps of a run: one takes some 10 us.
 const STEPS_MAX: usize = 64;
 
 /// A step as bytes: kind, length (two bytes, the lower first), contents.
-pub fn step(kind: Kind, body: &[u8]) -> Vec<u8> {
+pub fn step(kind: StepKind, body: &[u8]) -> Vec<u8> {
     let number = KINDS.iter().position(|one| *one == kind).unwrap() as u8;
     let length = u16::try_from(body.len()).unwrap();
     let mut bytes = vec![number];
@@ -60,7 +60,7 @@ pub fn step(kind: Kind, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn steps(mut rest: &[u8]) -> Vec<(Kind, &[u8])> {
+fn steps(mut rest: &[u8]) -> Vec<(StepKind, &[u8])> {
     let mut steps = Vec::new();
     while let Some(([kind, low, high], body)) = rest.split_first_chunk::<3>()
         && steps.len() < STEPS_MAX
@@ -77,7 +77,7 @@ fn steps(mut rest: &[u8]) -> Vec<(Kind, &[u8])> {
 /// Takes all steps. Whatever they are the sums of bytes balance, the node does not spin, an object of its
 /// own client is there, and the honest node is still heard.
 pub fn run(data: &[u8]) {
-    let mut world = World::founded();
+    let mut world = FuzzedNodes::founded();
     for (kind, body) in steps(data) {
         world.take(kind, body);
     }

@@ -18,7 +18,7 @@ use farrow_wire::{
     WireError, WireTarget,
 };
 
-use super::{Kind, step};
+use super::{StepKind, step};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
@@ -92,23 +92,23 @@ fn cluster_options(number: usize) -> ClusterOptions {
 }
 
 /// A question that was not answered yet.
-struct Asked {
+struct OpenQuestion {
     by: usize,
     token: u64,
     from: u64,
     body: Vec<u8>,
 }
 
-struct Node {
+struct FuzzedNode {
     state: NodeState,
     /// Messages and questions to the other one.
     messages: VecDeque<(u64, Vec<u8>)>,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<OpenQuestion>,
     /// What the other one's client wrote and is not a whole frame yet.
     remote_session: Vec<u8>,
 }
 
-impl Node {
+impl FuzzedNode {
     fn new(number: usize, retained: Option<&[u8]>, out: &mut Vec<Action>) -> Self {
         let mut home = Home::create(region(number), &options(), 0).unwrap();
         if let Some(retained) = retained {
@@ -127,8 +127,8 @@ impl Node {
     }
 }
 
-pub struct World {
-    nodes: [Node; 2],
+pub struct FuzzedNodes {
+    nodes: [FuzzedNode; 2],
     now_ms: u64,
     next_request: u64,
     /// Steps that `b` takes, as it takes them.
@@ -140,17 +140,21 @@ pub struct World {
     /// Nothing that one of them says comes to the other.
     pub is_cut: bool,
     /// What `b` said, and in which life, if somebody wants to know.
-    pub said_by_b: Option<Vec<(Kind, u64, Vec<u8>)>>,
+    pub said_by_b: Option<Vec<(StepKind, u64, Vec<u8>)>>,
     /// What clients of each node were answered, the remote clients of the nodes left out.
     pub replies: Vec<(usize, Result<ReplyBody, WireError>)>,
 }
 
-impl World {
+impl FuzzedNodes {
     /// Two nodes that have not heard of each other.
     pub fn new(retained: Option<&[Vec<u8>; 2]>, is_recorded: bool) -> Self {
         let mut first = [Vec::new(), Vec::new()];
         let nodes = [0, 1].map(|number| {
-            Node::new(number, retained.map(|retained| &retained[number][..]), &mut first[number])
+            FuzzedNode::new(
+                number,
+                retained.map(|retained| &retained[number][..]),
+                &mut first[number],
+            )
         });
         let recorded = is_recorded.then(Vec::new);
         let mut world = Self {
@@ -270,14 +274,14 @@ impl World {
         }
         let mut frame = Vec::new();
         wire::encode(&Request { seq: 9, body }, &mut frame).unwrap();
-        self.record(Kind::RemoteSession, &frame);
-        self.take(Kind::RemoteSession, &frame);
+        self.record(StepKind::RemoteSession, &frame);
+        self.take(StepKind::RemoteSession, &frame);
     }
 
     /// A client of `a` asks.
     pub fn request_of_a(&mut self, body: RequestBody) {
         let bytes = postcard::to_allocvec(&body).unwrap();
-        self.record(Kind::Local, &bytes);
+        self.record(StepKind::Local, &bytes);
         self.request(0, LOCAL, body);
     }
 
@@ -291,27 +295,27 @@ impl World {
         self.request(1, LOCAL, RequestBody::Seal { items: vec![item] });
     }
 
-    fn record(&mut self, kind: Kind, body: &[u8]) {
+    fn record(&mut self, kind: StepKind, body: &[u8]) {
         if let Some(recorded) = &mut self.recorded {
             recorded.push(step(kind, body));
         }
     }
 
-    fn remember(&mut self, kind: Kind, life: u64, body: &[u8]) {
+    fn remember(&mut self, kind: StepKind, life: u64, body: &[u8]) {
         if let Some(said) = &mut self.said_by_b {
             said.push((kind, life, body.to_vec()));
         }
     }
 
     /// One step of a made-up `b`.
-    pub fn take(&mut self, kind: Kind, body: &[u8]) {
+    pub fn take(&mut self, kind: StepKind, body: &[u8]) {
         let mut out = Vec::new();
         let now_ms = self.now_ms;
         let node = &mut self.nodes[0];
         match kind {
-            Kind::Message => node.state.on_message(("b", 5).into(), body, now_ms, &mut out),
-            Kind::Stranger => node.state.on_message(("c", 1).into(), body, now_ms, &mut out),
-            Kind::Question => {
+            StepKind::Message => node.state.on_message(("b", 5).into(), body, now_ms, &mut out),
+            StepKind::Stranger => node.state.on_message(("c", 1).into(), body, now_ms, &mut out),
+            StepKind::Question => {
                 node.state.on_request(
                     u64::MAX - self.next_request,
                     ("b", 5).into(),
@@ -320,21 +324,21 @@ impl World {
                     &mut out,
                 );
             }
-            Kind::Answer => {
+            StepKind::Answer => {
                 if let Some(asked) = node.asked.pop_front() {
                     node.state.on_response(asked.token, Ok(body.to_vec()), now_ms, &mut out);
                 }
             }
-            Kind::RemoteSession => self.take_remote_session(body, &mut out),
-            Kind::Local => {
+            StepKind::RemoteSession => self.take_remote_session(body, &mut out),
+            StepKind::Local => {
                 if let Ok(body) = postcard::from_bytes::<RequestBody>(body)
                     && !takes_away(&body)
                 {
                     self.request(0, LOCAL, body);
                 }
             }
-            Kind::Time => self.now_ms += u64::from(body.first().copied().unwrap_or(1)),
-            Kind::Round => self.round(),
+            StepKind::Time => self.now_ms += u64::from(body.first().copied().unwrap_or(1)),
+            StepKind::Round => self.round(),
         }
         self.perform(0, out);
         self.tick(0);
@@ -377,8 +381,8 @@ impl World {
             let messages = std::mem::take(&mut self.nodes[from].messages);
             for (incarnation, body) in messages {
                 if to == 0 {
-                    self.record(Kind::Message, &body);
-                    self.remember(Kind::Message, incarnation, &body);
+                    self.record(StepKind::Message, &body);
+                    self.remember(StepKind::Message, incarnation, &body);
                 }
                 if self.is_cut {
                     continue;
@@ -388,7 +392,7 @@ impl World {
                 self.perform(to, out);
             }
             let asked = std::mem::take(&mut self.nodes[from].asked);
-            for Asked { by, token, from: incarnation, body } in asked {
+            for OpenQuestion { by, token, from: incarnation, body } in asked {
                 if self.is_cut {
                     self.fail(by, token);
                     continue;
@@ -399,8 +403,8 @@ impl World {
                     continue;
                 }
                 if to == 0 {
-                    self.record(Kind::Question, &body);
-                    self.remember(Kind::Question, incarnation, &body);
+                    self.record(StepKind::Question, &body);
+                    self.remember(StepKind::Question, incarnation, &body);
                 }
                 let number = self.next_request;
                 self.next_request += 1;
@@ -422,7 +426,7 @@ impl World {
                     _ => postcard::to_allocvec(&Answer::IsThere(true)).unwrap(),
                 };
                 if by == 0 {
-                    self.record(Kind::Answer, &body);
+                    self.record(StepKind::Answer, &body);
                 }
                 let mut out = Vec::new();
                 self.nodes[by].state.on_response(token, Ok(body), self.now_ms, &mut out);
@@ -432,12 +436,12 @@ impl World {
     }
 
     /// `a` gets something that `b` said in some life; what it answers to a question, at once.
-    pub fn again(&mut self, kind: Kind, life: u64, body: &[u8]) -> Option<Answer> {
+    pub fn again(&mut self, kind: StepKind, life: u64, body: &[u8]) -> Option<Answer> {
         let (mut out, now_ms) = (Vec::new(), self.now_ms);
         let token = u64::MAX / 2;
         let state = &mut self.nodes[0].state;
         match kind {
-            Kind::Message => state.on_message(("b", life).into(), body, now_ms, &mut out),
+            StepKind::Message => state.on_message(("b", life).into(), body, now_ms, &mut out),
             _ => state.on_request(token, ("b", life).into(), body, now_ms, &mut out),
         }
         let answer = out.iter().find_map(|action| match action {
@@ -516,7 +520,7 @@ impl World {
                 }
                 Action::Peer(PeerAction::Ask { token, node: to, incarnation, body, .. }) => {
                     if to == NAMES[1 - number] {
-                        let asked = Asked { by: number, token, from: incarnation, body };
+                        let asked = OpenQuestion { by: number, token, from: incarnation, body };
                         node.asked.push_back(asked);
                     } else {
                         let mut out = Vec::new();

@@ -6,8 +6,8 @@ use farrow_wire::{
     WireObjectId, WireTarget,
 };
 
-use super::nodes::World;
-use super::{Kind, step};
+use super::nodes::FuzzedNodes;
+use super::{StepKind, step};
 
 /// Enough for all that was asked to be answered.
 const ROUNDS: usize = 8;
@@ -34,10 +34,10 @@ pub fn messages() -> Vec<Vec<u8>> {
     for (_, run) in runs() {
         for (kind, body) in super::steps(&run) {
             let number = match kind {
-                Kind::Message | Kind::Stranger => 0,
-                Kind::Question => 1,
-                Kind::Answer => 2,
-                Kind::RemoteSession => 7,
+                StepKind::Message | StepKind::Stranger => 0,
+                StepKind::Question => 1,
+                StepKind::Answer => 2,
+                StepKind::RemoteSession => 7,
                 _ => continue,
             };
             messages.push([&[number], body].concat());
@@ -54,20 +54,20 @@ pub fn messages() -> Vec<Vec<u8>> {
 
 /// Two nodes find each other, vote, and live on.
 fn founding() -> Vec<Vec<u8>> {
-    let mut world = World::new(None, true);
+    let mut world = FuzzedNodes::new(None, true);
     (0..60).for_each(|_| world.round());
     world.runs()
 }
 
-fn recorded(act: fn(&mut World)) -> Vec<Vec<u8>> {
-    let mut world = World::founded();
+fn recorded(act: fn(&mut FuzzedNodes)) -> Vec<Vec<u8>> {
+    let mut world = FuzzedNodes::founded();
     world.record_from_now();
     act(&mut world);
     (0..ROUNDS).for_each(|_| world.round());
     let mut runs = world.runs();
     // Rounds between the steps let the node itself speak.
     if let Some(first) = runs.first_mut() {
-        first.extend(step(Kind::Round, &[]));
+        first.extend(step(StepKind::Round, &[]));
     }
     runs
 }
@@ -76,7 +76,7 @@ fn named(number: usize) -> String {
     format!("n{number}")
 }
 
-fn names(world: &mut World) {
+fn names(world: &mut FuzzedNodes) {
     // Some are registered by the one, some by the other.
     for number in 0..8 {
         world.request_of_b(false, RequestBody::Reserve { names: vec![named(number)] });
@@ -86,7 +86,7 @@ fn names(world: &mut World) {
     world.request_of_b(false, RequestBody::Unreserve { names });
 }
 
-fn waits(world: &mut World) {
+fn waits(world: &mut FuzzedNodes) {
     let wait = |count: usize| RequestBody::Wait {
         targets: (0..count).map(|number| WireTarget::Name(named(number))).collect(),
         count: 1,
@@ -99,7 +99,7 @@ fn waits(world: &mut World) {
     (0..ROUNDS).for_each(|_| world.round());
 }
 
-fn sync(world: &mut World) {
+fn sync(world: &mut FuzzedNodes) {
     for number in 0..8 {
         let name = named(number);
         let ask = SyncAsk::Arrive { parties: 2, timeout_ms: 1000 };
@@ -113,8 +113,8 @@ fn sync(world: &mut World) {
     }
 }
 
-fn remote_session(world: &mut World) {
-    let retained = || vec![World::retained_target()];
+fn remote_session(world: &mut FuzzedNodes) {
+    let retained = || vec![FuzzedNodes::retained_target()];
     let watch = Watch { after: 0, prefix: "n".into(), kinds: u8::MAX, timeout_ms: 10 };
     for body in [
         RequestBody::Grant { min: 4096, want: 8192, wait_ms: 5 },
@@ -135,7 +135,7 @@ fn remote_session(world: &mut World) {
         RequestBody::Pin { targets: retained(), is_pinned: false },
         RequestBody::Delete { targets: retained() },
         RequestBody::Evict { bytes: 1 },
-        RequestBody::Overview { cells: 4 },
+        RequestBody::Overview { cells: 4, held_max: 4 },
         RequestBody::Stats,
         RequestBody::Namespaces,
         RequestBody::Rules,
@@ -169,16 +169,16 @@ fn remote_session(world: &mut World) {
 
 fn processes() -> Vec<u8> {
     let question =
-        |question: &Question| step(Kind::Question, &postcard::to_allocvec(question).unwrap());
-    let answer = |answer: &Answer| step(Kind::Answer, &postcard::to_allocvec(answer).unwrap());
+        |question: &Question| step(StepKind::Question, &postcard::to_allocvec(question).unwrap());
+    let answer = |answer: &Answer| step(StepKind::Answer, &postcard::to_allocvec(answer).unwrap());
     [
         question(&Question::Watch { pid: 7, start_time: 1 }),
         question(&Question::Clean { region_uid: 1, spans: vec![(0, 4096)] }),
         question(&Question::Sealed { names: vec![named(0)] }),
         answer(&Answer::IsThere(false)),
         answer(&Answer::No("no".into())),
-        step(Kind::Time, &[200]),
-        step(Kind::Round, &[]),
+        step(StepKind::Time, &[200]),
+        step(StepKind::Round, &[]),
     ]
     .concat()
 }

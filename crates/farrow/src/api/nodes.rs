@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use farrow_store::ObjectId;
 use farrow_wire::link::confused;
 use farrow_wire::{MemberInfo, Members, ReplyBody, RequestBody};
 
@@ -66,6 +67,16 @@ impl Client {
         let (uid, members) = (self.region_uid(), self.nodes().members()?);
         let found = members.nodes.iter().find(|node| node.region_uid == uid);
         Ok(found.map(|node| node.name.clone()))
+    }
+
+    /// The name of the node in whose memory an object was sealed; empty without a cluster, and for a
+    /// node that has left it.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn node_of(&self, id: ObjectId) -> Result<String, Error> {
+        self.nodes().name_of(id.region().0)
     }
 
     /// The uid of the region in which this client puts. A node that lost its memory has a new one.

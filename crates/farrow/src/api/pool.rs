@@ -47,7 +47,7 @@ impl Pool {
         self.expect_no_more();
         let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
         if !sizes.is_empty() {
-            let expected = Expected::take(&self.session, self.session.pool.extents(), &sizes)?;
+            let expected = Expected::take(&*self.session, self.session.pool.extents(), &sizes)?;
             *lock(&self.expected) = Some(expected);
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Pool {
         }
         let expected = lock(&self.expected).take();
         if let Some(expected) = expected {
-            expected.end(&self.session, self.session.pool.extents());
+            expected.end(&*self.session, self.session.pool.extents());
         }
     }
 
@@ -138,7 +138,7 @@ impl Pool {
 
     /// Returns unused memory to the node.
     pub fn trim(&self) {
-        self.session.pool.trim(&self.session);
+        self.session.pool.trim(&*self.session);
     }
 
     fn take(&self, size: usize, alignment: usize) -> Option<Offset> {
@@ -185,7 +185,7 @@ impl Pool {
     /// Whole pages: of the expected memory, or else of free memory.
     fn pages(&self, bytes: u64) -> Option<Span> {
         let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
-        expected.or_else(|| logged(self.session.pool.extents().take(&self.session, bytes)))
+        expected.or_else(|| logged(self.session.pool.extents().take(&*self.session, bytes)))
     }
 
     /// Gives back memory that was in use since fork `since`: to the expected memory if it is part
@@ -207,7 +207,7 @@ impl Pool {
     fn give(&self, span: Span) {
         let is_expected = lock(&self.expected).as_mut().is_some_and(|room| room.give(span));
         if !is_expected {
-            self.session.pool.extents().give(&self.session, span);
+            self.session.pool.extents().give(&*self.session, span);
         }
     }
 

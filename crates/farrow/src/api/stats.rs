@@ -83,13 +83,14 @@ impl Client {
         })
     }
 
-    /// The clients of the node, and its heap in `cells` equal parts.
+    /// The clients of the node with the objects that they hold, `held_max` holds at most, and its
+    /// heap in `cells` equal parts.
     ///
     /// # Errors
     ///
     /// [`Error::Disconnected`] when the node has ended.
-    pub fn overview(&self, cells: u32) -> Result<Overview, Error> {
-        match self.session().call(RequestBody::Overview { cells })? {
+    pub fn overview(&self, cells: u32, held_max: u32) -> Result<Overview, Error> {
+        match self.session().call(RequestBody::Overview { cells, held_max })? {
             ReplyBody::Overview(overview) => Ok(overview),
             other => Err(confused(&other).into()),
         }

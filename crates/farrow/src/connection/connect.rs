@@ -1,7 +1,6 @@
 //! Reaching a node: connecting to its daemon, and starting a private one if there is none.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use farrow_wire::link::{Link, LinkError};
 use farrow_wire::{ALREADY_SERVING_CODE, Hello, Welcome, WireError, paths};
 
+use crate::connection::start_log::StartLog;
 use crate::error::Error;
 use crate::interrupt;
 use crate::options::SpawnCommand;
@@ -19,9 +19,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 
 /// The longest pause.
 const RETRY_MAX: Duration = Duration::from_millis(25);
-
-/// Bytes of an ended daemon's log that an error repeats, from the end of the log.
-const LAST_WORDS_MAX: usize = 2048;
 
 /// A connection to a node.
 pub(crate) struct Connected {
@@ -51,7 +48,7 @@ pub(crate) fn connect(
 ) -> Result<Connected, Error> {
     let ConnectTarget { socket, spawn, excluded, patience } = *to;
     let mut pause = RETRY_FIRST;
-    let mut child: Option<(Child, Option<File>)> = None;
+    let mut child: Option<(Child, Option<StartLog>)> = None;
     let is_return = hello.resume.is_some();
     loop {
         let mut was_there = false;
@@ -94,7 +91,8 @@ pub(crate) fn connect(
             Err(error) => return Err(error.into()),
         };
         if spawn.is_none() && !is_return && !was_there {
-            return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
+            let reason = failure + &how_to_start(socket);
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason });
         }
         if let Some(why) = given_up {
             let reason = format!("{failure}; {why}");
@@ -118,24 +116,29 @@ pub(crate) fn connect(
     }
 }
 
+/// What to do about a socket that is not there; empty if the failure has another cause.
+fn how_to_start(socket: &Path) -> String {
+    let found = std::fs::symlink_metadata(socket);
+    let is_absent = found.is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match is_absent && socket.as_os_str().len() <= paths::SOCKET_PATH_BYTES_MAX {
+        true => format!("; farrow node --socket {} starts one", socket.display()),
+        false => String::new(),
+    }
+}
+
 /// Starts a private node, or checks that the one started before still runs.
 fn start_or_check(
     command: &SpawnCommand,
     socket: &Path,
-    child: Option<(Child, Option<File>)>,
-) -> Result<Option<(Child, Option<File>)>, Error> {
+    child: Option<(Child, Option<StartLog>)>,
+) -> Result<Option<(Child, Option<StartLog>)>, Error> {
     let system = |what: &'static str| {
         move |error: std::io::Error| Error::System { what, reason: error.to_string() }
     };
     let Some((mut child, log)) = child else {
         paths::prepare_socket_dir(socket).map_err(system("the folder of the socket"))?;
-        let log = rustix::fs::memfd_create("farrowd-log", rustix::fs::MemfdFlags::CLOEXEC)
-            .ok()
-            .map(File::from);
-        let stdio = match log.as_ref().map(File::try_clone) {
-            Some(Ok(log)) => Stdio::from(log),
-            _ => Stdio::null(),
-        };
+        let log = StartLog::new().ok();
+        let stdio = log.as_ref().and_then(|log| log.stdio().ok()).unwrap_or_else(Stdio::null);
         let child = command.start(socket, stdio).map_err(system("start a private node"))?;
         return Ok(Some((child, log)));
     };
@@ -146,23 +149,12 @@ fn start_or_check(
             if status.code() == Some(ALREADY_SERVING_CODE) {
                 return Ok(None);
             }
-            let words = log.map(last_words).unwrap_or_default();
+            let words = log.map(StartLog::last_words).unwrap_or_default();
             let words = words.trim();
             let reason = format!("the private node ended with {status}: {words}");
             Err(Error::Disconnected { socket: socket.to_owned(), reason })
         }
     }
-}
-
-fn last_words(mut log: File) -> String {
-    use std::io::{Seek, SeekFrom};
-    let mut words = Vec::new();
-    let bytes = log.seek(SeekFrom::End(0)).unwrap_or_default();
-    let from = SeekFrom::Start(bytes.saturating_sub(LAST_WORDS_MAX as u64));
-    if log.seek(from).is_ok() {
-        let _ = log.take(LAST_WORDS_MAX as u64).read_to_end(&mut words);
-    }
-    String::from_utf8_lossy(&words).into_owned()
 }
 
 /// The node outlives this call. If it ends before this process, its exit status must be collected.
@@ -171,26 +163,4 @@ fn reap_in_background(mut child: Child) {
         .name("farrow-reap".into())
         .stack_size(64 << 10)
         .spawn(move || child.wait());
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn log_of(text: &str) -> File {
-        let mut log = tempfile::tempfile().unwrap();
-        log.write_all(text.as_bytes()).unwrap();
-        log
-    }
-
-    #[test]
-    fn the_last_words_of_a_daemon_are_the_end_of_its_log() {
-        assert_eq!(last_words(log_of("no room\n")), "no room\n");
-        assert_eq!(last_words(log_of("")), "");
-        let words = last_words(log_of(&format!("{}no room\n", "it starts\n".repeat(1000))));
-        assert!(words.ends_with("it starts\nno room\n"), "{words}");
-        assert_eq!(words.len(), LAST_WORDS_MAX);
-    }
 }

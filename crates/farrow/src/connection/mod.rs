@@ -1,7 +1,8 @@
 //! The session with one node: its mapped region, its socket, and what outlives a daemon.
 //!
 //! * `session`: the session itself; `calls`, its requests; `holds` and `hold_request`, its objects.
-//! * `connect` reaches or starts a daemon, `mapping` maps its region.
+//! * `connect` reaches or starts a daemon, `start_log` has the messages of one that is started;
+//!   `mapping` maps its region.
 //! * `registry`, `turn`: the sessions of a process; one thread at a time reconnects.
 //! * `replaced`: whether another node serves the socket, with other memory; `excluded`: whether the
 //!   cluster goes on without the node.
@@ -29,4 +30,5 @@ pub(crate) mod reserved_names;
 pub(crate) mod reserved_objects;
 pub(crate) mod sealing;
 pub(crate) mod session;
+mod start_log;
 pub(crate) mod turn;

@@ -14,7 +14,7 @@ use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 use crate::clock::deadline_after;
 use crate::error::Error;
 use crate::lock::lock;
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReservedNames {
@@ -23,7 +23,7 @@ pub(crate) struct ReservedNames {
 
 impl ReservedNames {
     /// Reserves all names, or none.
-    pub(crate) fn take(&self, node: &dyn Node, names: Vec<String>) -> Result<(), Error> {
+    pub(crate) fn take(&self, node: &dyn NodeAccess, names: Vec<String>) -> Result<(), Error> {
         if names.is_empty() {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl ReservedNames {
     }
 
     /// Gives names back, except those lost to other clients.
-    pub(crate) fn give(&self, node: &dyn Node, mut names: Vec<String>) {
+    pub(crate) fn give(&self, node: &dyn NodeAccess, mut names: Vec<String>) {
         // In a forked child the names belong to the parent.
         if names.is_empty() || !node.is_own_process() {
             return;

@@ -30,7 +30,7 @@ use crate::memory::arena::Arena;
 use crate::memory::background::{self, Populator};
 use crate::memory::blocks::HeldBlocks;
 use crate::memory::extents::Extents;
-use crate::memory::node::{FIRST_CONNECTION, Node, Unanswered};
+use crate::memory::node::{FIRST_CONNECTION, NodeAccess, Unanswered};
 use crate::memory::pool::PoolCore;
 use crate::memory::unused::Inherited;
 use crate::options::{ConnectOptions, SpawnCommand};
@@ -259,7 +259,7 @@ impl Session {
     }
 }
 
-impl Node for Session {
+impl NodeAccess for Session {
     fn region(&self) -> &Arc<Region> {
         &self.region
     }

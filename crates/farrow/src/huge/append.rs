@@ -94,7 +94,7 @@ impl HugeTable {
         let unnamed = ObjectOptions { metadata: Some(&zero), wait, ..ObjectOptions::default() };
         let mut draft = match place.is_by_net() {
             true => count.beside(|| place.draft(value, &unnamed, None)),
-            false => count.within(|before| place.draft(value, &unnamed, before)),
+            false => count.within(|after| place.draft(value, &unnamed, after)),
         }?;
         let statistics = count.finish();
         let keys = match self.order.is_empty() {
@@ -426,12 +426,7 @@ impl HugeTable {
 
 /// The schema of the rows, and their batches.
 fn rows_of<'a>(value: &Value<'a>) -> Result<(&'a SchemaNode, &'a [BatchData]), Error> {
-    match *value {
-        Value::RecordBatch { schema, batch } => Ok((schema, std::slice::from_ref(batch))),
-        Value::Table { schema, batches } => Ok((schema, batches)),
-        _ => {
-            let text = "a huge table takes record batches and tables";
-            Err(Error::InvalidArgument(text.into()))
-        }
-    }
+    value.batches().ok_or_else(|| {
+        Error::InvalidArgument("a huge table takes record batches and tables".into())
+    })
 }

@@ -149,11 +149,11 @@ mod tests {
     }
 
     /// The check under test: whether rows are taken, and by which chunk.
-    type Check = fn(&ChunkList, u64, u64) -> Result<(), Clash>;
+    type RowsCheck = fn(&ChunkList, u64, u64) -> Result<(), Clash>;
 
     /// Adds the rows that `check` admits, and compares each step with a model: a set of single
     /// rows.
-    fn compare(check: Check, asked: &[(u64, u64)]) -> Result<(), String> {
+    fn compare(check: RowsCheck, asked: &[(u64, u64)]) -> Result<(), String> {
         let mut layout = ChunkList::default();
         let mut owners: BTreeMap<u64, u64> = BTreeMap::new();
         let mut ends = vec![0];
@@ -207,17 +207,19 @@ mod tests {
 
     #[test]
     fn canary_a_check_that_forgets_a_row_is_caught() {
-        let forgets_the_first: Check = |layout, position, rows| match layout.check(position, rows) {
-            Err(Clash::Taken(by)) if by.end() == position + 1 => Ok(()),
-            other => other,
-        };
+        let forgets_the_first: RowsCheck =
+            |layout, position, rows| match layout.check(position, rows) {
+                Err(Clash::Taken(by)) if by.end() == position + 1 => Ok(()),
+                other => other,
+            };
         assert!(compare(forgets_the_first, &[(0, 5), (4, 5)]).is_err());
-        let forgets_the_last: Check = |layout, position, rows| match layout.check(position, rows) {
-            Err(Clash::Taken(by)) if by.position + 1 == position + rows => Ok(()),
-            other => other,
-        };
+        let forgets_the_last: RowsCheck =
+            |layout, position, rows| match layout.check(position, rows) {
+                Err(Clash::Taken(by)) if by.position + 1 == position + rows => Ok(()),
+                other => other,
+            };
         assert!(compare(forgets_the_last, &[(4, 5), (0, 5)]).is_err());
-        let refuses_neighbours: Check = |layout, position, rows| {
+        let refuses_neighbours: RowsCheck = |layout, position, rows| {
             layout.check(position, rows).and_then(|()| layout.check(position, rows + 1))
         };
         assert!(compare(refuses_neighbours, &[(4, 5), (0, 4)]).is_err());

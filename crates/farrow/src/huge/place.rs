@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use farrow_memory::BeforeCopy;
+use farrow_memory::AfterCopy;
 use farrow_store::{Metadata, ObjectId};
 use farrow_wire::PartSpec;
 
@@ -167,11 +167,11 @@ impl<'a> Place<'a> {
         &self,
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
-        before: Option<BeforeCopy<'_>>,
+        after: Option<AfterCopy<'_>>,
     ) -> Result<NamelessDraft, Error> {
         match &self.reach {
             NodeReach::Mapped(session) => {
-                let draft = Draft::new(session, value, options, before)?;
+                let draft = Draft::new(session, value, options, after)?;
                 Ok(NamelessDraft::Mapped(Box::new(draft)))
             }
             NodeReach::ByNet(node) => {

@@ -15,7 +15,7 @@ use crate::gate::RequestGate;
 use crate::interrupt::suspend;
 use crate::lock::lock;
 use crate::memory::extents::Extents;
-use crate::memory::node::{Node, NodeUntil};
+use crate::memory::node::{NodeAccess, NodeUntil};
 use crate::memory::room::Demand;
 
 /// Objects up to this size share pages. Larger ones have pages of their own, which wastes less than
@@ -57,7 +57,7 @@ impl Arena {
     /// Memory for `bytes`, rounded up to whole lines, from free memory.
     pub(crate) fn take(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         extents: &Extents,
         bytes: u64,
     ) -> Result<Span, Error> {
@@ -67,7 +67,7 @@ impl Arena {
     /// As [`Self::take`], after that found no memory: the node makes room.
     pub(crate) fn make(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         extents: &Extents,
         bytes: u64,
         demand: &Demand,
@@ -77,10 +77,10 @@ impl Arena {
 
     fn take_from(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         extents: &Extents,
         bytes: u64,
-        fresh: impl FnOnce(&dyn Node, u64) -> Result<Span, Error>,
+        fresh: impl FnOnce(&dyn NodeAccess, u64) -> Result<Span, Error>,
     ) -> Result<Span, Error> {
         let length = lines(bytes);
         if let Some(span) = lock(&self.state).take(length) {
@@ -134,7 +134,7 @@ impl Arena {
     }
 
     /// Gives back memory that was not used after all.
-    pub(crate) fn untake(&self, node: &dyn Node, extents: &Extents, span: Span) {
+    pub(crate) fn untake(&self, node: &dyn NodeAccess, extents: &Extents, span: Span) {
         let mut state = lock(&self.state);
         if span.offset.0 + span.length.0 == state.next {
             state.next = span.offset.0;
@@ -200,7 +200,7 @@ fn write_by_call(region: &Arc<Region>, offset: Offset, bytes: &[u8]) -> Result<(
 }
 
 /// Gives back the rest of a chunk: whole pages to this client's extents, single lines to the node.
-fn leave(node: &dyn Node, extents: &Extents, rest: Span) {
+fn leave(node: &dyn NodeAccess, extents: &Extents, rest: Span) {
     let end = rest.offset.0 + rest.length.0;
     let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);
     let lines = Span { offset: rest.offset, length: Length(first_page - rest.offset.0) };

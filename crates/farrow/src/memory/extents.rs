@@ -10,7 +10,7 @@ use farrow_store::Run;
 
 use crate::error::Error;
 use crate::lock::lock;
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 use crate::memory::room::{self, Demand, GROUPS_MAX};
 
 mod ranges;
@@ -48,14 +48,14 @@ impl Extents {
     }
 
     /// Whole pages for `bytes`, from memory that is free here or at the node. Evicts nothing.
-    pub(crate) fn take(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
+    pub(crate) fn take(&self, node: &dyn NodeAccess, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         self.take_or_ask(node, whole, |state| state.want(whole, self.ahead_bytes))
     }
 
     /// As [`Self::take`], for a range from which many small objects are cut: more is granted ahead,
     /// whatever the size.
-    pub(crate) fn take_to_cut(&self, node: &dyn Node, bytes: u64) -> Result<Span, Error> {
+    pub(crate) fn take_to_cut(&self, node: &dyn NodeAccess, bytes: u64) -> Result<Span, Error> {
         let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
         self.take_or_ask(node, whole, |state| state.want_ahead(whole, ahead_bytes))
@@ -65,7 +65,7 @@ impl Extents {
     /// the whole demand.
     pub(crate) fn make_to_cut(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         bytes: u64,
         demand: &Demand,
     ) -> Result<Span, Error> {
@@ -78,7 +78,7 @@ impl Extents {
     /// Takes `whole` bytes of free memory here, or requests a grant.
     fn take_or_ask(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         whole: u64,
         want: impl FnOnce(&mut ExtentsState) -> u64,
     ) -> Result<Span, Error> {
@@ -111,7 +111,7 @@ impl Extents {
     /// Requests a grant of one range, and takes `whole` bytes of it.
     fn ask_for_one(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         whole: u64,
         want: u64,
         demand: Option<&Demand>,
@@ -124,7 +124,7 @@ impl Extents {
     /// Requests a range for each size. On return they are recorded, and writable where needed.
     fn ask(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         sizes: &[u64],
         want: u64,
         demand: Option<&Demand>,
@@ -144,7 +144,7 @@ impl Extents {
     /// no further message.
     pub(crate) fn take_or_make(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         sizes: &[u64],
         demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
@@ -167,7 +167,7 @@ impl Extents {
     /// whole demand can be satisfied.
     pub(crate) fn make(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         sizes: &[u64],
         demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
@@ -189,7 +189,7 @@ impl Extents {
     }
 
     /// Makes granted ranges of the pool writable in place. If that fails, returns all of them.
-    fn make_ready(&self, node: &dyn Node, granted: &[Span]) -> Result<(), Error> {
+    fn make_ready(&self, node: &dyn NodeAccess, granted: &[Span]) -> Result<(), Error> {
         if !self.is_writable {
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl Extents {
     }
 
     /// Takes back unused whole pages. Retains some and returns the rest to the node.
-    pub(crate) fn give(&self, node: &dyn Node, span: Span) {
+    pub(crate) fn give(&self, node: &dyn NodeAccess, span: Span) {
         // In a forked child the pages belong to the parent, and another of its threads may hold the
         // lock.
         if !node.is_own_process() {
@@ -230,7 +230,7 @@ impl Extents {
     }
 
     /// Returns unused parts of pages, lines of 128 bytes, which cannot be reused here.
-    pub(crate) fn give_lines(&self, node: &dyn Node, span: Span) {
+    pub(crate) fn give_lines(&self, node: &dyn NodeAccess, span: Span) {
         if span.length.0 > 0 && node.is_own_process() {
             let connection = lock(&self.state).let_go(&[span]);
             node.give_back(&[span], connection);
@@ -244,14 +244,14 @@ impl Extents {
 
     /// Records that the node did not make the range part of an object, and that this process uses it
     /// again. False: the range is not this client's any more.
-    pub(crate) fn refused(&self, node: &dyn Node, ticket: SealTicket) -> bool {
+    pub(crate) fn refused(&self, node: &dyn NodeAccess, ticket: SealTicket) -> bool {
         self.change(node, |state| state.end_seal(ticket))
     }
 
     /// As [`Self::conclude`] with [`SealOutcome::Refused`], for a range of the pool that could not be
     /// made writable again. It returns to the node with its last user, and not to the free ranges,
     /// which are writable. A range that cannot even be made read-only stays this client's.
-    pub(crate) fn refused_read_only(&self, node: &dyn Node, ticket: SealTicket) {
+    pub(crate) fn refused_read_only(&self, node: &dyn NodeAccess, ticket: SealTicket) {
         match node.region().make_read_only(ticket.span) {
             Ok(()) => self.conclude(node, ticket, SealOutcome::Refused),
             Err(error) => tracing::error!(%error, span = %ticket.span, "a range is not given back"),
@@ -259,7 +259,7 @@ impl Extents {
     }
 
     /// Records that the range became part of an object.
-    pub(crate) fn sealed(&self, node: &dyn Node, ticket: SealTicket) {
+    pub(crate) fn sealed(&self, node: &dyn NodeAccess, ticket: SealTicket) {
         self.change(node, |state| state.sealed(ticket));
     }
 
@@ -267,7 +267,7 @@ impl Extents {
     /// `open` stays open while bytes of the range may be in use without a hold.
     pub(crate) fn unanswered(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         ticket: SealTicket,
         sent_on: Option<u64>,
         open: Option<&UseGuard>,
@@ -276,7 +276,12 @@ impl Extents {
     }
 
     /// As [`Self::unanswered`], for a range that this process no longer uses.
-    pub(crate) fn abandoned(&self, node: &dyn Node, ticket: SealTicket, sent_on: Option<u64>) {
+    pub(crate) fn abandoned(
+        &self,
+        node: &dyn NodeAccess,
+        ticket: SealTicket,
+        sent_on: Option<u64>,
+    ) {
         self.change(node, |state| {
             state.unanswered(ticket, sent_on, None);
             state.unused(ticket);
@@ -285,20 +290,20 @@ impl Extents {
 
     /// Records the outcome of a seal whose range may still be in use. Until that ends, the range
     /// stays granted, or the object held.
-    pub(crate) fn conclude(&self, node: &dyn Node, ticket: SealTicket, outcome: SealOutcome) {
+    pub(crate) fn conclude(&self, node: &dyn NodeAccess, ticket: SealTicket, outcome: SealOutcome) {
         self.change(node, |state| state.conclude(ticket, outcome));
     }
 
     /// Records that this process no longer uses a range with a seal request. The range returns to
     /// the node once it is known to be refused.
-    pub(crate) fn unused(&self, node: &dyn Node, ticket: SealTicket) {
+    pub(crate) fn unused(&self, node: &dyn NodeAccess, ticket: SealTicket) {
         if node.is_own_process() {
             self.change(node, |state| state.unused(ticket));
         }
     }
 
     /// Changes the records, and then disposes of what ended with the change.
-    fn change<R>(&self, node: &dyn Node, change: impl FnOnce(&mut ExtentsState) -> R) -> R {
+    fn change<R>(&self, node: &dyn NodeAccess, change: impl FnOnce(&mut ExtentsState) -> R) -> R {
         let (result, ended) = {
             let mut state = lock(&self.state);
             (change(&mut state), std::mem::take(&mut state.ended))
@@ -308,7 +313,7 @@ impl Extents {
     }
 
     /// Returns all free ranges to the node. False if there are none.
-    pub(crate) fn trim(&self, node: &dyn Node) -> bool {
+    pub(crate) fn trim(&self, node: &dyn NodeAccess) -> bool {
         if !node.is_own_process() {
             return false;
         }
@@ -318,7 +323,7 @@ impl Extents {
     }
 
     /// Returns granted ranges that are neither free here nor in use to the node.
-    fn release(&self, node: &dyn Node, spans: &[Span]) {
+    fn release(&self, node: &dyn NodeAccess, spans: &[Span]) {
         if spans.is_empty() || !node.is_own_process() {
             return;
         }
@@ -334,7 +339,7 @@ impl Extents {
     }
 
     /// The ranges that could be made read-only. The others must not be granted to another client.
-    fn protected(&self, node: &dyn Node, spans: &[Span]) -> Vec<Span> {
+    fn protected(&self, node: &dyn NodeAccess, spans: &[Span]) -> Vec<Span> {
         let mut unused = Vec::with_capacity(spans.len());
         for span in spans {
             let Err(error) = node.region().make_read_only(*span) else {
@@ -366,7 +371,7 @@ impl Extents {
     }
 
     /// Disposes of what ended with the comparison.
-    pub(crate) fn reconciled(&self, node: &dyn Node) {
+    pub(crate) fn reconciled(&self, node: &dyn NodeAccess) {
         self.change(node, |_| ());
     }
 }

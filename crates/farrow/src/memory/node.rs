@@ -43,7 +43,7 @@ impl From<Unanswered> for Error {
 }
 
 /// The session, as its parts see it.
-pub(crate) trait Node {
+pub(crate) trait NodeAccess {
     /// The mapped region.
     fn region(&self) -> &Arc<Region>;
 
@@ -84,64 +84,13 @@ pub(crate) trait Node {
     fn trim_all(&self) -> bool;
 }
 
-impl<N: Node> Node for Arc<N> {
-    fn region(&self) -> &Arc<Region> {
-        (**self).region()
-    }
-
-    fn timeout(&self) -> Duration {
-        (**self).timeout()
-    }
-
-    fn is_own_process(&self) -> bool {
-        (**self).is_own_process()
-    }
-
-    fn call_numbered(
-        &self,
-        body: RequestBody,
-        deadline: Instant,
-    ) -> Result<(ReplyBody, u64), Unanswered> {
-        (**self).call_numbered(body, deadline)
-    }
-
-    fn connection_number(&self) -> u64 {
-        (**self).connection_number()
-    }
-
-    fn notify(&self, notification: Notification) -> bool {
-        (**self).notify(notification)
-    }
-
-    fn give_back(&self, spans: &[Span], connection: u64) {
-        (**self).give_back(spans, connection);
-    }
-
-    fn release(&self, held: Held) {
-        (**self).release(held);
-    }
-
-    fn protect(
-        &self,
-        pages: Span,
-        unpublished: &[Span],
-        retired: &mut Retired,
-    ) -> Result<(), Error> {
-        (**self).protect(pages, unpublished, retired)
-    }
-
-    fn trim_all(&self) -> bool {
-        (**self).trim_all()
-    }
-}
-
 /// A node whose timeout ends at a deadline.
 pub(crate) struct NodeUntil<'a> {
-    pub(crate) node: &'a dyn Node,
+    pub(crate) node: &'a dyn NodeAccess,
     pub(crate) deadline: Instant,
 }
 
-impl Node for NodeUntil<'_> {
+impl NodeAccess for NodeUntil<'_> {
     fn region(&self) -> &Arc<Region> {
         self.node.region()
     }

@@ -13,7 +13,7 @@ use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAI
 use crate::clock::{deadline_after, millis};
 use crate::error::Error;
 use crate::memory::extents::Granted;
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 
 /// The purpose of a request for memory, and how long the node may take.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +38,7 @@ impl Demand {
 /// Requests a range for each size from free memory or, with a demand, also by eviction. A single
 /// range may be as long as `want`.
 pub(crate) fn ask(
-    node: &dyn Node,
+    node: &dyn NodeAccess,
     sizes: Vec<u64>,
     want: u64,
     demand: Option<&Demand>,

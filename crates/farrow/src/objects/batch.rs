@@ -163,7 +163,7 @@ fn places_for(
     let large = sizes.iter().copied().filter(|size| !is_small(size));
     let ranges: Vec<u64> = large.chain((small > 0).then_some(small)).collect();
     let demand = Demand::new(values.len(), names(), wait);
-    let mut made = VecDeque::from(session.extents.make(session, &ranges, &demand)?);
+    let mut made = VecDeque::from(session.extents.make(&**session, &ranges, &demand)?);
     // Small values share the last range.
     let mut shared = if small > 0 { made.pop_back().unwrap_or_default() } else { Span::default() };
     let place = |size: &u64| match is_small(size) {
@@ -178,7 +178,7 @@ fn places_for(
         }
     };
     let places = sizes.iter().map(place).collect();
-    session.extents.give_lines(session, shared);
+    session.extents.give_lines(&**session, shared);
     Ok((places, claim))
 }
 
@@ -247,7 +247,7 @@ pub(crate) fn create_many(
         let what = "objects created at once".into();
         return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });
     }
-    session.reservations.take(session, names.clone())?;
+    session.reservations.take(&**session, names.clone())?;
     let wait = longest_wait(objects.iter().map(|(_, options)| options));
     let since = Instant::now();
     let made = ObjectReservation::take(session, objects.len(), wait).and_then(|mut reservation| {
@@ -255,7 +255,7 @@ pub(crate) fn create_many(
         let wait = rest_of(wait, since.elapsed());
         let sizes: Vec<u64> = sizes.collect();
         let demand = Demand::new(objects.len(), names.iter().map(String::as_str), wait);
-        let spans = session.pool.extents().take_or_make(session, &sizes, &demand)?;
+        let spans = session.pool.extents().take_or_make(&**session, &sizes, &demand)?;
         let made: Vec<_> = spans
             .into_iter()
             .zip(objects)
@@ -266,7 +266,7 @@ pub(crate) fn create_many(
         made.into_iter().collect::<Result<Vec<Writer>, Error>>()
     });
     if made.is_err() {
-        session.reservations.give(session, names);
+        session.reservations.give(&**session, names);
     }
     made
 }

@@ -10,6 +10,7 @@ use farrow_wire::EXTRA_BLOCKS_MAX;
 use crate::connection::session::Session;
 use crate::error::Error;
 use crate::memory::arena::SMALL_BYTES_MAX;
+use crate::objects::table_statistics::TableCount;
 use crate::options::ObjectOptions;
 use crate::value::Value;
 
@@ -63,7 +64,11 @@ pub(crate) fn block_bytes(
             measured.total
         }
     };
-    Ok(with_metadata(total, &options.encoded_metadata()))
+    let metadata = match TableCount::new(value, options) {
+        Some(count) => count.placeholder()?.encode(),
+        None => options.encoded_metadata(),
+    };
+    Ok(with_metadata(total, &metadata))
 }
 
 /// Blocks that an object refers to in place, found while its buffers are walked.

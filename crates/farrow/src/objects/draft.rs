@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use farrow_memory::BeforeCopy;
+use farrow_memory::AfterCopy;
 use farrow_store::{Held, Metadata, ObjectId};
 use farrow_wire::SealItem;
 use farrow_wire::link::Notification;
@@ -37,18 +37,18 @@ pub(crate) struct SealedHold {
 }
 
 impl Draft {
-    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals. `before` is
-    /// called with each piece of a large buffer right before it is copied.
+    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals. `after` is
+    /// called with each piece of a large buffer right after it was copied.
     pub(crate) fn new(
         session: &Arc<Session>,
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
-        before: Option<BeforeCopy<'_>>,
+        after: Option<AfterCopy<'_>>,
     ) -> Result<Self, Error> {
         session.check()?;
         let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
         let options = ObjectOptions { wait, ..*options };
-        let small = &mut WriteBatch::after(session, before);
+        let small = &mut WriteBatch::seen(session, after);
         let mut written = put::write(session, value, &options, reservation.into(), small)?;
         written.item.is_held_by_creator = true;
         Ok(Self { session: Arc::clone(session), written: Some(written) })

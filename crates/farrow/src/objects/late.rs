@@ -94,20 +94,20 @@ impl LateObject {
 
     fn refused(self, session: &Arc<Session>) {
         if let Some(ticket) = self.own {
-            session.extents.conclude(session, ticket, SealOutcome::Refused);
+            session.extents.conclude(&**session, ticket, SealOutcome::Refused);
         }
-        session.pool.abort_seal(session, &self.in_use);
+        session.pool.abort_seal(&**session, &self.in_use);
     }
 
     /// The ranges in use hold the object from here on.
     fn sealed(self, session: &Arc<Session>, id: ObjectId) {
         if let Some(ticket) = self.own {
-            session.extents.conclude(session, ticket, SealOutcome::Sealed(None));
+            session.extents.conclude(&**session, ticket, SealOutcome::Sealed(None));
         }
         if self.is_held_by_creator {
             match session.hold_sealed(id) {
                 Ok(held) => {
-                    session.pool.commit_seal(session, &self.in_use, &held);
+                    session.pool.commit_seal(&**session, &self.in_use, &held);
                     session.release(held);
                 }
                 Err(error) => leave_unheld(session, &self.in_use, &error),

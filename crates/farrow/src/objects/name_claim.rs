@@ -18,7 +18,7 @@ impl NameClaim {
         if names.is_empty() {
             return Ok(Self::default());
         }
-        session.reservations.take(session, names.clone())?;
+        session.reservations.take(&**session, names.clone())?;
         Ok(Self { session: Some(Arc::clone(session)), names })
     }
 
@@ -46,7 +46,7 @@ impl Drop for NameClaim {
         if let Some(session) = &self.session
             && session.is_own_process()
         {
-            session.reservations.give(session, std::mem::take(&mut self.names));
+            session.reservations.give(&**session, std::mem::take(&mut self.names));
         }
     }
 }

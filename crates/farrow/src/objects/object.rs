@@ -8,7 +8,7 @@ use arrow_buffer::Buffer;
 use bytes::Bytes;
 use farrow_arrow::{ArrowObject, Decoded, Limits, NdArray, Rebuilt, RowSlice};
 use farrow_memory::{Length, Offset, SealedBytes, Span, fork};
-use farrow_store::{Entry, Held, ObjectId, ObjectKind, StoreError};
+use farrow_store::{Entry, Held, Metadata, ObjectId, ObjectKind, StoreError};
 use farrow_wire::PartSpec;
 
 use crate::connection::session::Session;
@@ -116,6 +116,18 @@ impl Object {
     /// Bytes of the object's buffers; for plain bytes, their length.
     pub fn bytes(&self) -> u64 {
         self.hold.entry().size.0
+    }
+
+    /// Its metadata.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDescriptor`] when it is damaged.
+    pub fn metadata(&self) -> Result<Metadata, Error> {
+        let found = self.hold.session().reader.metadata(self.hold.entry()).map_err(damaged)?;
+        found.ok_or_else(|| {
+            Error::InvalidDescriptor(format!("the metadata of {} cannot be read", self.id()))
+        })
     }
 
     /// The object's blocks in the region.

@@ -24,11 +24,13 @@ use crate::objects::local;
 use crate::objects::name_claim::NameClaim;
 use crate::objects::object_reservation::ObjectReservation;
 use crate::objects::seal::{self, Sealed, Unsealed};
+use crate::objects::table_statistics::{STATISTICS_KEY, TableCount, without_statistics};
 use crate::objects::write_batch::WriteBatch;
 use crate::objects::written::{
-    ObjectPlacement, Prepared, WrittenObject, abandon, give_back, settle, write_metadata,
+    ObjectPlacement, Prepared, WrittenObject, abandon, give_back, relabel, settle, write_metadata,
 };
 use crate::options::ObjectOptions;
+use crate::statistics::count_within;
 use crate::value::Value;
 
 pub(crate) fn put(
@@ -80,13 +82,47 @@ fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sea
         }
         let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
         // A seal that failed for lack of room has a known outcome.
-        room::ask(session, Vec::new(), 0, Some(&demand)).map_err(Unsealed::known)?;
+        room::ask(&**session, Vec::new(), 0, Some(&demand)).map_err(Unsealed::known)?;
     }
 }
 
 /// Writes a value to its place, at the latest when the small writes are flushed. Then only the seal
 /// is missing.
 pub(crate) fn write(
+    session: &Arc<Session>,
+    value: &Value<'_>,
+    options: &ObjectOptions<'_>,
+    prepared: Prepared,
+    small: &mut WriteBatch<'_>,
+) -> Result<WrittenObject, Error> {
+    let Some(count) = TableCount::new(value, options) else {
+        if options.metadata.is_none_or(|metadata| metadata.get(STATISTICS_KEY).is_none()) {
+            return write_value(session, value, options, prepared, small);
+        }
+        let metadata = without_statistics(options.metadata);
+        let own = ObjectOptions { metadata: Some(&metadata), ..*options };
+        return write_value(session, value, &own, prepared, small);
+    };
+    let zero = count.placeholder().inspect_err(|_| give_back(session, prepared.place))?;
+    let own = ObjectOptions { metadata: Some(&zero), ..*options };
+    let counting = count.counting();
+    let mut written = count_within(&counting, |after| {
+        // Writes at once: the statistics replace the zeros.
+        let small = &mut WriteBatch::seen(session, after);
+        write_value(session, value, &own, prepared, small)
+    })?;
+    let metadata = count.finish(&counting);
+    match metadata.and_then(|metadata| relabel(session, &mut written, &metadata.encode())) {
+        Ok(()) => Ok(written),
+        Err(error) => {
+            abandon(session, &mut written);
+            Err(error)
+        }
+    }
+}
+
+/// As [`write`], without statistics.
+fn write_value(
     session: &Arc<Session>,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
@@ -135,7 +171,7 @@ pub(crate) fn write(
     let tail = BlockTail { offset: descriptor_at, bytes: &tail };
     let filled = fill(session, &written, &plan, tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
-        .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
+        .and_then(|()| session.pool.begin_seal(&**session, &pool_pages, &mut written.retired));
     match filled {
         Ok(pool) => {
             written.pool = pool;
@@ -225,8 +261,8 @@ fn take(
     }
     let is_small = total <= SMALL_BYTES_MAX;
     let taken = match is_small {
-        true => session.arena.take(session, &session.extents, total),
-        false => session.extents.take(session, total),
+        true => session.arena.take(&**session, &session.extents, total),
+        false => session.extents.take(&**session, total),
     };
     match taken {
         Err(error) if room::is_short(&error) && matches!(prepared.place, ObjectPlacement::Any) => {}
@@ -239,11 +275,11 @@ fn take(
     if is_small && options.wait.is_zero() {
         return session
             .arena
-            .make(session, &session.extents, total, &demand)
+            .make(&**session, &session.extents, total, &demand)
             .map(|span| (span, true));
     }
     // Pages of its own: a wait inside the arena would block other threads.
-    let made = session.extents.make(session, &[total], &demand)?;
+    let made = session.extents.make(&**session, &[total], &demand)?;
     Ok((made.first().copied().unwrap_or_default(), false))
 }
 
@@ -276,7 +312,7 @@ fn fill(
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
         if let CopySource::Bytes(bytes) = copy.source {
-            alias.write_fresh(offset, bytes, small.before())?;
+            alias.write_fresh(offset, bytes, small.after())?;
         } else {
             rewritten.resize(copy.length as usize, 0);
             copy.fill(&mut rewritten);

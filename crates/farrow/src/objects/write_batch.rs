@@ -1,7 +1,7 @@
 //! Combines adjacent small writes into one: each write takes a lock, and issues fences where memory
 //! is not coherent.
 
-use farrow_memory::{BeforeCopy, Offset};
+use farrow_memory::{AfterCopy, Offset};
 use farrow_store::BLOCK_BYTES;
 
 use crate::connection::session::Session;
@@ -17,13 +17,13 @@ pub(crate) struct WriteBatch<'a> {
     start: u64,
     bytes: Vec<u8>,
     most: usize,
-    before: Option<BeforeCopy<'a>>,
+    after: Option<AfterCopy<'a>>,
 }
 
 impl<'a> WriteBatch<'a> {
     /// A batch for one object: each write takes place at once.
     pub(crate) fn nothing(session: &'a Session) -> Self {
-        Self { session, start: 0, bytes: Vec::new(), most: 0, before: None }
+        Self { session, start: 0, bytes: Vec::new(), most: 0, after: None }
     }
 
     /// A batch for several objects: all writes take effect by [`Self::flush`].
@@ -31,14 +31,14 @@ impl<'a> WriteBatch<'a> {
         Self { most: GATHERED_BYTES_MAX, ..Self::nothing(session) }
     }
 
-    /// As [`Self::nothing`], for an object whose large buffers are seen before they are copied.
-    pub(crate) fn after(session: &'a Session, before: Option<BeforeCopy<'a>>) -> Self {
-        Self { before, ..Self::nothing(session) }
+    /// As [`Self::nothing`], for an object whose large buffers are seen after they were copied.
+    pub(crate) fn seen(session: &'a Session, after: Option<AfterCopy<'a>>) -> Self {
+        Self { after, ..Self::nothing(session) }
     }
 
-    /// To be called with each piece of a large buffer right before it is copied.
-    pub(crate) fn before(&self) -> Option<BeforeCopy<'a>> {
-        self.before
+    /// To be called with each piece of a large buffer right after it was copied.
+    pub(crate) fn after(&self) -> Option<AfterCopy<'a>> {
+        self.after
     }
 
     /// Writes bytes to a block, at once or at the next flush.

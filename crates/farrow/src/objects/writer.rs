@@ -195,9 +195,9 @@ impl WriterMemory {
         if let Err(error) = self.session.region.make_writable(self.pages) {
             tracing::error!(%error, "pages of a failed seal stay read-only");
             *state = WriterState::Unknown(ticket);
-            extents.refused_read_only(&self.session, ticket);
+            extents.refused_read_only(&*self.session, ticket);
         } else {
-            extents.refused(&self.session, ticket);
+            extents.refused(&*self.session, ticket);
         }
     }
 }
@@ -231,18 +231,18 @@ impl Writer {
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
         let name = || options.name_to_reserve().into_iter().collect();
-        session.reservations.take(session, name())?;
+        session.reservations.take(&**session, name())?;
         let since = Instant::now();
         let reservation = ObjectReservation::take(session, 1, options.wait);
         let made = reservation.and_then(|reservation| {
             let wait = rest_of(options.wait, since.elapsed());
             let bytes_all = Self::block_bytes(bytes, options);
             let demand = Demand::new(1, options.name.into_iter(), wait);
-            let pages = session.pool.extents().take_or_make(session, &[bytes_all], &demand)?;
+            let pages = session.pool.extents().take_or_make(&**session, &[bytes_all], &demand)?;
             let pages = pages.first().copied().unwrap_or_default();
             Self::over(session, pages, bytes, options, reservation)
         });
-        made.inspect_err(|_| session.reservations.give(session, name()))
+        made.inspect_err(|_| session.reservations.give(&**session, name()))
     }
 
     /// Bytes of an object and its metadata; never 0.
@@ -326,7 +326,7 @@ impl Writer {
             false => session.hold_sealed(id),
         };
         if let Err(error) = session.protect(memory.pages, &unpublished, &mut retired) {
-            session.reservations.give(&session, self.reserved.take().into_iter().collect());
+            session.reservations.give(&*session, self.reserved.take().into_iter().collect());
             // A part may be read-only by now.
             let ticket = session.pool.extents().seal_requested(memory.pages);
             memory.unprotect(&mut state, ticket);
@@ -366,13 +366,13 @@ impl Writer {
                 // deleted.
                 match hold(id) {
                     Ok(held) => {
-                        extents.sealed(&session, ticket);
+                        extents.sealed(&*session, ticket);
                         *state = WriterState::Sealed(held);
                     }
                     Err(error) => {
                         *state = WriterState::Unknown(ticket);
-                        extents.unanswered(&session, ticket, None, Some(&sealing));
-                        extents.conclude(&session, ticket, SealOutcome::Sealed(None));
+                        extents.unanswered(&*session, ticket, None, Some(&sealing));
+                        extents.conclude(&*session, ticket, SealOutcome::Sealed(None));
                         return Err(error);
                     }
                 }
@@ -380,12 +380,12 @@ impl Writer {
             }
             Err(Unsealed { error, is_unknown, lost }) => {
                 // A seal that succeeded, or still will, has ended the reservation by then.
-                session.reservations.give(&session, self.reserved.take().into_iter().collect());
+                session.reservations.give(&*session, self.reserved.take().into_iter().collect());
                 if is_unknown {
                     self.reservation.used(1);
                     *state = WriterState::Unknown(ticket);
                     let sent_on = lost.as_ref().map(|lost| lost.sent_on);
-                    extents.unanswered(&session, ticket, sent_on, Some(&sealing));
+                    extents.unanswered(&*session, ticket, sent_on, Some(&sealing));
                     let object = LateObject {
                         own: None,
                         in_use: vec![ticket],
@@ -413,7 +413,7 @@ impl Drop for Writer {
         }
         *lock(&self.memory.state) = WriterState::Aborted;
         let session = &self.memory.session;
-        session.reservations.give(session, self.reserved.take().into_iter().collect());
+        session.reservations.give(&**session, self.reserved.take().into_iter().collect());
     }
 }
 

@@ -159,7 +159,7 @@ fn settle_sealed(
     written.reservation.used(1);
     written.claim.sealed();
     if let Some(ticket) = written.ticket {
-        session.extents.sealed(session, ticket);
+        session.extents.sealed(&**session, ticket);
     }
     if written.pool.is_empty() {
         return;
@@ -168,12 +168,12 @@ fn settle_sealed(
     // if the object is deleted.
     match session.hold_sealed(id) {
         Ok(held) => {
-            session.pool.commit_seal(session, &written.pool, &held);
+            session.pool.commit_seal(&**session, &written.pool, &held);
             session.release(held);
         }
         Err(error) => {
             for ticket in &written.pool {
-                session.pool.extents().unanswered(session, *ticket, None, open);
+                session.pool.extents().unanswered(&**session, *ticket, None, open);
             }
             leave_unheld(session, &written.pool, &error);
         }
@@ -209,10 +209,10 @@ pub(crate) fn leave_unanswered(
         background::take_down(std::mem::take(&mut written.retired));
         written.reservation.used(1);
         for ticket in &written.pool {
-            session.pool.extents().unanswered(session, *ticket, sent_on, open);
+            session.pool.extents().unanswered(&**session, *ticket, sent_on, open);
         }
         if let Some(ticket) = written.ticket {
-            session.extents.abandoned(session, ticket, sent_on);
+            session.extents.abandoned(&**session, ticket, sent_on);
         }
         objects.push(LateObject {
             own: written.ticket,
@@ -232,13 +232,13 @@ pub(crate) fn abandon(session: &Arc<Session>, written: &mut WrittenObject) {
     if !session.is_own_process() {
         return;
     }
-    session.pool.abort_seal(session, &written.pool);
-    if written.ticket.is_some_and(|ticket| !session.extents.refused(session, ticket)) {
+    session.pool.abort_seal(&**session, &written.pool);
+    if written.ticket.is_some_and(|ticket| !session.extents.refused(&**session, ticket)) {
         return;
     }
     if written.is_small {
-        session.arena.untake(session, &session.extents, written.primary);
+        session.arena.untake(&**session, &session.extents, written.primary);
     } else {
-        session.extents.give(session, written.primary);
+        session.extents.give(&**session, written.primary);
     }
 }

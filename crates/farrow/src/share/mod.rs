@@ -190,10 +190,9 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
     let Some(ValueLocation { plan, used }) = ValueLocation::new(value, options)? else {
         return Ok(None);
     };
-    let ms = millis(options.lease).clamp(1, LEASE_MS_MAX);
+    let ms = lease_ms(options.lease);
     if let [(session, _)] = used.as_slice() {
-        let leases = vec![seal(session, value, ms)?.0];
-        return Ok(Some(SharedValue { message: message(Form::Value, &leases), leases }));
+        return seal_whole(session, value, ms, Duration::ZERO).map(Some);
     }
     let mut parts = PendingParts::default();
     for (session, spans) in &used {
@@ -208,9 +207,24 @@ pub fn share(value: &Value<'_>, options: &ShareOptions) -> Result<Option<SharedV
     let own = used.iter().find(|(session, _)| !session.is_elsewhere()).or(used.first());
     let Some((session, _)) = own else { return Ok(None) };
     let list = list_of(&plan, &parts.0, session.region_uid())?;
-    parts.0.push(seal(session, &Value::Bytes(&list), ms)?.0);
+    parts.0.push(seal(session, &Value::Bytes(&list), ms, Duration::ZERO)?.0);
     let leases = std::mem::take(&mut parts.0);
     Ok(Some(SharedValue { message: message(Form::Parts, &leases), leases }))
+}
+
+fn lease_ms(lease: Duration) -> u64 {
+    millis(lease).clamp(1, LEASE_MS_MAX)
+}
+
+/// Shares a value by one object that has all of it.
+fn seal_whole(
+    session: &Arc<Session>,
+    value: &Value<'_>,
+    ms: u64,
+    wait: Duration,
+) -> Result<SharedValue, Error> {
+    let leases = vec![seal(session, value, ms, wait)?.0];
+    Ok(SharedValue { message: message(Form::Value, &leases), leases })
 }
 
 /// The last lease is that of the object that the message names.
@@ -220,10 +234,15 @@ fn message(form: Form, leases: &[Lease]) -> Vec<u8> {
 }
 
 /// Seals a value with a lease. Also returns the number of its blocks besides the primary one.
-fn seal(session: &Arc<Session>, value: &Value<'_>, ms: u64) -> Result<(Lease, usize), Error> {
+fn seal(
+    session: &Arc<Session>,
+    value: &Value<'_>,
+    ms: u64,
+    wait: Duration,
+) -> Result<(Lease, usize), Error> {
     let wrong = |error: farrow_store::MetadataError| Error::InvalidArgument(error.to_string());
     let metadata = Metadata::new([(LEASE_LABEL, ms.to_string())]).map_err(wrong)?;
-    let options = ObjectOptions { metadata: Some(&metadata), ..ObjectOptions::default() };
+    let options = ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
     let held = Draft::staged(session, value, &options)?.lease(ms)?;
     let lease = Lease { session: Arc::clone(session), id: held.id(), ms };
     Ok((lease, held.extra_count()))
@@ -241,7 +260,7 @@ fn seal_part(session: &Arc<Session>, spans: &[Span], ms: u64) -> Result<(Lease, 
     let field = SchemaNode::try_from(&Field::new("", DataType::UInt8, false));
     let field = field.map_err(|error| Error::InvalidArgument(error.to_string()))?;
     let value = Value::ChunkedArray { field: &field, chunks: &chunks };
-    seal(session, &value, ms)
+    seal(session, &value, ms, Duration::ZERO)
 }
 
 /// The content of the object that lists the parts.
@@ -265,6 +284,22 @@ pub enum OpenedValue {
 }
 
 impl Client {
+    /// Puts a value into the memory of this client's node and makes a reference to it, in one step: the
+    /// object has a lease from the moment at which it exists. `wait`: how long the node may take to make
+    /// room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::put`]; nothing was put then.
+    pub fn put_shared(
+        &self,
+        value: &Value<'_>,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<SharedValue, Error> {
+        seal_whole(self.session(), value, lease_ms(lease), wait)
+    }
+
     /// Finds and holds the objects of a reference, and rebuilds the value over them. The reference is
     /// untrusted.
     ///

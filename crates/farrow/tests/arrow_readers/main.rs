@@ -13,13 +13,13 @@ mod pyarrow;
 mod tables;
 mod world;
 
-use node::Node;
+use node::ReaderNode;
 use pyarrow::Python;
 use tables::Variety;
-use world::{Mistake, NODES, Tally, World};
+use world::{Mistake, NODES, ReadersWorld, Tally};
 
 /// The result of a step, with a description of the fault.
-type Outcome<T> = Result<T, String>;
+type StepResult<T> = Result<T, String>;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -35,9 +35,9 @@ const MISTAKE_SEEDS: u64 = 1000;
 const PYTHON_NODE: u32 = 2;
 
 /// Runs all steps in one world.
-fn play(world: &mut World) -> Outcome<Tally> {
-    let nodes = (0..NODES).map(|number| Node::join(world, number));
-    let mut nodes = nodes.collect::<Outcome<Vec<_>>>()?;
+fn play(world: &mut ReadersWorld) -> StepResult<Tally> {
+    let nodes = (0..NODES).map(|number| ReaderNode::join(world, number));
+    let mut nodes = nodes.collect::<StepResult<Vec<_>>>()?;
     for _ in 0..STEPS {
         world.cluster.disturb(10);
         let index = world.random.below(u64::from(NODES)) as usize;
@@ -63,8 +63,8 @@ fn play(world: &mut World) -> Outcome<Tally> {
     Ok(world.tally)
 }
 
-fn run(seed: u64, line_bytes: u32, mistake: Option<Mistake>) -> Outcome<Tally> {
-    play(&mut World::new(seed, line_bytes, mistake, Variety::Every)?)
+fn run(seed: u64, line_bytes: u32, mistake: Option<Mistake>) -> StepResult<Tally> {
+    play(&mut ReadersWorld::new(seed, line_bytes, mistake, Variety::Every)?)
 }
 
 fn must_pass(line_bytes: u32) {
@@ -139,9 +139,9 @@ fn run_with_python(
     python: Python,
     seed: u64,
     mistake: Option<Mistake>,
-) -> (Outcome<Tally>, Python) {
+) -> (StepResult<Tally>, Python) {
     let line_bytes = if seed.is_multiple_of(2) { 64 } else { 128 };
-    let mut world = World::new(seed, line_bytes, mistake, Variety::Plain).expect("a world");
+    let mut world = ReadersWorld::new(seed, line_bytes, mistake, Variety::Plain).expect("a world");
     let mut python = python;
     python.map(world.cluster.node(PYTHON_NODE).as_ref()).expect("map the node's copy");
     world.python = Some((PYTHON_NODE, python));

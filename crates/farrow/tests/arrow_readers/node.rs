@@ -18,9 +18,9 @@ use farrow_store::{
     SealRequest, StoreError, Target, clean, encode_extra,
 };
 
-use crate::tables::Table;
-use crate::world::{Known, Mistake, World, blocks};
-use crate::{Outcome, text};
+use crate::tables::OriginalTable;
+use crate::world::{KnownTable, Mistake, ReadersWorld, blocks};
+use crate::{StepResult, text};
 
 /// Tables that one node retains at a time.
 const RETAINED_MAX: usize = 4;
@@ -30,12 +30,12 @@ const BATCHES_MAX: usize = 4;
 const LIVE_MAX: usize = 8;
 
 /// A range that the client may write, with its unused part.
-struct Extent {
+struct TableExtent {
     alias: Alias,
     used: u64,
 }
 
-impl Extent {
+impl TableExtent {
     fn left(&self) -> Span {
         let span = self.alias.span();
         Span::new(Offset(span.offset.0 + self.used), Length(span.length.0 - self.used))
@@ -43,20 +43,20 @@ impl Extent {
 }
 
 /// A table that is written and not yet sealed.
-struct Draft {
+struct TableDraft {
     request: SealRequest<'static>,
-    table: Arc<Table>,
+    table: Arc<OriginalTable>,
     /// The table whose batches are part of this one.
-    source: Option<Arc<Retained>>,
+    source: Option<Arc<RetainedTable>>,
 }
 
 /// A table in use, in place. Faults name its offset, since ids differ from run to run.
-struct Retained {
+struct RetainedTable {
     primary: Span,
     decoded: Decoded,
     blocks: Vec<(Span, Buffer)>,
     object: ArrowObject,
-    table: Arc<Table>,
+    table: Arc<OriginalTable>,
 }
 
 /// Bytes of a block. They hold its object.
@@ -71,7 +71,7 @@ impl AsRef<[u8]> for BlockBytes {
     }
 }
 
-impl Retained {
+impl RetainedTable {
     fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         resolve(&self.blocks, offset, length)
     }
@@ -94,22 +94,22 @@ fn resolve(blocks: &[(Span, Buffer)], offset: u64, length: u64) -> Option<Buffer
     Some(buffer.slice_with_length(start, usize::try_from(length).ok()?))
 }
 
-pub struct Node {
+pub struct ReaderNode {
     number: u32,
     slot: ClientSlot,
     region: Arc<Region>,
     reader: Reader,
     holds: Arc<HoldTable>,
     entries: EntryTable,
-    extent: Option<Extent>,
-    draft: Option<Draft>,
-    retained: Vec<Arc<Retained>>,
+    extent: Option<TableExtent>,
+    draft: Option<TableDraft>,
+    retained: Vec<Arc<RetainedTable>>,
     /// Blocks that were refreshed, for a mistake.
     refreshed: BTreeSet<u64>,
 }
 
-impl Node {
-    pub fn join(world: &mut World, number: u32) -> Outcome<Self> {
+impl ReaderNode {
+    pub fn join(world: &mut ReadersWorld, number: u32) -> StepResult<Self> {
         let slot = world.home.client_join(100 + number, 1, 0).map_err(text)?.client;
         let block = world.home.hold_block(slot).map_err(text)?;
         if number == 0 {
@@ -134,7 +134,7 @@ impl Node {
         })
     }
 
-    pub fn step(&mut self, world: &mut World) -> Outcome<()> {
+    pub fn step(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         match world.random.below(20) {
             0..=6 if world.live.len() >= LIVE_MAX => Self::delete(world),
             0..=6 if self.draft.is_some() => self.seal(world),
@@ -149,9 +149,9 @@ impl Node {
     }
 
     /// Writes a table to granted memory: a new one, or a retained one with another batch.
-    fn build(&mut self, world: &mut World) -> Outcome<()> {
+    fn build(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         // Only held memory can become part of another object.
-        let is_good = |retained: &&Arc<Retained>| {
+        let is_good = |retained: &&Arc<RetainedTable>| {
             retained.table.batches.len() < BATCHES_MAX
                 && world.mistake != Some(Mistake::TableWithoutHold)
         };
@@ -160,13 +160,13 @@ impl Node {
         let (table, batches) = match &source {
             Some(source) => {
                 let batch = source.table.batch(&mut world.values, world.variety);
-                let mut table = Table::clone(&source.table);
+                let mut table = OriginalTable::clone(&source.table);
                 table.batches.push(batch.clone());
                 let in_place = source.object.batches.iter().cloned();
                 (table, in_place.chain([batch]).collect::<Vec<BatchData>>())
             }
             None => {
-                let table = Table::random(&mut world.values, world.variety);
+                let table = OriginalTable::random(&mut world.values, world.variety);
                 let batches = table.batches.clone();
                 (table, batches)
             }
@@ -182,17 +182,17 @@ impl Node {
         extra.sort_unstable_by_key(|block: &Span| block.offset);
         extra.dedup();
         let Some(request) = self.write(world, &plan, extra)? else { return Ok(()) };
-        self.draft = Some(Draft { request, table: Arc::new(table), source });
+        self.draft = Some(TableDraft { request, table: Arc::new(table), source });
         Ok(())
     }
 
     /// Writes copies, descriptor and list of blocks in the client's layout (`farrow::put`).
     fn write(
         &mut self,
-        world: &mut World,
+        world: &mut ReadersWorld,
         plan: &Plan,
         extra: Vec<Span>,
-    ) -> Outcome<Option<SealRequest<'static>>> {
+    ) -> StepResult<Option<SealRequest<'static>>> {
         let list = encode_extra(&extra);
         let descriptor_at = plan.copy_bytes().next_multiple_of(8);
         let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
@@ -232,7 +232,7 @@ impl Node {
         }))
     }
 
-    fn store(&self, at: Offset, bytes: &[u8], is_published: bool) -> Outcome<()> {
+    fn store(&self, at: Offset, bytes: &[u8], is_published: bool) -> StepResult<()> {
         let extent = self.extent.as_ref().ok_or("no extent")?;
         let stored = match is_published {
             true => extent.alias.write_fresh(at, bytes, None),
@@ -242,14 +242,14 @@ impl Node {
     }
 
     /// Takes a block from the client's extent, or from a new one.
-    fn take(&mut self, world: &mut World, bytes: u64) -> Outcome<Option<Span>> {
+    fn take(&mut self, world: &mut ReadersWorld, bytes: u64) -> StepResult<Option<Span>> {
         if self.extent.as_ref().is_none_or(|extent| extent.left().length.0 < bytes) {
             self.give_back(world)?;
             let length = Length(bytes.next_multiple_of(page_bytes()));
             match world.home.grant(self.slot, length, length) {
                 Ok(span) => {
                     let alias = self.region.alias(span).map_err(text)?;
-                    self.extent = Some(Extent { alias, used: 0 });
+                    self.extent = Some(TableExtent { alias, used: 0 });
                 }
                 Err(StoreError::OutOfMemory { .. } | StoreError::TooManyGrants { .. }) => {
                     return Ok(None);
@@ -264,7 +264,7 @@ impl Node {
     }
 
     /// Gives back the rest of an extent, cleaned.
-    fn give_back(&mut self, world: &mut World) -> Outcome<()> {
+    fn give_back(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         let Some(left) = self.extent.take().map(|extent| extent.left()) else { return Ok(()) };
         if left.is_empty() {
             return Ok(());
@@ -273,7 +273,7 @@ impl Node {
         world.home.release(self.slot, &[left]).map_err(text)
     }
 
-    fn seal(&mut self, world: &mut World) -> Outcome<()> {
+    fn seal(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         let Some(draft) = self.draft.take() else { return Ok(()) };
         let is_local = draft.request.extra.is_empty() && world.random.one_in(2);
         let sealed =
@@ -289,7 +289,11 @@ impl Node {
         Ok(())
     }
 
-    fn seal_locally(&self, world: &mut World, draft: &Draft) -> Outcome<Option<ObjectId>> {
+    fn seal_locally(
+        &self,
+        world: &mut ReadersWorld,
+        draft: &TableDraft,
+    ) -> StepResult<Option<ObjectId>> {
         for _ in 0..2 {
             if let Some((id, _)) = self.entries.seal(&draft.request, 5, None).map_err(text)? {
                 return Ok(Some(id));
@@ -303,7 +307,7 @@ impl Node {
         Ok(None)
     }
 
-    fn ask(&self, world: &mut World, draft: &Draft) -> Outcome<Option<ObjectId>> {
+    fn ask(&self, world: &mut ReadersWorld, draft: &TableDraft) -> StepResult<Option<ObjectId>> {
         match world.home.seal(self.slot, &draft.request, 5) {
             Ok(id) => Ok(Some(id)),
             Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => Ok(None),
@@ -311,7 +315,7 @@ impl Node {
         }
     }
 
-    fn read_any(&mut self, world: &mut World) -> Outcome<()> {
+    fn read_any(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         let Some(known) = world.any_live() else { return Ok(()) };
         if self.retained.len() >= RETAINED_MAX {
             self.let_go(world)?;
@@ -320,7 +324,7 @@ impl Node {
     }
 
     /// Checks that a sealed table is found, and that every value equals the original.
-    pub fn read(&mut self, world: &mut World, known: &Known) -> Outcome<()> {
+    pub fn read(&mut self, world: &mut ReadersWorld, known: &KnownTable) -> StepResult<()> {
         let (number, id) = (self.number, known.id);
         let held = self.hold(world.mistake, id)?;
         let held = held.ok_or_else(|| format!("node {number} does not find {id}"))?;
@@ -331,7 +335,7 @@ impl Node {
         Ok(())
     }
 
-    fn hold(&mut self, mistake: Option<Mistake>, id: ObjectId) -> Outcome<Option<Held>> {
+    fn hold(&mut self, mistake: Option<Mistake>, id: ObjectId) -> StepResult<Option<Held>> {
         let target = Target::Id(id);
         let own_ways =
             [Mistake::NoRefresh, Mistake::OnlyDescriptorRefreshed, Mistake::OneRefreshPerRange];
@@ -358,7 +362,12 @@ impl Node {
     }
 
     /// Rebuilds the table over this node's copy, as the client does (`farrow::Object`).
-    fn rebuild(&self, mistake: Option<Mistake>, held: Held, known: &Known) -> Outcome<Retained> {
+    fn rebuild(
+        &self,
+        mistake: Option<Mistake>,
+        held: Held,
+        known: &KnownTable,
+    ) -> StepResult<RetainedTable> {
         let entry = *held.entry();
         let mut descriptor = vec![0; entry.descriptor.length.as_usize()];
         self.region.copy_out(entry.descriptor.offset, &mut descriptor).map_err(text)?;
@@ -373,17 +382,17 @@ impl Node {
             let owner = BlockBytes { bytes, _held: held.clone() };
             Ok((span, Buffer::from(Bytes::from_owner(owner))))
         };
-        let blocks = spans.into_iter().map(block).collect::<Outcome<Vec<_>>>()?;
+        let blocks = spans.into_iter().map(block).collect::<StepResult<Vec<_>>>()?;
         let rebuilt = decoded.rebuild(&|offset, length| resolve(&blocks, offset, length));
         let Rebuilt::Arrow(object) = rebuilt.map_err(text)? else {
             return Err("an array of NumPy".to_owned());
         };
         let (table, primary) = (Arc::clone(&known.table), entry.primary);
-        Ok(Retained { primary, decoded, blocks, object, table })
+        Ok(RetainedTable { primary, decoded, blocks, object, table })
     }
 
     /// Compares every value, with the reader of this node. The buffers must be in the node's copy.
-    fn check(&self, world: &mut World, retained: &Retained) -> Outcome<()> {
+    fn check(&self, world: &mut ReadersWorld, retained: &RetainedTable) -> StepResult<()> {
         let columns = retained.object.batches.iter().flat_map(|batch| &batch.columns);
         columns.into_iter().try_for_each(|column| self.check_place(retained, column))?;
         let outcome = match &mut world.python {
@@ -402,7 +411,7 @@ impl Node {
         outcome.map_err(|fault| format!("node {}, {}: {fault}", self.number, retained.primary))
     }
 
-    fn check_place(&self, retained: &Retained, array: &ArrayData) -> Outcome<()> {
+    fn check_place(&self, retained: &RetainedTable, array: &ArrayData) -> StepResult<()> {
         let nulls = array.nulls().map(|nulls| nulls.buffer());
         for buffer in array.buffers().iter().chain(nulls) {
             let is_in_place =
@@ -415,11 +424,11 @@ impl Node {
     }
 
     /// Checks that held tables are unchanged.
-    pub fn look_again(&self, world: &mut World) -> Outcome<()> {
+    pub fn look_again(&self, world: &mut ReadersWorld) -> StepResult<()> {
         self.retained.iter().try_for_each(|retained| self.check(world, retained))
     }
 
-    fn let_go(&mut self, world: &mut World) -> Outcome<()> {
+    fn let_go(&mut self, world: &mut ReadersWorld) -> StepResult<()> {
         if self.retained.is_empty() {
             return Ok(());
         }
@@ -430,21 +439,21 @@ impl Node {
         world.home.reclaim().map(drop).map_err(text)
     }
 
-    fn delete(world: &mut World) -> Outcome<()> {
+    fn delete(world: &mut ReadersWorld) -> StepResult<()> {
         let Some(known) = world.any_live() else { return Ok(()) };
         world.live.retain(|other| other.id != known.id);
         world.home.delete(Target::Id(known.id)).map(drop).map_err(text)
     }
 
     /// Runs the daemon's periodic work.
-    fn keep_house(world: &mut World) -> Outcome<()> {
+    fn keep_house(world: &mut ReadersWorld) -> StepResult<()> {
         world.home.register_all().map_err(text)?;
         world.home.reclaim().map_err(text)?;
         world.home.check()
     }
 
     /// Ends the client in good order.
-    pub fn leave(mut self, world: &mut World) -> Outcome<()> {
+    pub fn leave(mut self, world: &mut ReadersWorld) -> StepResult<()> {
         self.look_again(world)?;
         self.retained.clear();
         self.draft = None;

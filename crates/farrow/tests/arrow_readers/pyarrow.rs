@@ -17,8 +17,8 @@ use farrow_arrow::{ArrowObject, BatchData};
 use farrow_memory::{Address, Fabric, Region, Section};
 use serde_json::{Value, json};
 
-use crate::tables::Table;
-use crate::{Outcome, text};
+use crate::tables::OriginalTable;
+use crate::{StepResult, text};
 
 /// Time limit of an answer: the first import of pyarrow takes seconds on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub fn find() -> Option<PathBuf> {
 pub struct Python {
     child: Child,
     requests: ChildStdin,
-    answers: Receiver<Outcome<Vec<u8>>>,
+    answers: Receiver<StepResult<Vec<u8>>>,
 }
 
 impl Drop for Python {
@@ -60,7 +60,7 @@ impl Drop for Python {
 }
 
 impl Python {
-    pub fn start(python: &PathBuf) -> Outcome<Self> {
+    pub fn start(python: &PathBuf) -> StepResult<Self> {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/arrow_readers/reader.py");
         let mut command = Command::new(python);
         command.arg(program).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -83,14 +83,14 @@ impl Python {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn ask(&mut self, request: &Value) -> Outcome<Vec<u8>> {
+    fn ask(&mut self, request: &Value) -> StepResult<Vec<u8>> {
         writeln!(self.requests, "{request}").map_err(text)?;
         self.requests.flush().map_err(text)?;
         self.answers.recv_timeout(ANSWER_MAX).map_err(text)?
     }
 
     /// Maps a node's copy of the region, read-only.
-    pub fn map(&mut self, fabric: &dyn Fabric) -> Outcome<()> {
+    pub fn map(&mut self, fabric: &dyn Fabric) -> StepResult<()> {
         let (control, control_at) = fabric.read_fd(Section::Control);
         let geometry = fabric.geometry();
         let (_, data_at) = fabric.read_fd(Section::Data);
@@ -102,9 +102,14 @@ impl Python {
     }
 
     /// Reads a table that was rebuilt over this region, and compares every value.
-    pub fn compare(&mut self, region: &Region, object: &ArrowObject, table: &Table) -> Outcome<()> {
+    pub fn compare(
+        &mut self,
+        region: &Region,
+        object: &ArrowObject,
+        table: &OriginalTable,
+    ) -> StepResult<()> {
         let batches = object.batches.iter().map(|batch| places_of_batch(region, batch));
-        let batches = batches.collect::<Outcome<Vec<_>>>()?;
+        let batches = batches.collect::<StepResult<Vec<_>>>()?;
         let schema = schema_stream(&table.schema)?;
         let schema: String = schema.iter().map(|byte| format!("{byte:02x}")).collect();
         let answer = self.ask(&json!({ "schema": schema, "batches": batches }))?;
@@ -116,7 +121,7 @@ impl Python {
     }
 }
 
-fn read_answer(from: &mut impl Read) -> std::io::Result<Outcome<Vec<u8>>> {
+fn read_answer(from: &mut impl Read) -> std::io::Result<StepResult<Vec<u8>>> {
     let mut status = [0; 1];
     from.read_exact(&mut status)?;
     let mut length = [0; 8];
@@ -131,19 +136,19 @@ fn read_answer(from: &mut impl Read) -> std::io::Result<Outcome<Vec<u8>>> {
     Ok(if status == [0] { Ok(bytes) } else { Err(String::from_utf8_lossy(&bytes).into_owned()) })
 }
 
-fn schema_stream(schema: &Schema) -> Outcome<Vec<u8>> {
+fn schema_stream(schema: &Schema) -> StepResult<Vec<u8>> {
     let mut writer = StreamWriter::try_new(Vec::new(), schema).map_err(text)?;
     writer.finish().map_err(text)?;
     writer.into_inner().map_err(text)
 }
 
-fn places_of_batch(region: &Region, batch: &BatchData) -> Outcome<Value> {
+fn places_of_batch(region: &Region, batch: &BatchData) -> StepResult<Value> {
     let columns = batch.columns.iter().map(|column| places_of(region, column));
-    Ok(json!({ "rows": batch.rows, "columns": columns.collect::<Outcome<Vec<_>>>()? }))
+    Ok(json!({ "rows": batch.rows, "columns": columns.collect::<StepResult<Vec<_>>>()? }))
 }
 
 /// The offsets of an array's buffers in the region.
-fn places_of(region: &Region, array: &ArrayData) -> Outcome<Value> {
+fn places_of(region: &Region, array: &ArrayData) -> StepResult<Value> {
     let place = |buffer: &Buffer| match region.offset_of(Address(buffer.as_ptr() as usize)) {
         // A placeholder for the buffers of an empty array.
         None if array.is_empty() || buffer.is_empty() => Ok(json!([0, 0])),
@@ -157,7 +162,7 @@ fn places_of(region: &Region, array: &ArrayData) -> Outcome<Value> {
         Some(nulls) => place(nulls.buffer())?,
         None => Value::Null,
     };
-    let buffers = array.buffers().iter().map(place).collect::<Outcome<Vec<_>>>()?;
+    let buffers = array.buffers().iter().map(place).collect::<StepResult<Vec<_>>>()?;
     let buffers: Vec<Value> = std::iter::once(validity).chain(buffers).collect();
     let children = array.child_data().iter().map(|child| places_of(region, child));
     Ok(json!({
@@ -165,6 +170,6 @@ fn places_of(region: &Region, array: &ArrayData) -> Outcome<Value> {
         "offset": array.offset(),
         "null_count": array.null_count(),
         "buffers": buffers,
-        "children": children.collect::<Outcome<Vec<_>>>()?,
+        "children": children.collect::<StepResult<Vec<_>>>()?,
     }))
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use farrow_arrow::testing::{Random, random_array, sample_types};
+use farrow_arrow::testing::{SplitMix64, random_array, sample_types};
 use farrow_arrow::{ArrowObject, BatchData, SchemaNode};
 
-use crate::Outcome;
+use crate::StepResult;
 
 /// Maximum rows of a batch: a table of a few batches fits a few pages.
 const ROWS_MAX: usize = 40;
@@ -24,15 +24,15 @@ pub enum Variety {
 
 /// The original of a table, in private memory.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct OriginalTable {
     pub schema: SchemaRef,
     pub batches: Vec<BatchData>,
 }
 
-impl Table {
+impl OriginalTable {
     /// A table of integers, text, lists and a dictionary, with and without nulls, and a column of
     /// another type.
-    pub fn random(random: &mut Random, variety: Variety) -> Self {
+    pub fn random(random: &mut SplitMix64, variety: Variety) -> Self {
         let item = Field::new("item", DataType::Int32, true);
         let mut types = vec![
             DataType::Int64,
@@ -53,7 +53,7 @@ impl Table {
     }
 
     /// Another batch of the same schema.
-    pub fn batch(&self, random: &mut Random, variety: Variety) -> BatchData {
+    pub fn batch(&self, random: &mut SplitMix64, variety: Variety) -> BatchData {
         let rows = random.below(ROWS_MAX + 1);
         let mut column = |field: &Arc<Field>| loop {
             let array = random_array(random, field.data_type(), rows, true);
@@ -64,12 +64,12 @@ impl Table {
         BatchData { rows, columns: self.schema.fields().iter().map(&mut column).collect() }
     }
 
-    pub fn schema_node(&self) -> Outcome<SchemaNode> {
+    pub fn schema_node(&self) -> StepResult<SchemaNode> {
         SchemaNode::try_from(self.schema.as_ref()).map_err(crate::text)
     }
 
     /// Checks that every value read equals the original.
-    pub fn compare(&self, object: &ArrowObject) -> Outcome<()> {
+    pub fn compare(&self, object: &ArrowObject) -> StepResult<()> {
         if *object.schema != self.schema_node()? {
             return Err("another schema".to_owned());
         }
@@ -82,7 +82,7 @@ impl Table {
     pub fn compare_columns<'a>(
         &self,
         batches: impl ExactSizeIterator<Item = (usize, &'a [ArrayData])>,
-    ) -> Outcome<()> {
+    ) -> StepResult<()> {
         if batches.len() != self.batches.len() {
             return Err(format!("{} batches, not {}", batches.len(), self.batches.len()));
         }

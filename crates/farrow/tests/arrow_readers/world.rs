@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrow_arrow::testing::Random as Values;
+use farrow_arrow::testing::SplitMix64;
 use farrow_memory::{Access, Length, Span, page_bytes};
 use farrow_store::{BLOCK_BYTES, Home, Layout, ObjectId, RegionOptions};
 use farrow_testkit::incoherent::{CacheSettings, IncoherentNodes};
 use farrow_testkit::random::Random;
 
-use crate::Outcome;
+use crate::StepResult;
 use crate::pyarrow::Python;
-use crate::tables::{Table, Variety};
+use crate::tables::{OriginalTable, Variety};
 
 /// The home and two other nodes; each has one client that builds and reads.
 pub const NODES: u32 = 3;
@@ -35,9 +35,9 @@ pub enum Mistake {
 
 /// A table that is sealed and not deleted.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownTable {
     pub id: ObjectId,
-    pub table: Arc<Table>,
+    pub table: Arc<OriginalTable>,
 }
 
 /// Counters of a run.
@@ -67,14 +67,14 @@ impl Tally {
 }
 
 /// The state shared by all nodes.
-pub struct World {
+pub struct ReadersWorld {
     pub cluster: IncoherentNodes,
     pub home: Home,
     pub mistake: Option<Mistake>,
     pub variety: Variety,
-    pub live: Vec<Known>,
+    pub live: Vec<KnownTable>,
     pub random: Random,
-    pub values: Values,
+    pub values: SplitMix64,
     pub tally: Tally,
     /// Python reads on this node instead of this process.
     pub python: Option<(u32, Python)>,
@@ -82,13 +82,13 @@ pub struct World {
     uses: BTreeMap<u64, u32>,
 }
 
-impl World {
+impl ReadersWorld {
     pub fn new(
         seed: u64,
         line_bytes: u32,
         mistake: Option<Mistake>,
         variety: Variety,
-    ) -> Outcome<Self> {
+    ) -> StepResult<Self> {
         // Small enough that memory, slots and entry pages are soon reused.
         let options = RegionOptions {
             capacity: Length(16 * page_bytes()),
@@ -113,21 +113,21 @@ impl World {
             variety,
             live: Vec::new(),
             random: Random::new(seed),
-            values: Values::new(seed),
+            values: SplitMix64::new(seed),
             tally: Tally::default(),
             python: None,
             uses: BTreeMap::new(),
         })
     }
 
-    pub fn note_sealed(&mut self, id: ObjectId, table: Arc<Table>, primary: Span) {
+    pub fn note_sealed(&mut self, id: ObjectId, table: Arc<OriginalTable>, primary: Span) {
         for number in blocks(primary) {
             let uses = self.uses.entry(number).or_default();
             *uses += 1;
             self.tally.uses_max = self.tally.uses_max.max(*uses);
         }
         self.tally.sealed += 1;
-        self.live.push(Known { id, table });
+        self.live.push(KnownTable { id, table });
     }
 
     pub fn note_read(&mut self, primary: Span) {
@@ -136,7 +136,7 @@ impl World {
         self.tally.read_in_reused += u32::from(is_reused);
     }
 
-    pub fn any_live(&mut self) -> Option<Known> {
+    pub fn any_live(&mut self) -> Option<KnownTable> {
         let index = self.random.below(self.live.len() as u64) as usize;
         self.live.get(index).cloned()
     }

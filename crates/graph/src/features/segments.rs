@@ -111,6 +111,12 @@ impl GraphFeatures {
         with_engine!(&self.engine, |engine| engine.graph.next(), 0)
     }
 
+    /// Whether edges that a segment holds have yet to be removed from this process. Costs the same for
+    /// any number of edges; [`GraphStats::draining`](crate::GraphStats::draining) counts them.
+    pub fn is_draining(&self) -> bool {
+        with_engine!(&self.engine, |engine| engine.graph.is_draining(), false)
+    }
+
     /// The segments that were evicted since the last call of this method.
     pub fn expired(&mut self) -> Vec<SegmentInfo> {
         with_engine!(&mut self.engine, |engine| std::mem::take(&mut engine.expired), Vec::new())

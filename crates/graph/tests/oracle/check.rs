@@ -1,26 +1,26 @@
 //! Engine and oracle side by side.
 
 use super::random::{Size, stream};
-use super::{Fault, Oracle, Rows, pattern_of};
+use super::{DefinitionFault, Oracle, StreamRows, pattern_of};
 use farrow_graph::{GraphFeatures, GraphStats, Measure, Mode, PatternKind, Settings};
 use std::fmt::Write;
 
 #[derive(Clone, Debug)]
-pub enum Call {
-    Start(Rows),
-    Learn(Rows),
-    Transform(Rows),
+pub enum StreamCall {
+    Start(StreamRows),
+    Learn(StreamRows),
+    Transform(StreamRows),
 }
 
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct CheckedStream {
     pub settings: Settings,
-    pub calls: Vec<Call>,
+    pub calls: Vec<StreamCall>,
 }
 
 /// The result of one call: features, and counters of the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Result {
+pub struct CallResult {
     pub cells: Vec<f64>,
     pub edges: usize,
     /// Used only if accounts are forgotten.
@@ -28,14 +28,14 @@ pub struct Result {
     pub now: Option<i64>,
 }
 
-impl Call {
-    pub fn rows(&self) -> &Rows {
+impl StreamCall {
+    pub fn rows(&self) -> &StreamRows {
         match self {
-            Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows) => rows,
+            StreamCall::Start(rows) | StreamCall::Learn(rows) | StreamCall::Transform(rows) => rows,
         }
     }
 
-    fn without(&self, row: usize) -> Call {
+    fn without(&self, row: usize) -> StreamCall {
         let rows = self.rows();
         let (mut left, right) = (rows.part(0..row), rows.part(row + 1..rows.len()));
         left.ids.extend(right.ids);
@@ -46,60 +46,60 @@ impl Call {
             column.extend(more);
         }
         match self {
-            Call::Start(_) => Call::Start(left),
-            Call::Learn(_) => Call::Learn(left),
-            Call::Transform(_) => Call::Transform(left),
+            StreamCall::Start(_) => StreamCall::Start(left),
+            StreamCall::Learn(_) => StreamCall::Learn(left),
+            StreamCall::Transform(_) => StreamCall::Transform(left),
         }
     }
 }
 
 /// Runs a call on the engine.
-pub fn call(engine: &mut GraphFeatures, call: &Call) -> Vec<f64> {
+pub fn call(engine: &mut GraphFeatures, call: &StreamCall) -> Vec<f64> {
     match call {
-        Call::Start(rows) => rows.with(|edges| engine.start(edges)).map(|()| Vec::new()),
-        Call::Learn(rows) => rows.with(|edges| engine.learn(edges)).map(|()| Vec::new()),
-        Call::Transform(rows) => rows.with(|edges| engine.transform(edges)),
+        StreamCall::Start(rows) => rows.with(|edges| engine.start(edges)).map(|()| Vec::new()),
+        StreamCall::Learn(rows) => rows.with(|edges| engine.learn(edges)).map(|()| Vec::new()),
+        StreamCall::Transform(rows) => rows.with(|edges| engine.transform(edges)),
     }
     .unwrap()
 }
 
-pub fn by_engine(stream: &Stream) -> Vec<Result> {
+pub fn by_engine(stream: &CheckedStream) -> Vec<CallResult> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let results = stream.calls.iter().map(|one| {
         let cells = call(&mut engine, one);
         let GraphStats { edges, accounts, now, .. } = engine.stats();
-        Result { cells, edges, accounts, now }
+        CallResult { cells, edges, accounts, now }
     });
     results.collect()
 }
 
 /// As `by_engine`, but every call runs on a graph restored from the last one's state.
-pub fn by_restored_engines(stream: &Stream) -> Vec<Result> {
+pub fn by_restored_engines(stream: &CheckedStream) -> Vec<CallResult> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let results = stream.calls.iter().map(|one| {
         engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
         let cells = call(&mut engine, one);
         let GraphStats { edges, accounts, now, .. } = engine.stats();
-        Result { cells, edges, accounts, now }
+        CallResult { cells, edges, accounts, now }
     });
     results.collect()
 }
 
-pub fn by_oracle(stream: &Stream, fault: Option<Fault>) -> Vec<Result> {
+pub fn by_oracle(stream: &CheckedStream, fault: Option<DefinitionFault>) -> Vec<CallResult> {
     let mut oracle = Oracle::new(&stream.settings, fault);
     let results = stream.calls.iter().map(|call| {
         let cells = match call {
-            Call::Start(rows) => {
+            StreamCall::Start(rows) => {
                 oracle.start(rows);
                 Vec::new()
             }
-            Call::Learn(rows) => {
+            StreamCall::Learn(rows) => {
                 oracle.learn(rows);
                 Vec::new()
             }
-            Call::Transform(rows) => oracle.transform(rows).cells,
+            StreamCall::Transform(rows) => oracle.transform(rows).cells,
         };
-        Result { cells, edges: oracle.edges(), accounts: oracle.accounts(), now: oracle.now() }
+        CallResult { cells, edges: oracle.edges(), accounts: oracle.accounts(), now: oracle.now() }
     });
     results.collect()
 }
@@ -131,7 +131,11 @@ fn is_close(one: f64, other: f64, tolerance: f64) -> bool {
 }
 
 /// The first cell that differs.
-pub fn difference(stream: &Stream, got: &[Result], want: &[Result]) -> Option<String> {
+pub fn difference(
+    stream: &CheckedStream,
+    got: &[CallResult],
+    want: &[CallResult],
+) -> Option<String> {
     let columns = columns(&stream.settings);
     let forgets = stream.settings.mode == farrow_graph::Mode::Causal;
     for (number, (got, want)) in got.iter().zip(want).enumerate() {
@@ -146,7 +150,7 @@ pub fn difference(stream: &Stream, got: &[Result], want: &[Result]) -> Option<St
                 return Some(format!("call {number}, row {row}, {name}: {one}, not {other}"));
             }
         }
-        let left = |one: &Result| (one.edges, if forgets { one.accounts } else { 0 }, one.now);
+        let left = |one: &CallResult| (one.edges, if forgets { one.accounts } else { 0 }, one.now);
         if left(got) != left(want) {
             let (got, want) = (left(got), left(want));
             return Some(format!("call {number}: (edges, accounts, now) {got:?}, not {want:?}"));
@@ -156,7 +160,7 @@ pub fn difference(stream: &Stream, got: &[Result], want: &[Result]) -> Option<St
 }
 
 /// Removes rows while `is_bad` holds.
-pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
+pub fn shrink(mut stream: CheckedStream, is_bad: impl Fn(&CheckedStream) -> bool) -> CheckedStream {
     loop {
         let mut smaller = stream.calls.iter().enumerate().flat_map(|(number, call)| {
             let rows = (0..call.rows().len()).map(move |row| (number, row));
@@ -166,7 +170,7 @@ pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
             let mut calls = stream.calls.clone();
             calls[number] = calls[number].without(row);
             calls.retain(|call| call.rows().len() > 0);
-            let candidate = Stream { settings: stream.settings.clone(), calls };
+            let candidate = CheckedStream { settings: stream.settings.clone(), calls };
             is_bad(&candidate).then_some(candidate)
         });
         match next {
@@ -177,13 +181,13 @@ pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
 }
 
 /// A stream in readable form.
-pub fn show(stream: &Stream) -> String {
+pub fn show(stream: &CheckedStream) -> String {
     let mut text = format!("{:?}\n", stream.settings);
     for call in &stream.calls {
         let (name, rows) = match call {
-            Call::Start(rows) => ("start", rows),
-            Call::Learn(rows) => ("learn", rows),
-            Call::Transform(rows) => ("transform", rows),
+            StreamCall::Start(rows) => ("start", rows),
+            StreamCall::Learn(rows) => ("learn", rows),
+            StreamCall::Transform(rows) => ("transform", rows),
         };
         _ = write!(text, "  {name}");
         for row in 0..rows.len() {
@@ -201,17 +205,18 @@ pub fn show(stream: &Stream) -> String {
 }
 
 /// Panics with the smallest stream on which engine and oracle differ, if they do.
-pub fn agree(stream: Stream, seed: u64) {
+pub fn agree(stream: CheckedStream, seed: u64) {
     agrees(stream, seed, by_engine);
 }
 
 /// As `agree`, but every call runs on a restored graph.
-pub fn agree_restored(stream: Stream, seed: u64) {
+pub fn agree_restored(stream: CheckedStream, seed: u64) {
     agrees(stream, seed, by_restored_engines);
 }
 
-fn agrees(stream: Stream, seed: u64, engine: fn(&Stream) -> Vec<Result>) {
-    let differs = |stream: &Stream| difference(stream, &engine(stream), &by_oracle(stream, None));
+fn agrees(stream: CheckedStream, seed: u64, engine: fn(&CheckedStream) -> Vec<CallResult>) {
+    let differs =
+        |stream: &CheckedStream| difference(stream, &engine(stream), &by_oracle(stream, None));
     let Some(first) = differs(&stream) else { return };
     let is_small = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>() <= 600;
     let stream = if is_small { shrink(stream, |one| differs(one).is_some()) } else { stream };
@@ -240,14 +245,14 @@ pub fn threads() -> Option<usize> {
 /// Checks that the small streams detect each wrong definition.
 pub fn assert_faults_are_seen(mode: Mode) {
     let faults = [
-        Fault::ClosedStars,
-        Fault::OpenBins,
-        Fault::LateLegs,
-        Fault::OpenCycles,
-        Fault::NoTies,
-        Fault::OtherEviction,
-        Fault::SampleVariance,
-        Fault::EndlessStatistics,
+        DefinitionFault::ClosedStars,
+        DefinitionFault::OpenBins,
+        DefinitionFault::LateLegs,
+        DefinitionFault::OpenCycles,
+        DefinitionFault::NoTies,
+        DefinitionFault::OtherEviction,
+        DefinitionFault::SampleVariance,
+        DefinitionFault::EndlessStatistics,
     ];
     let [small, _, _] = amounts();
     for fault in faults {

@@ -1,7 +1,7 @@
 //! Paths from the trigger's target back to its source.
 
-use super::view::{View, Way};
-use super::{Edge, Fault, Shape, before};
+use super::view::{EdgeDirection, OracleView};
+use super::{DefinitionFault, Edge, OraclePattern, before};
 
 /// A partial path.
 struct Path<'a> {
@@ -10,11 +10,11 @@ struct Path<'a> {
     hops: Vec<Vec<&'a Edge>>,
 }
 
-impl<'a> View<'a> {
+impl<'a> OracleView<'a> {
     /// D5: every hop later than the one before, the last before the trigger.
-    pub fn temporal_cycles(&self, trigger: &'a Edge, window: u64) -> Vec<Shape<'a>> {
+    pub fn temporal_cycles(&self, trigger: &'a Edge, window: u64) -> Vec<OraclePattern<'a>> {
         let mut start = before(trigger.time, window);
-        if self.fault == Some(Fault::OpenCycles) {
+        if self.fault == Some(DefinitionFault::OpenCycles) {
             start += 1;
         }
         let next = |path: &Path<'a>, edge: &Edge| {
@@ -28,7 +28,7 @@ impl<'a> View<'a> {
     }
 
     /// D6: in any order, but each hop before the trigger in the order of D7.
-    pub fn simple_cycles(&self, trigger: &'a Edge, window: u64) -> Vec<Shape<'a>> {
+    pub fn simple_cycles(&self, trigger: &'a Edge, window: u64) -> Vec<OraclePattern<'a>> {
         let start = before(trigger.time, window);
         let next = |_: &Path<'a>, edge: &Edge| {
             let is_tied =
@@ -57,7 +57,7 @@ impl<'a> View<'a> {
             if path.hops.len() == hops_max {
                 continue;
             }
-            for (&account, edges) in self.ends(last, Way::Out) {
+            for (&account, edges) in self.ends(last, EdgeDirection::Out) {
                 let hop: Vec<&Edge> =
                     edges.iter().filter(|one| allows(&path, one)).copied().collect();
                 if path.accounts.contains(&account) || hop.is_empty() {
@@ -83,7 +83,7 @@ fn in_order(mut path: Path<'_>) -> Path<'_> {
     path
 }
 
-fn closed<'a>(trigger: &'a Edge, path: Path<'a>) -> Shape<'a> {
+fn closed<'a>(trigger: &'a Edge, path: Path<'a>) -> OraclePattern<'a> {
     let edges = path.hops.into_iter().flatten().chain([trigger]).collect();
-    Shape { size: path.accounts.len(), accounts: path.accounts, edges }
+    OraclePattern { size: path.accounts.len(), accounts: path.accounts, edges }
 }

@@ -14,7 +14,7 @@ pub mod view;
 use farrow_graph::{Edges, Mode, Pattern, PatternKind, PatternSettings, Settings};
 use statistics::{EdgeRow, of_row};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use view::View;
+use view::OracleView;
 
 /// An edge of the graph (A).
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Edge {
 
 /// A pattern according to a definition.
 #[derive(Clone, Debug)]
-pub struct Shape<'a> {
+pub struct OraclePattern<'a> {
     pub size: usize,
     pub accounts: Vec<i64>,
     /// No edge twice.
@@ -39,7 +39,7 @@ pub struct Shape<'a> {
 
 /// Owned rows of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
+pub struct StreamRows {
     pub ids: Vec<i64>,
     pub sources: Vec<i64>,
     pub targets: Vec<i64>,
@@ -49,7 +49,7 @@ pub struct Rows {
 
 /// A definition that is wrong on purpose. The tests must detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DefinitionFault {
     /// D1 with a window that is closed at its old end.
     ClosedStars,
     /// D3 with bins that are open at their upper end.
@@ -70,7 +70,7 @@ pub enum Fault {
 
 /// The result of `transform`.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct Transformed {
     /// Row after row.
     pub cells: Vec<f64>,
     pub patterns: Vec<Pattern>,
@@ -79,7 +79,7 @@ pub struct Answer {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     settings: Settings,
-    fault: Option<Fault>,
+    fault: Option<DefinitionFault>,
     /// Alive, in order of arrival.
     edges: Vec<Edge>,
     arrived: u64,
@@ -91,13 +91,13 @@ pub struct Oracle {
     recent: u64,
 }
 
-impl Rows {
+impl StreamRows {
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    pub fn part(&self, range: std::ops::Range<usize>) -> Rows {
-        Rows {
+    pub fn part(&self, range: std::ops::Range<usize>) -> StreamRows {
+        StreamRows {
             ids: self.ids[range.clone()].to_vec(),
             sources: self.sources[range.clone()].to_vec(),
             targets: self.targets[range.clone()].to_vec(),
@@ -139,9 +139,13 @@ pub fn pattern_of(settings: &Settings, kind: PatternKind) -> Option<&PatternSett
 }
 
 /// D3: the first bin that is not smaller than the size, else the last.
-pub fn bin_of(bins: &[u64], size: usize, fault: Option<Fault>) -> usize {
+pub fn bin_of(bins: &[u64], size: usize, fault: Option<DefinitionFault>) -> usize {
     let fits = |&bin: &u64| {
-        if fault == Some(Fault::OpenBins) { bin > size as u64 } else { bin >= size as u64 }
+        if fault == Some(DefinitionFault::OpenBins) {
+            bin > size as u64
+        } else {
+            bin >= size as u64
+        }
     };
     bins.iter().position(fits).unwrap_or(bins.len() - 1)
 }
@@ -152,7 +156,7 @@ pub fn before(time: i64, window: u64) -> i128 {
 }
 
 impl Oracle {
-    pub fn new(settings: &Settings, fault: Option<Fault>) -> Oracle {
+    pub fn new(settings: &Settings, fault: Option<DefinitionFault>) -> Oracle {
         Oracle {
             settings: settings.clone(),
             fault,
@@ -169,13 +173,13 @@ impl Oracle {
     }
 
     /// Empties the graph and adds rows in their own order (B2).
-    pub fn start(&mut self, rows: &Rows) {
+    pub fn start(&mut self, rows: &StreamRows) {
         *self = Oracle::new(&self.settings, self.fault);
         self.add(rows, &(0..rows.len()).collect::<Vec<_>>());
     }
 
     /// Adds rows in order of time, in causal mode in their own order (B2).
-    pub fn learn(&mut self, rows: &Rows) {
+    pub fn learn(&mut self, rows: &StreamRows) {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         if !self.is_causal() {
             order.sort_by_key(|&row| rows.times[row]);
@@ -183,7 +187,7 @@ impl Oracle {
         self.add(rows, &order);
     }
 
-    fn add(&mut self, rows: &Rows, order: &[usize]) {
+    fn add(&mut self, rows: &StreamRows, order: &[usize]) {
         let batch = if self.is_causal() { 1 } else { order.len().max(1) };
         for part in order.chunks(batch) {
             self.insert(rows, part);
@@ -192,9 +196,9 @@ impl Oracle {
     }
 
     /// In causal mode, every row is a separate batch.
-    pub fn transform(&mut self, rows: &Rows) -> Answer {
+    pub fn transform(&mut self, rows: &StreamRows) -> Transformed {
         let batch = if self.is_causal() { 1 } else { rows.len().max(1) };
-        let mut answer = Answer::default();
+        let mut answer = Transformed::default();
         for from in (0..rows.len()).step_by(batch) {
             let part = self.batch(&rows.part(from..(from + batch).min(rows.len())));
             answer.cells.extend(part.cells);
@@ -204,14 +208,14 @@ impl Oracle {
     }
 
     /// B1: insert all, compute all, evict.
-    fn batch(&mut self, rows: &Rows) -> Answer {
+    fn batch(&mut self, rows: &StreamRows) -> Transformed {
         let mut seen = BTreeSet::new();
         let mut order: Vec<usize> =
             (0..rows.len()).filter(|&row| seen.insert(rows.ids[row])).collect();
         order.sort_by_key(|&row| rows.times[row]);
         let first = self.arrived;
         self.insert(rows, &order);
-        let view = View::new(&self.edges, &self.appeared, &self.settings, self.fault);
+        let view = OracleView::new(&self.edges, &self.appeared, &self.settings, self.fault);
         let (counts, patterns) = self.count(&view, first);
         let mut cells = Vec::new();
         for row in 0..rows.len() {
@@ -227,11 +231,11 @@ impl Oracle {
             }
         }
         self.evict(rows, &order);
-        Answer { cells, patterns }
+        Transformed { cells, patterns }
     }
 
     /// Every pattern of every trigger, credited to the edges of the batch that are part of it.
-    fn count(&self, view: &View<'_>, first: u64) -> (Vec<Vec<f64>>, Vec<Pattern>) {
+    fn count(&self, view: &OracleView<'_>, first: u64) -> (Vec<Vec<f64>>, Vec<Pattern>) {
         let enabled = PatternKind::ALL
             .iter()
             .filter_map(|&kind| Some((kind, pattern_of(&self.settings, kind)?)));
@@ -256,7 +260,7 @@ impl Oracle {
         (counts, patterns)
     }
 
-    fn insert(&mut self, rows: &Rows, order: &[usize]) {
+    fn insert(&mut self, rows: &StreamRows, order: &[usize]) {
         for &row in order {
             let (source, target) = (rows.sources[row], rows.targets[row]);
             for account in [source, target] {
@@ -276,7 +280,7 @@ impl Oracle {
     }
 
     /// B3, or G2 in causal mode.
-    fn evict(&mut self, rows: &Rows, order: &[usize]) {
+    fn evict(&mut self, rows: &StreamRows, order: &[usize]) {
         let Some(newest) = order.iter().map(|&row| rows.times[row]).max() else { return };
         let is_causal = self.is_causal();
         let clock = if is_causal { self.now } else { Some(self.now.unwrap_or(0)) };
@@ -284,7 +288,7 @@ impl Oracle {
         self.now = Some(now);
         let oldest = before(now, self.horizon());
         let most = self.settings.edges_max.unwrap_or(usize::MAX);
-        if is_causal != (self.fault == Some(Fault::OtherEviction)) {
+        if is_causal != (self.fault == Some(DefinitionFault::OtherEviction)) {
             self.evict_by_time(oldest, most);
         } else {
             self.evict_by_arrival(oldest, most);
@@ -313,7 +317,7 @@ impl Oracle {
     /// E3: the second queue.
     fn forget_moments(&mut self, now: i64) {
         let Some(statistics) = &self.settings.statistics else { return };
-        if self.fault == Some(Fault::EndlessStatistics) {
+        if self.fault == Some(DefinitionFault::EndlessStatistics) {
             return;
         }
         let oldest = before(now, statistics.window);
@@ -345,7 +349,7 @@ impl Oracle {
     }
 }
 
-fn named(kind: PatternKind, trigger: &Edge, shape: Shape<'_>) -> Pattern {
+fn named(kind: PatternKind, trigger: &Edge, shape: OraclePattern<'_>) -> Pattern {
     let by_time: BTreeMap<(i64, u64), i64> =
         shape.edges.iter().map(|one| ((one.time, one.number), one.id)).collect();
     Pattern {

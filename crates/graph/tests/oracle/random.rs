@@ -1,7 +1,7 @@
 //! Random settings and random streams, the same ones for the same seed.
 
-use super::Rows;
-use super::check::{Call, Stream, threads};
+use super::StreamRows;
+use super::check::{CheckedStream, StreamCall, threads};
 use farrow_graph::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
 
 /// A window that reaches beyond the base of narrow stamps, 2^30 before the first time.
@@ -9,7 +9,7 @@ pub const WIDE: u64 = 1 << 31;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct StreamRandom(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -20,16 +20,16 @@ pub enum Size {
 
 /// The order of times in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum TimeOrder {
     Sorted,
     /// One row in ten is late.
     Late,
     Any,
 }
 
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0xd134_2543_de82_ef95))
+impl StreamRandom {
+    pub fn new(seed: u64) -> StreamRandom {
+        StreamRandom(seed.wrapping_mul(0xd134_2543_de82_ef95))
     }
 
     pub fn next(&mut self) -> u64 {
@@ -129,7 +129,7 @@ impl Random {
     }
 
     /// The rows of a stream; each row has a unique id.
-    pub fn rows(&mut self, mode: Mode, size: Size, given: usize) -> Rows {
+    pub fn rows(&mut self, mode: Mode, size: Size, given: usize) -> StreamRows {
         let (accounts, rows, span) = match size {
             Size::Small => (7, 30, 50),
             Size::Medium => (60, 500, 200),
@@ -137,8 +137,11 @@ impl Random {
         };
         let (accounts, rows, span) =
             (self.range(2, accounts + 1), self.range(1, rows + 1), self.range(1, span));
-        let mut result =
-            Rows { ids: self.ids(rows), times: self.times(mode, rows, span), ..Rows::default() };
+        let mut result = StreamRows {
+            ids: self.ids(rows),
+            times: self.times(mode, rows, span),
+            ..StreamRows::default()
+        };
         let (is_skewed, has_loops) = (self.is(0.5), self.is(0.5));
         for _ in 0..rows {
             let [source, mut target] = [0, 1].map(|_| {
@@ -157,7 +160,7 @@ impl Random {
                     (*account * 7919 + 1_000_000_000 * (*account % 2)) * 1_000_003 - (1 << 40);
             }
         }
-        let amount = |random: &mut Random| (random.normal() * 2.0 + 5.0).exp().round();
+        let amount = |random: &mut StreamRandom| (random.normal() * 2.0 + 5.0).exp().round();
         let columns: Vec<Vec<f64>> = vec![
             (0..rows).map(|_| amount(self)).collect(),
             (0..rows).map(|_| self.normal()).collect(),
@@ -182,9 +185,9 @@ impl Random {
         };
         let first = self.pick(&firsts);
         let mut times: Vec<i64> = (0..rows).map(|_| first + self.range(0, span)).collect();
-        match self.pick(&[Order::Sorted, Order::Sorted, Order::Late, Order::Any]) {
-            Order::Sorted => times.sort_unstable(),
-            Order::Late => {
+        match self.pick(&[TimeOrder::Sorted, TimeOrder::Sorted, TimeOrder::Late, TimeOrder::Any]) {
+            TimeOrder::Sorted => times.sort_unstable(),
+            TimeOrder::Late => {
                 times.sort_unstable();
                 for time in &mut times {
                     if self.is(0.1) {
@@ -192,13 +195,13 @@ impl Random {
                     }
                 }
             }
-            Order::Any => {}
+            TimeOrder::Any => {}
         }
         times
     }
 
     /// Divides rows into calls.
-    pub fn cut(&mut self, rows: &Rows, most: usize) -> Vec<Rows> {
+    pub fn cut(&mut self, rows: &StreamRows, most: usize) -> Vec<StreamRows> {
         let (mut parts, mut from) = (Vec::new(), 0);
         while from < rows.len() {
             let step = if self.is(0.1) { 1 } else { self.size(1, most + 1) };
@@ -211,8 +214,8 @@ impl Random {
 }
 
 /// The stream of a seed, divided into calls of all kinds.
-pub fn stream(mode: Mode, size: Size, seed: u64) -> Stream {
-    let mut random = Random::new(seed);
+pub fn stream(mode: Mode, size: Size, seed: u64) -> CheckedStream {
+    let mut random = StreamRandom::new(seed);
     let mut settings = random.settings(mode, size);
     settings.threads = threads().unwrap_or(settings.threads);
     let columns = settings.statistics.iter().flat_map(|one| &one.columns);
@@ -235,13 +238,13 @@ pub fn stream(mode: Mode, size: Size, seed: u64) -> Stream {
     let parts = random.cut(&rows, most).into_iter().enumerate();
     let calls = parts.map(|(at, rows)| {
         if at == 0 && random.is(0.2) {
-            Call::Start(rows)
+            StreamCall::Start(rows)
         } else if random.is(0.85) {
-            Call::Transform(rows)
+            StreamCall::Transform(rows)
         } else {
-            Call::Learn(rows)
+            StreamCall::Learn(rows)
         }
     });
     let calls = calls.collect();
-    Stream { settings, calls }
+    CheckedStream { settings, calls }
 }

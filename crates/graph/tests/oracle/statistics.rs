@@ -1,15 +1,21 @@
 //! Statistics of the edges at an account (E).
 
-use super::view::{View, Way};
-use super::{Edge, Fault, before};
+use super::view::{EdgeDirection, OracleView};
+use super::{DefinitionFault, Edge, before};
 use farrow_graph::{Column, Measure, StatisticsSettings};
 
 /// Source out, source in, target out, target in (C3).
-pub fn of_row(view: &View<'_>, wanted: &StatisticsSettings, recent: u64, row: EdgeRow) -> Vec<f64> {
+pub fn of_row(
+    view: &OracleView<'_>,
+    wanted: &StatisticsSettings,
+    recent: u64,
+    row: EdgeRow,
+) -> Vec<f64> {
     let EdgeRow { source, target, time } = row;
     let ends = [source, target].into_iter();
-    let sides =
-        ends.flat_map(|account| [Way::Out, Way::In].map(|way| AccountSide { account, way }));
+    let sides = ends.flat_map(|account| {
+        [EdgeDirection::Out, EdgeDirection::In].map(|way| AccountSide { account, way })
+    });
     sides.flat_map(|side| of_side(view, wanted, recent, side, time)).collect()
 }
 
@@ -22,11 +28,11 @@ pub struct EdgeRow {
 
 struct AccountSide {
     account: i64,
-    way: Way,
+    way: EdgeDirection,
 }
 
 fn of_side(
-    view: &View<'_>,
+    view: &OracleView<'_>,
     wanted: &StatisticsSettings,
     recent: u64,
     side: AccountSide,
@@ -34,7 +40,7 @@ fn of_side(
 ) -> Vec<f64> {
     let AccountSide { account, way } = side;
     let start = before(time, wanted.window);
-    let is_endless = !view.is_causal || view.fault == Some(Fault::EndlessStatistics);
+    let is_endless = !view.is_causal || view.fault == Some(DefinitionFault::EndlessStatistics);
     let is_seen = |one: &&Edge| is_endless || (i128::from(one.time) > start && one.time <= time);
     let ends = view.ends(account, way);
     let edges: Vec<&Edge> = ends.values().flatten().copied().filter(is_seen).collect();
@@ -63,7 +69,7 @@ fn of_side(
 }
 
 /// E2 to E5 of one column: all edges, and those that the moments count.
-fn of_column(view: &View<'_>, all: &[f64], some: &[f64]) -> [(Measure, f64); 8] {
+fn of_column(view: &OracleView<'_>, all: &[f64], some: &[f64]) -> [(Measure, f64); 8] {
     let mut sorted = all.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (first, last) = (sorted.first().copied(), sorted.last().copied());
@@ -85,7 +91,7 @@ fn of_column(view: &View<'_>, all: &[f64], some: &[f64]) -> [(Measure, f64); 8] 
 }
 
 /// E4: the mean and the second, third and fourth central moment of a population.
-fn moments(values: &[f64], fault: Option<Fault>) -> (f64, [f64; 3]) {
+fn moments(values: &[f64], fault: Option<DefinitionFault>) -> (f64, [f64; 3]) {
     if values.is_empty() {
         return (0.0, [0.0; 3]);
     }
@@ -94,7 +100,7 @@ fn moments(values: &[f64], fault: Option<Fault>) -> (f64, [f64; 3]) {
     // A second pass removes the rounding error of the first.
     let mean = rough + values.iter().map(|value| value - rough).sum::<f64>() / count;
     let power = |power| values.iter().map(|value| (value - mean).powi(power)).sum::<f64>();
-    let divisor = if fault == Some(Fault::SampleVariance) { count - 1.0 } else { count };
+    let divisor = if fault == Some(DefinitionFault::SampleVariance) { count - 1.0 } else { count };
     (mean, [power(2) / divisor, power(3) / count, power(4) / count])
 }
 

@@ -1,52 +1,52 @@
 //! The view of the graph that the definitions use.
 
-use super::{Edge, Fault, Shape};
+use super::{DefinitionFault, Edge, OraclePattern};
 use farrow_graph::{Mode, PatternKind, Settings};
 use std::collections::{BTreeMap, HashMap};
 
 /// Edges by the account at their other end; those of one pair in order of time, then arrival.
-pub type Ends<'a> = BTreeMap<i64, Vec<&'a Edge>>;
+pub type EdgesByEnd<'a> = BTreeMap<i64, Vec<&'a Edge>>;
 
 /// The two directions in which edges are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum EdgeDirection {
     Out,
     In,
 }
 
 #[derive(Debug)]
-pub struct View<'a> {
-    out: BTreeMap<i64, Ends<'a>>,
-    into: BTreeMap<i64, Ends<'a>>,
-    none: Ends<'a>,
+pub struct OracleView<'a> {
+    out: BTreeMap<i64, EdgesByEnd<'a>>,
+    into: BTreeMap<i64, EdgesByEnd<'a>>,
+    none: EdgesByEnd<'a>,
     appeared: &'a HashMap<i64, usize>,
     pub length_max: usize,
     pub is_causal: bool,
-    pub fault: Option<Fault>,
+    pub fault: Option<DefinitionFault>,
 }
 
-impl Way {
-    pub fn back(self) -> Way {
+impl EdgeDirection {
+    pub fn back(self) -> EdgeDirection {
         match self {
-            Way::Out => Way::In,
-            Way::In => Way::Out,
+            EdgeDirection::Out => EdgeDirection::In,
+            EdgeDirection::In => EdgeDirection::Out,
         }
     }
 }
 
-impl<'a> View<'a> {
+impl<'a> OracleView<'a> {
     pub fn new(
         edges: &'a [Edge],
         appeared: &'a HashMap<i64, usize>,
         settings: &Settings,
-        fault: Option<Fault>,
-    ) -> View<'a> {
+        fault: Option<DefinitionFault>,
+    ) -> OracleView<'a> {
         let mut sorted: Vec<&Edge> = edges.iter().collect();
         sorted.sort_by_key(|one| (one.time, one.number));
-        let mut view = View {
+        let mut view = OracleView {
             out: BTreeMap::new(),
             into: BTreeMap::new(),
-            none: Ends::new(),
+            none: EdgesByEnd::new(),
             appeared,
             length_max: settings.cycle_length_max,
             is_causal: settings.mode == Mode::Causal,
@@ -60,17 +60,17 @@ impl<'a> View<'a> {
         view
     }
 
-    pub fn ends(&self, account: i64, way: Way) -> &Ends<'a> {
+    pub fn ends(&self, account: i64, way: EdgeDirection) -> &EdgesByEnd<'a> {
         let all = match way {
-            Way::Out => &self.out,
-            Way::In => &self.into,
+            EdgeDirection::Out => &self.out,
+            EdgeDirection::In => &self.into,
         };
         all.get(&account).unwrap_or(&self.none)
     }
 
     /// D7: whether `account` is before `than` in the order of edges of one instant.
     pub fn stands_before(&self, account: i64, than: i64) -> bool {
-        if self.fault == Some(Fault::NoTies) {
+        if self.fault == Some(DefinitionFault::NoTies) {
             false
         } else if self.is_causal {
             account < than
@@ -80,12 +80,17 @@ impl<'a> View<'a> {
     }
 
     /// The patterns that a trigger completes.
-    pub fn shapes(&self, kind: PatternKind, trigger: &'a Edge, window: u64) -> Vec<Shape<'a>> {
+    pub fn shapes(
+        &self,
+        kind: PatternKind,
+        trigger: &'a Edge,
+        window: u64,
+    ) -> Vec<OraclePattern<'a>> {
         match kind {
-            PatternKind::FanIn => self.fan(trigger, Way::In, window),
-            PatternKind::FanOut => self.fan(trigger, Way::Out, window),
-            PatternKind::DegreeIn => self.degree(trigger, Way::In, window),
-            PatternKind::DegreeOut => self.degree(trigger, Way::Out, window),
+            PatternKind::FanIn => self.fan(trigger, EdgeDirection::In, window),
+            PatternKind::FanOut => self.fan(trigger, EdgeDirection::Out, window),
+            PatternKind::DegreeIn => self.degree(trigger, EdgeDirection::In, window),
+            PatternKind::DegreeOut => self.degree(trigger, EdgeDirection::Out, window),
             PatternKind::ScatterGather => self.scatter_gather(trigger, window),
             PatternKind::TemporalCycle => self.temporal_cycles(trigger, window),
             PatternKind::SimpleCycle => self.simple_cycles(trigger, window),

@@ -7,9 +7,8 @@ use super::state::{EtcdMembership, EtcdMutant};
 use super::types::{
     Change, EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, FoundKey, Key, LeaseId, Revision,
 };
-use crate::simulation::{self, Environment, LEASE_MS, Process, name, options};
+use crate::simulation::{self, Environment, LEASE_MS, name, options};
 use crate::state::next_random;
-use crate::types::Incarnation;
 use crate::view::View;
 
 /// The shortest lease of a real etcd, and the delay until it detects an expired one.
@@ -19,10 +18,10 @@ const LATE_MS_MAX: u64 = 500;
 /// A call without a reply fails after this time.
 const DEADLINE_MS: u64 = LEASE_MS / 4;
 
-pub type World = simulation::World<Service>;
+pub type EtcdWorld = simulation::SimulatedWorld<SimulatedService>;
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct StoredKey {
     revision: i64,
     lease: Option<i64>,
     value: Vec<u8>,
@@ -30,9 +29,9 @@ struct Entry {
 
 /// The stored data, and the faults of leases.
 #[derive(Debug, Default, Clone)]
-pub struct Etcd {
+pub struct SimulatedEtcd {
     pub revision: i64,
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<Key, StoredKey>,
     leases: BTreeMap<i64, u64>,
     next_lease: i64,
     pub is_down: bool,
@@ -42,7 +41,7 @@ pub struct Etcd {
 
 /// The faults of etcd and its network.
 #[derive(Debug, Clone, Default)]
-pub struct Faults {
+pub struct EtcdFaults {
     pub loss_percent: u64,
     pub delay_ms_max: u64,
     /// Leases that etcd ends too early, per thousand requests.
@@ -57,7 +56,7 @@ pub struct Faults {
 
 /// What arrives later, at a node or at etcd.
 #[derive(Debug)]
-pub enum Event {
+pub enum EtcdEvent {
     Request { node: usize, life: u64, id: u64, request: EtcdRequest },
     Reply { node: usize, life: u64, id: u64, reply: EtcdReply },
     Poke { node: usize },
@@ -66,7 +65,7 @@ pub enum Event {
 
 /// The calls of a node.
 #[derive(Debug, Clone, Default)]
-struct Calls {
+struct NodeCalls {
     /// Number of its process.
     life: u64,
     /// Those without a reply.
@@ -75,68 +74,33 @@ struct Calls {
 
 /// Etcd, and the way to it.
 #[derive(Debug)]
-pub struct Service {
-    pub etcd: Etcd,
-    pub faults: Faults,
+pub struct SimulatedService {
+    pub etcd: SimulatedEtcd,
+    pub faults: EtcdFaults,
     pub(super) mutant: Option<EtcdMutant>,
     pub looks: u64,
     /// A node with another lease than the rest.
     pub other_lease: Option<(usize, u64)>,
-    calls: Vec<Calls>,
+    calls: Vec<NodeCalls>,
 }
 
-impl Process for EtcdMembership {
-    type Retained = Vec<u8>;
-    type Output = EtcdOutput;
+simulation::process!(EtcdMembership, retains Vec<u8>, puts out EtcdOutput, is settled |_| true);
 
-    fn tick(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
-        self.tick(now_ms, out);
-    }
-
-    fn leave(&mut self, now_ms: u64, out: &mut Vec<EtcdOutput>) {
-        self.leave(now_ms, out);
-    }
-
-    fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
-        self.rejoin(incarnation, now_ms);
-    }
-
-    fn next_deadline_ms(&self) -> u64 {
-        self.next_deadline_ms()
-    }
-
-    fn has_lease(&self, now_ms: u64) -> bool {
-        self.has_lease(now_ms)
-    }
-
-    fn view(&self) -> Option<&View> {
-        self.view()
-    }
-
-    fn incarnation(&self) -> Incarnation {
-        self.incarnation()
-    }
-
-    fn is_settled(&self) -> bool {
-        true
-    }
-}
-
-impl Environment for Service {
+impl Environment for SimulatedService {
     type Process = EtcdMembership;
-    type Event = Event;
+    type Event = EtcdEvent;
 
-    fn deliver(world: &mut World, event: Event) -> Result<(), String> {
+    fn deliver(world: &mut EtcdWorld, event: EtcdEvent) -> Result<(), String> {
         match event {
-            Event::Request { node, life, id, request } if world.environment.etcd.is_down => {
+            EtcdEvent::Request { node, life, id, request } if world.environment.etcd.is_down => {
                 world.environment.etcd.queue.push((node, life, id, request));
                 Ok(())
             }
-            Event::Request { node, life, id, request } => {
+            EtcdEvent::Request { node, life, id, request } => {
                 world.serve(node, life, id, request);
                 Ok(())
             }
-            Event::EtcdUp => {
+            EtcdEvent::EtcdUp => {
                 world.environment.etcd.is_down = false;
                 if world.below(2) == 0 {
                     world.expire();
@@ -147,11 +111,13 @@ impl Environment for Service {
                 }
                 Ok(())
             }
-            Event::Reply { node, .. } | Event::Poke { node } if world.nodes[node].is_paused => {
+            EtcdEvent::Reply { node, .. } | EtcdEvent::Poke { node }
+                if world.nodes[node].is_paused =>
+            {
                 world.nodes[node].inbox.push(event);
                 Ok(())
             }
-            Event::Reply { node, life, id, reply } => {
+            EtcdEvent::Reply { node, life, id, reply } => {
                 let calls = &mut world.environment.calls[node];
                 // One reply for each call: the first.
                 if calls.life != life || !calls.open.remove(&id) {
@@ -159,13 +125,13 @@ impl Environment for Service {
                 }
                 world.call(node, |process, now_ms, out| process.on_response(id, reply, now_ms, out))
             }
-            Event::Poke { node } => {
+            EtcdEvent::Poke { node } => {
                 world.call(node, |process, now_ms, out| process.poked(now_ms, out))
             }
         }
     }
 
-    fn perform(world: &mut World, node: usize, out: Vec<EtcdOutput>) -> Result<(), String> {
+    fn perform(world: &mut EtcdWorld, node: usize, out: Vec<EtcdOutput>) -> Result<(), String> {
         out.into_iter().try_for_each(|output| match output {
             EtcdOutput::Ask { id, request } => {
                 world.send(node, id, request);
@@ -179,7 +145,7 @@ impl Environment for Service {
         })
     }
 
-    fn check_leases(world: &World) -> Result<(), String> {
+    fn check_leases(world: &EtcdWorld) -> Result<(), String> {
         let holders = world.holders();
         // Nor may a view in etcd exclude a holder.
         let written = world.environment.etcd.entries.get(&Key::View);
@@ -200,15 +166,15 @@ impl Environment for Service {
     }
 }
 
-impl World {
+impl EtcdWorld {
     pub fn new(count: usize, seed: u64) -> Self {
-        let service = Service {
-            etcd: Etcd { revision: 1, ..Etcd::default() },
-            faults: Faults { delay_ms_max: 5, poke_delay_ms_max: 5, ..Faults::default() },
+        let service = SimulatedService {
+            etcd: SimulatedEtcd { revision: 1, ..SimulatedEtcd::default() },
+            faults: EtcdFaults { delay_ms_max: 5, poke_delay_ms_max: 5, ..EtcdFaults::default() },
             mutant: None,
             looks: 0,
             other_lease: None,
-            calls: vec![Calls::default(); count],
+            calls: vec![NodeCalls::default(); count],
         };
         Self::with(service, count, seed)
     }
@@ -233,7 +199,7 @@ impl World {
     /// Stops etcd; requests wait for it meanwhile.
     pub fn pause_etcd(&mut self, for_ms: u64) {
         self.environment.etcd.is_down = true;
-        self.deliver_after(for_ms, Event::EtcdUp);
+        self.deliver_after(for_ms, EtcdEvent::EtcdUp);
     }
 
     fn send(&mut self, node: usize, id: u64, request: EtcdRequest) {
@@ -242,10 +208,10 @@ impl World {
         let life = calls.life;
         calls.open.insert(id);
         let reply = EtcdReply::Failed { reason: "no answer".to_owned() };
-        self.deliver_after(DEADLINE_MS, Event::Reply { node, life, id, reply });
+        self.deliver_after(DEADLINE_MS, EtcdEvent::Reply { node, life, id, reply });
         if !self.is_lost(node) {
             let delay_ms = self.delay_ms();
-            self.deliver_after(delay_ms, Event::Request { node, life, id, request });
+            self.deliver_after(delay_ms, EtcdEvent::Request { node, life, id, request });
         }
     }
 
@@ -267,7 +233,7 @@ impl World {
         }
         if !self.is_lost(node) {
             let delay_ms = self.delay_ms();
-            self.deliver_after(delay_ms, Event::Reply { node, life, id, reply });
+            self.deliver_after(delay_ms, EtcdEvent::Reply { node, life, id, reply });
         }
     }
 
@@ -276,7 +242,7 @@ impl World {
             if self.below(100) >= self.environment.faults.poke_loss_percent {
                 for _ in 0..=self.below(2) {
                     let delay_ms = self.below(self.environment.faults.poke_delay_ms_max);
-                    self.deliver_after(delay_ms, Event::Poke { node });
+                    self.deliver_after(delay_ms, EtcdEvent::Poke { node });
                 }
             }
         }
@@ -328,9 +294,9 @@ impl World {
     }
 }
 
-impl Etcd {
+impl SimulatedEtcd {
     pub fn look(&self, since: Revision) -> EtcdSnapshot {
-        let revision_of = |entry: &Entry| Revision(entry.revision);
+        let revision_of = |entry: &StoredKey| Revision(entry.revision);
         let changed = self.entries.iter().filter(|(_, entry)| revision_of(entry) >= since);
         EtcdSnapshot {
             revision: Revision(self.revision),
@@ -360,7 +326,7 @@ impl Etcd {
         let revision = self.revision;
         for put in change.puts {
             let lease = put.lease.map(|lease| lease.0);
-            self.entries.insert(put.key, Entry { revision, lease, value: put.value });
+            self.entries.insert(put.key, StoredKey { revision, lease, value: put.value });
         }
         for key in change.deletes {
             self.entries.remove(&key);
@@ -385,7 +351,7 @@ impl Etcd {
     /// Writes foreign data.
     pub fn scribble(&mut self, key: Key, value: &[u8]) {
         self.revision += 1;
-        let entry = Entry { revision: self.revision, lease: None, value: value.to_vec() };
+        let entry = StoredKey { revision: self.revision, lease: None, value: value.to_vec() };
         self.entries.insert(key, entry);
     }
 }

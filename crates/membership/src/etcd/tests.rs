@@ -1,7 +1,7 @@
 //! Membership in etcd under faults of all kinds, in virtual time; and single cases with their
 //! stories.
 
-use super::simulator::{Faults, World};
+use super::simulator::{EtcdFaults, EtcdWorld};
 use super::state::{EtcdMembership, EtcdMutant};
 use super::types::{EtcdOutput, EtcdReply, EtcdRequest, EtcdSnapshot, Key, NodeRecord, Revision};
 use crate::message::{ClashError, Output};
@@ -14,8 +14,8 @@ use crate::view::{JoinCandidate, View};
 /// should act first and do not.
 const LOST_LEASES: u64 = 6;
 
-fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<World, String> {
-    let mut world = World::new(count, seed);
+fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<EtcdWorld, String> {
+    let mut world = EtcdWorld::new(count, seed);
     world.environment.mutant = mutant;
     for node in 0..count {
         world.start(node, false)?;
@@ -26,7 +26,7 @@ fn begin(count: usize, seed: u64, mutant: Option<EtcdMutant>) -> Result<World, S
     Ok(world)
 }
 
-fn some_fault(world: &mut World) -> Result<(), String> {
+fn some_fault(world: &mut EtcdWorld) -> Result<(), String> {
     let count = world.nodes.len() as u64;
     let node = world.below(count) as usize;
     match world.below(12) {
@@ -72,7 +72,7 @@ fn run(count: usize, seed: u64, leases: u64, mutant: Option<EtcdMutant>) -> Resu
         world.run_until(world.now_ms + wait_ms)?;
     }
     world.environment.faults =
-        Faults { delay_ms_max: 5, poke_delay_ms_max: 5, ..Faults::default() };
+        EtcdFaults { delay_ms_max: 5, poke_delay_ms_max: 5, ..EtcdFaults::default() };
     // Pauses of nodes and etcd have ended by then.
     world.run_until(world.now_ms + 8 * LEASE_MS)?;
     for node in 0..count {
@@ -142,15 +142,15 @@ fn the_simulator_notices_what_would_be_wrong() {
     }
 }
 
-fn view_of(world: &World, node: usize) -> View {
+fn view_of(world: &EtcdWorld, node: usize) -> View {
     world.nodes[node].process.as_ref().and_then(EtcdMembership::view).unwrap().clone()
 }
 
-fn life_of(world: &World, node: usize) -> Incarnation {
+fn life_of(world: &EtcdWorld, node: usize) -> Incarnation {
     world.nodes[node].process.as_ref().unwrap().incarnation()
 }
 
-fn has_lease(world: &World, node: usize) -> bool {
+fn has_lease(world: &EtcdWorld, node: usize) -> bool {
     world.nodes[node].process.as_ref().unwrap().has_lease(world.clock_ms(node))
 }
 
@@ -313,7 +313,7 @@ fn a_name_that_another_node_has_is_waited_for_and_told_of() {
 /// A member with a shorter lease excluded one with a longer one, which still had it.
 #[test]
 fn a_node_with_another_lease_is_not_let_in() {
-    let mut world = World::new(3, 11);
+    let mut world = EtcdWorld::new(3, 11);
     world.environment.other_lease = Some((2, 3 * LEASE_MS));
     for node in 0..3 {
         world.start(node, false).unwrap();

@@ -169,7 +169,7 @@ mod tests {
 
     /// One node: its objects by name, and its life.
     #[derive(Default)]
-    struct Node {
+    struct JoinedNode {
         life: u64,
         /// The members of its view, of which it is one. Empty: it is away.
         view: BTreeSet<usize>,
@@ -179,10 +179,10 @@ mod tests {
         check: Option<JoinedNames>,
     }
 
-    struct World {
+    struct JoinedWorld {
         random: u64,
         now_ms: u64,
-        nodes: Vec<Node>,
+        nodes: Vec<JoinedNode>,
         /// The members of the last view, with their lives.
         view: BTreeSet<usize>,
         questions: Vec<(usize, JoinedQuestion)>,
@@ -196,9 +196,9 @@ mod tests {
         NodeNumber::new(node as u8).unwrap()
     }
 
-    impl World {
+    impl JoinedWorld {
         fn new(count: usize, seed: u64) -> Self {
-            let nodes = (0..count).map(|_| Node::default()).collect();
+            let nodes = (0..count).map(|_| JoinedNode::default()).collect();
             let (view, questions, answers) = Default::default();
             Self { random: seed, now_ms: 0, nodes, view, questions, answers, is_rule_broken: false }
         }
@@ -324,14 +324,14 @@ mod tests {
     }
 
     fn run(count: usize, seed: u64, is_rule_broken: bool) -> Result<usize, String> {
-        let mut world = World { is_rule_broken, ..World::new(count, seed) };
+        let mut world = JoinedWorld { is_rule_broken, ..JoinedWorld::new(count, seed) };
         let mut conflicts = 0;
         for _ in 0..30 {
             for _ in 0..40 {
                 world.step(false);
             }
             (0..count).for_each(|node| world.install(node));
-            let all = |world: &World| {
+            let all = |world: &JoinedWorld| {
                 let names = world.view.iter().flat_map(|node| world.nodes[*node].names.iter());
                 names.cloned().collect::<Vec<String>>()
             };

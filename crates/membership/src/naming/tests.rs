@@ -11,13 +11,15 @@ use super::home::UnreadFault;
 use super::*;
 use crate::NodeName;
 
+mod alone;
+
 const NAMES: u64 = 6;
 
 /// Deadline of a request in milliseconds.
 const ASK_MS: u64 = 700;
 
 #[derive(Debug)]
-enum Event {
+enum NamingEvent {
     Message {
         from: (usize, u64),
         to: usize,
@@ -40,9 +42,9 @@ enum Event {
 }
 
 /// The sealed names, each with its node.
-type Sealed = Rc<RefCell<BTreeMap<String, usize>>>;
+type SealedNames = Rc<RefCell<BTreeMap<String, usize>>>;
 
-struct Node {
+struct NamingNode {
     naming: Naming,
     life: u64,
     /// Session and process are the same here: one number for each start.
@@ -59,16 +61,16 @@ struct Node {
     asked: BTreeMap<u64, (u64, Vec<String>)>,
 }
 
-struct World {
+struct NamingWorld {
     now_ms: u64,
     random: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<NamingNode>,
     history: Vec<View>,
-    sealed: Sealed,
+    sealed: SealedNames,
     /// The nodes with directories that each node can read.
     reads: Vec<Vec<bool>>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    waiting: BTreeMap<u64, Event>,
+    waiting: BTreeMap<u64, NamingEvent>,
     next: u64,
     loss_percent: u64,
     delay_ms_max: u64,
@@ -76,14 +78,14 @@ struct World {
     /// Percentage of messages with which a node also repeats an earlier message, as its current
     /// life, to any node.
     replay_percent: u64,
-    mutant: Option<Mutant>,
+    mutant: Option<NamingMutant>,
     granted: u64,
     messages: u64,
 }
 
 /// Faults that the tests must detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+enum NamingMutant {
     /// An authority grants before it knows the names in flight.
     IsHasty,
     /// Messages of other epochs count.
@@ -100,14 +102,14 @@ fn number(node: usize) -> NodeNumber {
     NodeNumber::new(node as u8).unwrap()
 }
 
-impl World {
-    fn new(count: usize, seed: u64, mutant: Option<Mutant>) -> Self {
+impl NamingWorld {
+    fn new(count: usize, seed: u64, mutant: Option<NamingMutant>) -> Self {
         let mut world = Self {
             now_ms: 0,
             random: seed,
             nodes: Vec::new(),
             history: Vec::new(),
-            sealed: Sealed::default(),
+            sealed: SealedNames::default(),
             reads: vec![vec![true; count]; count],
             events: BinaryHeap::new(),
             waiting: BTreeMap::new(),
@@ -122,7 +124,7 @@ impl World {
             messages: 0,
         };
         for node in 0..count {
-            let node = Node {
+            let node = NamingNode {
                 naming: world.process(node, 1),
                 life: 1,
                 process: 1,
@@ -151,10 +153,10 @@ impl World {
 
     fn process(&self, node: usize, session: u64) -> Naming {
         let mut naming = Naming::new(name_of(node), session, []);
-        naming.authority.is_hasty = self.mutant == Some(Mutant::IsHasty);
-        naming.hears_old_epochs = self.mutant == Some(Mutant::HearsOldEpochs);
+        naming.authority.is_hasty = self.mutant == Some(NamingMutant::IsHasty);
+        naming.hears_old_epochs = self.mutant == Some(NamingMutant::HearsOldEpochs);
         naming.unread_fault = match self.mutant {
-            Some(Mutant::Unread(fault)) => Some(fault),
+            Some(NamingMutant::Unread(fault)) => Some(fault),
             _ => None,
         };
         naming
@@ -181,7 +183,7 @@ impl World {
         mix(self.random) % limit.max(1)
     }
 
-    fn at(&mut self, after_ms: u64, event: Event) {
+    fn at(&mut self, after_ms: u64, event: NamingEvent) {
         self.next += 1;
         self.events.push(Reverse((self.now_ms + after_ms, self.next)));
         self.waiting.insert(self.next, event);
@@ -211,7 +213,7 @@ impl World {
         }
         let due_ms = self.nodes[node].naming.next_deadline_ms();
         if due_ms != u64::MAX {
-            self.at(due_ms.saturating_sub(self.now_ms).max(1), Event::Tick { node });
+            self.at(due_ms.saturating_sub(self.now_ms).max(1), NamingEvent::Tick { node });
         }
         Ok(())
     }
@@ -248,7 +250,7 @@ impl World {
         let sender = (from, self.nodes[from].life);
         for _ in 0..1 + u64::from(self.below(10) == 0) {
             let delay_ms = 1 + self.below(self.delay_ms_max);
-            self.at(delay_ms, Event::Message { from: sender, to, message: message.clone() });
+            self.at(delay_ms, NamingEvent::Message { from: sender, to, message: message.clone() });
         }
     }
 
@@ -257,7 +259,7 @@ impl World {
         let (message, to) = (self.nodes[from].said[at as usize].clone(), self.below(to) as usize);
         if to != from && !self.cuts.contains(&(from, to)) {
             let from = (from, self.nodes[from].life);
-            self.at(1, Event::Message { from, to, message });
+            self.at(1, NamingEvent::Message { from, to, message });
         }
     }
 
@@ -281,7 +283,7 @@ impl World {
                 self.granted += 1;
                 self.check_name(node, &name)?;
                 let (after_ms, process) = (self.below(400), self.nodes[node].process);
-                self.at(after_ms, Event::Use { node, process, name });
+                self.at(after_ms, NamingEvent::Use { node, process, name });
             }
         }
         Ok(())
@@ -384,7 +386,7 @@ impl World {
         let place = self.history.len() - 1;
         for node in 0..count {
             let after_ms = self.below(300);
-            self.at(after_ms, Event::View { node, place });
+            self.at(after_ms, NamingEvent::View { node, place });
         }
         Ok(())
     }
@@ -419,21 +421,21 @@ impl World {
             self.events.pop();
             self.now_ms = at_ms;
             match self.waiting.remove(&id) {
-                Some(Event::Message { from, to, message }) => {
+                Some(NamingEvent::Message { from, to, message }) => {
                     if self.nodes[to].is_paused {
                         self.nodes[to].inbox.push((from, message));
                     } else {
                         self.deliver(from, to, message)?;
                     }
                 }
-                Some(Event::Tick { node }) => {
+                Some(NamingEvent::Tick { node }) => {
                     let naming = &self.nodes[node].naming;
                     if naming.next_deadline_ms() <= self.now_ms && !self.nodes[node].is_paused {
                         self.tick(node)?;
                     }
                 }
-                Some(Event::View { node, place }) => self.install(node, place)?,
-                Some(Event::Use { node, process, name }) => self.used(node, process, name)?,
+                Some(NamingEvent::View { node, place }) => self.install(node, place)?,
+                Some(NamingEvent::Use { node, process, name }) => self.used(node, process, name)?,
                 None => {}
             }
         }
@@ -504,8 +506,8 @@ impl World {
     }
 }
 
-fn run(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
-    let mut world = World::new(count, seed, mutant);
+fn run(count: usize, seed: u64, mutant: Option<NamingMutant>) -> Result<u64, String> {
+    let mut world = NamingWorld::new(count, seed, mutant);
     for _ in 0..60 {
         world.some_fault()?;
         let several = 1 + world.below(3);
@@ -562,7 +564,7 @@ fn a_name_has_one_holder_at_a_time() {
 /// An authority that grants before it knows the names in flight gives one name to two homes.
 #[test]
 fn canary_an_authority_that_does_not_wait() {
-    let error = (0..200).find_map(|seed| run(3, seed, Some(Mutant::IsHasty)).err());
+    let error = (0..200).find_map(|seed| run(3, seed, Some(NamingMutant::IsHasty)).err());
     assert!(error.is_some_and(|error| error.contains("held by") || error.contains("sealed by")));
 }
 
@@ -570,7 +572,7 @@ fn canary_an_authority_that_does_not_wait() {
 #[test]
 fn canary_a_message_of_another_epoch() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
-    let run = |seed| run(3, seed, Some(Mutant::HearsOldEpochs)).err().filter(is_seen);
+    let run = |seed| run(3, seed, Some(NamingMutant::HearsOldEpochs)).err().filter(is_seen);
     assert!((0..300).find_map(run).is_some());
 }
 
@@ -580,127 +582,7 @@ fn canary_a_message_of_another_epoch() {
 fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
     for fault in [UnreadFault::AsksNone, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
-        let run = |seed| run(4, seed, Some(Mutant::Unread(fault))).err().filter(is_seen);
+        let run = |seed| run(4, seed, Some(NamingMutant::Unread(fault))).err().filter(is_seen);
         assert!((0..300).find_map(run).is_some(), "{fault:?}");
     }
-}
-
-/// While a node with unreadable names is lost, no other node can know that a name is free.
-#[test]
-fn names_that_a_lost_node_may_have_are_not_granted() {
-    let (mut naming, _) = alone();
-    let lost = number(3);
-    naming.set_unread(Unread { lost: Some(lost), ..Unread::default() });
-    let results = vec![Err(NameRefusal::Unread { node: lost }), Err(NameRefusal::Taken)];
-    let names = ["new", "old"].map(str::to_owned).to_vec();
-    assert_eq!(ask(&mut naming, names), [NameOutput::Answer { ticket: 7, results }]);
-    naming.set_unread(Unread::default());
-    let out = ask(&mut naming, vec!["new".to_owned()]);
-    assert_eq!(out, [NameOutput::Answer { ticket: 7, results: vec![Ok(())] }]);
-}
-
-fn alone() -> (Naming, View) {
-    let world = World::new(1, 1, None);
-    let view = world.history[0].clone();
-    let mut naming = Naming::new(name_of(0), 1, []);
-    naming.view_installed(&view, 0, &mut Vec::new());
-    naming.lease(true, &mut Vec::new());
-    (naming, view)
-}
-
-fn ask(naming: &mut Naming, names: Vec<String>) -> Vec<NameOutput> {
-    let mut out = Vec::new();
-    let request = NameRequest { ticket: 7, names, deadline_ms: 100 };
-    naming.ask(request, 0, &|name| name == "old", &mut out);
-    out
-}
-
-#[test]
-fn the_own_authority_answers_at_once() {
-    let (mut naming, _) = alone();
-    let names = ["new", "old", "new", "", &"x".repeat(513)].map(str::to_owned);
-    let results = vec![
-        Ok(()),
-        Err(NameRefusal::Taken),
-        Err(NameRefusal::Taken),
-        Err(NameRefusal::Invalid { bytes: 0 }),
-        Err(NameRefusal::Invalid { bytes: 513 }),
-    ];
-    let out = ask(&mut naming, names.to_vec());
-    assert_eq!(out, [NameOutput::Answer { ticket: 7, results }]);
-    assert!(naming.holds("new") && !naming.holds("old"));
-    naming.lease(false, &mut Vec::new());
-    assert!(!naming.holds("new"));
-    let results = vec![Err(NameRefusal::NoLease)];
-    assert_eq!(ask(&mut naming, vec!["a".to_owned()]), [NameOutput::Answer { ticket: 7, results }]);
-    naming.lease(true, &mut Vec::new());
-    assert!(naming.holds("new"));
-    naming.settle(["new"]);
-    let results = vec![Ok(())];
-    assert_eq!(
-        ask(&mut naming, vec!["new".to_owned()]),
-        [NameOutput::Answer { ticket: 7, results }]
-    );
-}
-
-#[test]
-fn names_in_flight_have_their_limit() {
-    let (mut naming, _) = alone();
-    let out = ask(&mut naming, (0..=NAMES_MAX).map(|n| format!("n{n}")).collect());
-    let [NameOutput::Answer { results, .. }] = out.as_slice() else { panic!("{}", out.len()) };
-    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), NAMES_MAX);
-    assert_eq!(results.last(), Some(&Err(NameRefusal::TooMany { limit: NAMES_MAX })));
-}
-
-/// The score is part of the protocol: another score would be another version of it.
-#[test]
-fn authorities_are_spread_and_stay_when_others_go() {
-    let world = World::new(4, 1, None);
-    let (four, three) = (world.view(&[0, 1, 2, 3]), world.view(&[0, 1, 3]));
-    let mut names = [0; 4];
-    for n in 0..4000 {
-        let name = format!("table-{n}");
-        let authority = authority_of(&four, &name).unwrap();
-        names[usize::from(authority.get())] += 1;
-        if authority != number(2) {
-            assert_eq!(authority_of(&three, &name), Some(authority));
-        }
-    }
-    assert!(names.iter().all(|names| (900..1100).contains(names)), "{names:?}");
-    let golden: Vec<u8> =
-        (0..8).map(|n| authority_of(&four, &format!("{n}")).unwrap().get()).collect();
-    // As computed by a few lines of Python from the documentation of `authority_of`.
-    assert_eq!(golden, [1, 0, 0, 3, 1, 3, 3, 1]);
-}
-
-/// Whatever a member sends, messages stay within their limits and nothing panics.
-#[test]
-fn messages_out_of_their_limits_are_dropped() {
-    let mut world = World::new(2, 1, None);
-    world.run_until(500).unwrap();
-    let before = world.messages;
-    let many = vec!["x".to_owned(); MESSAGE_NAMES_MAX + 1];
-    let long = vec!["x".repeat(NAME_BYTES_MAX + 1)];
-    for names in [many, long] {
-        let list = NameMessageBody::List { part: 0, parts: 1, names: names.clone() };
-        let claim = NameMessageBody::Claim { claim: 1, names: names.clone() };
-        for body in [list, claim, NameMessageBody::Settle { names }] {
-            let View { cluster, epoch, .. } = world.history[0];
-            let message =
-                NameMessage { cluster, epoch, session: 1, authority: 1, serial: u64::MAX, body };
-            world.deliver((1, 1), 0, message).unwrap();
-        }
-    }
-    let View { cluster, epoch, .. } = world.history[0];
-    for body in [
-        NameMessageBody::List { part: 7, parts: 7, names: Vec::new() },
-        NameMessageBody::List { part: 0, parts: u32::MAX, names: Vec::new() },
-        NameMessageBody::Listed { part: 9 },
-        NameMessageBody::Claimed { claim: 99, verdicts: vec![Verdict::Granted; 3] },
-        NameMessageBody::Settled,
-    ] {
-        let message = NameMessage { cluster, epoch, session: 1, authority: 1, serial: 1, body };
-        world.deliver((1, 1), 0, message).unwrap();
-    }
-    assert_eq!(world.messages, before);
 }

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering};
 const PAGES: u64 = 16;
 
 /// A file of which page n is filled with n + 1, a map of it, and a thread that serves its faults.
-struct World {
+struct LazyFixture {
     fill: Arc<FileMap>,
     map: Arc<LazyMap>,
     served: Arc<AtomicU64>,
@@ -38,7 +38,7 @@ fn content(number: u64) -> Vec<u8> {
     vec![number as u8 + 1; page_bytes() as usize]
 }
 
-impl World {
+impl LazyFixture {
     /// `None` where the kernel or the rights do not allow it.
     fn new(serving: Serving) -> Option<Self> {
         let length = Length(PAGES * page_bytes());
@@ -95,7 +95,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for LazyFixture {
     fn drop(&mut self) {
         rustix::io::write(&self.stop, &1u64.to_ne_bytes()).unwrap();
         self.server.take().unwrap().join().unwrap();
@@ -105,7 +105,7 @@ impl Drop for World {
 #[test]
 fn a_page_is_brought_when_it_is_first_read_and_never_again() {
     for serving in [Serving::Fill, Serving::Copy] {
-        let Some(world) = World::new(serving) else { return };
+        let Some(world) = LazyFixture::new(serving) else { return };
         for _ in 0..2 {
             assert_eq!(world.bytes(3).as_ref(), content(3));
             assert_eq!(world.bytes(15).as_ref()[1], 16);
@@ -120,7 +120,7 @@ fn a_page_is_brought_when_it_is_first_read_and_never_again() {
 /// A page may be in the file while its bytes still arrive.
 #[test]
 fn a_page_that_another_process_brought_is_shown_by_the_server_too() {
-    let Some(world) = World::new(Serving::Fill) else { return };
+    let Some(world) = LazyFixture::new(Serving::Fill) else { return };
     world.fill.write(Offset(2 * page_bytes()), &[77; 64]).unwrap();
     assert_eq!(world.bytes(2).as_ref(), content(2), "not the 77 of before");
     assert_eq!(world.served.load(Ordering::Relaxed), 1);
@@ -139,7 +139,7 @@ fn a_page_that_another_process_brought_is_shown_by_the_server_too() {
 
 #[test]
 fn a_system_call_reads_a_page_that_is_not_there_yet() {
-    let Some(world) = World::new(Serving::Fill) else { return };
+    let Some(world) = LazyFixture::new(Serving::Fill) else { return };
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let mut writer = File::from(writer);
     writer.write_all(world.bytes(9).as_ref()).unwrap();
@@ -151,7 +151,7 @@ fn a_system_call_reads_a_page_that_is_not_there_yet() {
 
 #[test]
 fn a_page_that_is_given_up_raises_sigbus_and_fails_system_calls() {
-    let Some(world) = World::new(Serving::GiveUp) else { return };
+    let Some(world) = LazyFixture::new(Serving::GiveUp) else { return };
     world.fill.write(Offset(0), &content(0)).unwrap();
     world.map.show(page_at(0)).unwrap();
     let (_reader, writer) = rustix::pipe::pipe().unwrap();
@@ -164,7 +164,7 @@ fn a_page_that_is_given_up_raises_sigbus_and_fails_system_calls() {
     drop(world);
     // The signal itself, in a child with a map of its own.
     let child = trial::in_child(|| {
-        let world = World::new(Serving::GiveUp).unwrap();
+        let world = LazyFixture::new(Serving::GiveUp).unwrap();
         std::hint::black_box(world.bytes(7).as_ref()[0]);
         true
     });
@@ -174,7 +174,7 @@ fn a_page_that_is_given_up_raises_sigbus_and_fails_system_calls() {
 /// It would read zeros, or other memory that it mapped there.
 #[test]
 fn a_child_faults_where_its_parent_has_a_map() {
-    let Some(world) = World::new(Serving::Fill) else { return };
+    let Some(world) = LazyFixture::new(Serving::Fill) else { return };
     assert_eq!(world.bytes(1).as_ref(), content(1));
     for number in [1, 2] {
         let bytes = world.bytes(number);
@@ -243,7 +243,7 @@ fn memory_that_is_locked_as_it_is_mapped_has_no_zeros() {
     let child = trial::in_child(|| {
         // SAFETY: affects this child alone.
         let is_locked = unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0;
-        let Some(world) = World::new(Serving::Fill) else { return true };
+        let Some(world) = LazyFixture::new(Serving::Fill) else { return true };
         !is_locked || (0..PAGES).all(|number| world.bytes(number).as_ref() == content(number))
     });
     assert_eq!(end_of(child.unwrap()), 0);
@@ -251,7 +251,7 @@ fn memory_that_is_locked_as_it_is_mapped_has_no_zeros() {
 
 #[test]
 fn many_threads_read_the_same_pages() {
-    let Some(world) = World::new(Serving::Fill) else { return };
+    let Some(world) = LazyFixture::new(Serving::Fill) else { return };
     std::thread::scope(|scope| {
         for first in 0..4 {
             let world = &world;
@@ -268,7 +268,7 @@ fn many_threads_read_the_same_pages() {
 /// A thread that stands for another process, and one that takes over when that ends.
 #[test]
 fn faults_are_served_by_whoever_has_the_queue() {
-    let Some(mut world) = World::new(Serving::Fill) else { return };
+    let Some(mut world) = LazyFixture::new(Serving::Fill) else { return };
     world.stop_server();
     let remote = RemoteFaults::new(world.map.handover().unwrap()).unwrap();
     let shown = ShownChunks::new(remote.span()).unwrap();
@@ -300,7 +300,7 @@ fn faults_are_served_by_whoever_has_the_queue() {
 
 #[test]
 fn what_is_no_queue_of_faults_is_refused() {
-    let Some(world) = World::new(Serving::Fill) else { return };
+    let Some(world) = LazyFixture::new(Serving::Fill) else { return };
     let pipe = rustix::pipe::pipe().unwrap().0;
     let handover = world.map.handover().unwrap();
     let FaultsHandover { faults, address, span } = handover;

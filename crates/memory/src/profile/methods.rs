@@ -20,7 +20,7 @@ pub enum Upkeep {
 /// The methods for ranges of about one size, each with its cost in nanoseconds if it was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileStep {
-    /// To publish lines that were stored to. Up to [`PUBLISH_AGAIN_BYTES_MAX`] the cost includes
+    /// To publish lines that were stored to. Up to [`PUBLISH_AGAIN_BYTES_MAX`](super::PUBLISH_AGAIN_BYTES_MAX) the cost includes
     /// the next store to each line.
     pub publish: (Method, Option<u32>),
     /// To refresh.

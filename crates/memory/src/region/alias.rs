@@ -88,10 +88,10 @@ impl Region {
     }
 }
 
-/// Called with each piece of a source right before it is copied.
-pub type BeforeCopy<'a> = &'a (dyn Fn(&[u8]) + Sync);
+/// Called with each piece of a source right after it was copied.
+pub type AfterCopy<'a> = &'a (dyn Fn(&[u8]) + Sync);
 
-/// Such a piece, which a second-level cache keeps until it is copied.
+/// Such a piece, which a second-level cache still has when its copy is done.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A writable mapping of a range, held by its only writer and unmapped on drop.
@@ -218,8 +218,9 @@ impl Alias {
     /// faults would halve the speed. While one thread populates entries, another can use the full
     /// memory bandwidth.
     ///
-    /// `before` is called with each piece of `from` right before it is copied, by several threads
-    /// and in any order: what it reads is in a cache when the copy reads it.
+    /// `after` is called with each piece of `from` right after it was copied, by several threads and
+    /// in any order. The copy has read it into a cache, and overlapped that with its own stores:
+    /// called before, it would wait for memory, and then the copy for its stores.
     ///
     /// # Errors
     /// [`AccessError::OutsideHeld`] if the range is not inside the alias.
@@ -227,7 +228,7 @@ impl Alias {
         &self,
         offset: Offset,
         from: &[u8],
-        before: Option<BeforeCopy<'_>>,
+        after: Option<AfterCopy<'_>>,
     ) -> Result<(), AccessError> {
         self.target(offset, from)?;
         let plan = self.region.profile().copy_plan();
@@ -250,26 +251,26 @@ impl Alias {
                 // An error is ignored: without the entries the copy is only slower.
                 let _ = self.populate_part(Span::new(at, Length::from(part.len())));
             }
-            if let Err(error) = self.write_pieces(at, part, Length::from(from.len()), before) {
+            if let Err(error) = self.write_pieces(at, part, Length::from(from.len()), after) {
                 let _ = failed.set(error);
             }
         });
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// As [`Alias::write_part`]; see [`Alias::write_fresh`] for `before`.
+    /// As [`Alias::write_part`]; see [`Alias::write_fresh`] for `after`.
     fn write_pieces(
         &self,
         offset: Offset,
         part: &[u8],
         all: Length,
-        before: Option<BeforeCopy<'_>>,
+        after: Option<AfterCopy<'_>>,
     ) -> Result<(), AccessError> {
-        let Some(before) = before else { return self.write_part(offset, part, all) };
+        let Some(after) = after else { return self.write_part(offset, part, all) };
         let mut at = offset;
         for piece in part.chunks(PIECE_BYTES) {
-            before(piece);
             self.write_part(at, piece, all)?;
+            after(piece);
             at = Offset(at.0 + piece.len() as u64);
         }
         Ok(())

@@ -270,7 +270,7 @@ fn a_mirror_that_ends_gives_its_room_back() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum CacheStep {
     Insert { key: u64, at: u64, length: u64 },
     Release { which: usize },
     Fill { which: usize, from: u64, length: u64 },
@@ -278,21 +278,21 @@ enum Step {
     Remove { key: u64 },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = CacheStep> {
     let length = prop_oneof![1..2000_u64, 1..5 * CHUNK_BYTES];
     prop_oneof![
         3 => (1..200_u64, 0..48 * CHUNK_BYTES, length)
-            .prop_map(|(key, at, length)| Step::Insert { key, at, length }),
-        2 => any::<usize>().prop_map(|which| Step::Release { which }),
+            .prop_map(|(key, at, length)| CacheStep::Insert { key, at, length }),
+        2 => any::<usize>().prop_map(|which| CacheStep::Release { which }),
         4 => (any::<usize>(), 0..5 * CHUNK_BYTES, 1..5 * CHUNK_BYTES)
-            .prop_map(|(which, from, length)| Step::Fill { which, from, length }),
-        1 => any::<usize>().prop_map(|which| Step::Abandon { which }),
-        1 => (1..200_u64).prop_map(|key| Step::Remove { key }),
+            .prop_map(|(which, from, length)| CacheStep::Fill { which, from, length }),
+        1 => any::<usize>().prop_map(|which| CacheStep::Abandon { which }),
+        1 => (1..200_u64).prop_map(|key| CacheStep::Remove { key }),
     ]
 }
 
 /// A reader's hold, and the bytes that it knows to be complete.
-struct Reader {
+struct CacheReader {
     held: MirrorHold,
     block: Span,
     complete: Vec<Span>,
@@ -319,19 +319,19 @@ proptest! {
         let mirror = cache.mirror(map, Length(grain_chunks * CHUNK_BYTES));
         prop_assume!(mirror.is_ok());
         let mirror = mirror.unwrap();
-        let mut readers: Vec<Reader> = Vec::new();
+        let mut readers: Vec<CacheReader> = Vec::new();
         for step in steps {
             match step {
-                Step::Insert { key, at, length } => {
+                CacheStep::Insert { key, at, length } => {
                     let block = span(at, length);
                     if let Ok(held) = mirror.insert(key, &[block], NO_TIME) {
-                        readers.push(Reader { held, block, complete: Vec::new() });
+                        readers.push(CacheReader { held, block, complete: Vec::new() });
                     }
                 }
-                Step::Release { which } if !readers.is_empty() => {
+                CacheStep::Release { which } if !readers.is_empty() => {
                     readers.swap_remove(which % readers.len());
                 }
-                Step::Fill { which, from, length } if !readers.is_empty() => {
+                CacheStep::Fill { which, from, length } if !readers.is_empty() => {
                     let at = which % readers.len();
                     let reader = &mut readers[at];
                     if let Some(range) = within(reader.block, from, length)
@@ -341,7 +341,7 @@ proptest! {
                         reader.complete.push(range);
                     }
                 }
-                Step::Abandon { which } if !readers.is_empty() => {
+                CacheStep::Abandon { which } if !readers.is_empty() => {
                     let reader = &readers[which % readers.len()];
                     if let Ok(claim) = reader.held.claim(&[reader.block], NO_TIME) {
                         for span in claim.spans() {
@@ -350,7 +350,7 @@ proptest! {
                         }
                     }
                 }
-                Step::Remove { key } => drop(mirror.remove(key)),
+                CacheStep::Remove { key } => drop(mirror.remove(key)),
                 _ => {}
             }
             let committed = mirror.map().committed().unwrap().0;

@@ -42,7 +42,7 @@ struct BulkState {
 }
 
 /// Requests that wait for a connection.
-pub(super) struct Queue {
+pub(super) struct BulkQueue {
     peer: Arc<PeerShared>,
     state: Mutex<BulkState>,
     changed: Condvar,
@@ -54,7 +54,7 @@ enum NextWork {
     Closed,
 }
 
-impl Queue {
+impl BulkQueue {
     pub(super) fn new(peer: Arc<PeerShared>) -> Self {
         Self { peer, state: Mutex::default(), changed: Condvar::new() }
     }
@@ -135,12 +135,12 @@ impl Queue {
 }
 
 /// Queues all requests of a fetch.
-pub(super) fn fetch(queue: &Queue, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
+pub(super) fn fetch(queue: &BulkQueue, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
     queue.push(fetch.requests(hold))
 }
 
 /// Runs one of a peer's `threads`, until the queue is closed.
-pub(super) fn run(queue: &Queue, threads: usize) {
+pub(super) fn run(queue: &BulkQueue, threads: usize) {
     let shared = &*queue.peer;
     let mut connection = None;
     loop {
@@ -192,7 +192,7 @@ struct SentRequest {
 
 /// A connection with outstanding requests.
 struct BulkStream<'a> {
-    queue: &'a Queue,
+    queue: &'a BulkQueue,
     shared: &'a PeerShared,
     threads: usize,
     connection: &'a mut PeerConnection,

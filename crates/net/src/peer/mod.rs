@@ -84,7 +84,7 @@ impl StartedFetch {
 pub struct Peer {
     shared: Arc<PeerShared>,
     small: Arc<small::Small>,
-    queue: Arc<bulk::Queue>,
+    queue: Arc<bulk::BulkQueue>,
     pushes: push::PushPool,
     #[cfg(feature = "rdma")]
     one_sided: rdma::OneSidedReader,
@@ -123,7 +123,7 @@ impl Peer {
             control,
         });
         let small = Arc::new(small::Small::new(Arc::clone(&shared)));
-        let queue = Arc::new(bulk::Queue::new(Arc::clone(&shared)));
+        let queue = Arc::new(bulk::BulkQueue::new(Arc::clone(&shared)));
         let pushes = push::PushPool::new(Arc::clone(&shared));
         let mut peer = Self {
             #[cfg(feature = "rdma")]

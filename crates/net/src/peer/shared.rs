@@ -60,7 +60,7 @@ impl PeerOptions {
     }
 }
 
-/// Requests of a [`Peer`] to its daemon, from threads of the peer.
+/// Requests of a [`Peer`](super::Peer) to its daemon, from threads of the peer.
 pub trait DaemonControl: Send + Sync {
     /// Requests a ticket for one connection from the peer over the control channel. Must return
     /// within its own limit.
@@ -70,14 +70,14 @@ pub trait DaemonControl: Send + Sync {
     fn ticket(&self) -> Result<Ticket, String>;
 
     /// Receives the peer's notice that an object was deleted. Must return soon. The daemon answers
-    /// with [`Peer::acknowledge_invalidation`], from any thread.
+    /// with [`Peer::acknowledge_invalidation`](super::Peer::acknowledge_invalidation), from any thread.
     fn on_invalidate(&self, notice: u64, object: u64);
 }
 
 /// An object that is held at its home.
 #[derive(Debug)]
 pub struct OpenedObject {
-    /// The hold, which [`Peer::release`] ends.
+    /// The hold, which [`Peer::release`](super::Peer::release) ends.
     pub hold: HoldId,
     /// Blocks, entry, and the bytes of a small object.
     pub opened: Opened,

@@ -48,19 +48,19 @@ pub fn options(stall: Duration) -> SocketOptions {
     SocketOptions { stall, ..SocketOptions::default() }
 }
 
-pub struct Home {
+pub struct TestHome {
     pub map: Arc<FileMap>,
     pub source: Arc<TableSource>,
     pub server: Arc<DataServer>,
     pub address: SocketAddr,
 }
 
-impl Home {
+impl TestHome {
     pub fn start(length: u64, credentials: Credentials, stall: Duration) -> Self {
         Self::packing(length, credentials, (stall, PackingOptions::default()))
     }
 
-    /// As [`Home::start`], with packed pieces.
+    /// As [`TestHome::start`], with packed pieces.
     pub fn packing(
         length: u64,
         credentials: Credentials,
@@ -112,7 +112,7 @@ pub fn member(name: &str) -> MemberLife {
     MemberLife { name: name.to_owned(), incarnation: 1 }
 }
 
-pub struct Reader {
+pub struct TestReader {
     pub cache: Arc<Cache>,
     pub mirror: Arc<Mirror>,
     pub peer: Peer,
@@ -138,8 +138,8 @@ impl ReaderOptions<'_> {
     }
 }
 
-impl Reader {
-    pub fn start(home: &Home, settings: ReaderOptions<'_>) -> Self {
+impl TestReader {
+    pub fn start(home: &TestHome, settings: ReaderOptions<'_>) -> Self {
         let ReaderOptions { name, address, credentials, cache_bytes, stall, packing } = settings;
         let control = Arc::new(TestControl {
             server: Mutex::new(Arc::clone(&home.server)),
@@ -156,7 +156,7 @@ impl Reader {
         Self { cache, mirror, peer, control }
     }
 
-    pub fn plain(home: &Home, address: SocketAddr, stall: Duration) -> Self {
+    pub fn plain(home: &TestHome, address: SocketAddr, stall: Duration) -> Self {
         Self::start(home, ReaderOptions::plain(address, stall))
     }
 

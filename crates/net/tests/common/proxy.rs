@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A fault in the bytes from home to reader. Positions count the bytes of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum StreamFault {
     None,
     /// Delays each read by this time.
     Delay(Duration),
@@ -25,9 +25,9 @@ pub enum Fault {
 }
 
 #[derive(Default)]
-struct State {
-    faults: Vec<Fault>,
-    otherwise: Option<Fault>,
+struct ProxyFaults {
+    faults: Vec<StreamFault>,
+    otherwise: Option<StreamFault>,
     to_reader: u64,
     connections: u64,
 }
@@ -35,7 +35,7 @@ struct State {
 #[derive(Clone)]
 pub struct Proxy {
     pub address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProxyFaults>>,
 }
 
 impl Proxy {
@@ -43,7 +43,7 @@ impl Proxy {
     pub fn start(home: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(ProxyFaults::default()));
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for reader in listener.incoming().flatten() {
@@ -63,14 +63,14 @@ impl Proxy {
     }
 
     /// Sets one fault for each connection, in the order in which they exceed 4 KiB.
-    pub fn set_faults(&self, faults: &[Fault]) {
+    pub fn set_faults(&self, faults: &[StreamFault]) {
         let mut state = self.state.lock().unwrap();
         state.faults = faults.iter().rev().copied().collect();
         state.otherwise = None;
     }
 
     /// Sets a fault for every connection.
-    pub fn set_fault(&self, fault: Fault) {
+    pub fn set_fault(&self, fault: StreamFault) {
         let mut state = self.state.lock().unwrap();
         state.faults.clear();
         state.otherwise = Some(fault);
@@ -94,7 +94,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream) {
 /// Bytes of a connection before a planned fault applies: handshakes and small answers pass.
 const GREETING_BYTES: u64 = 4096;
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
+fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<ProxyFaults>) {
     let mut buffer = vec![0; 64 << 10];
     let (mut passed, mut fault) = (0_u64, None);
     while let Ok(count) = from.read(&mut buffer) {
@@ -109,12 +109,12 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
             if fault.is_none() && end > GREETING_BYTES {
                 fault = state.faults.pop();
             }
-            fault.or(state.otherwise).unwrap_or(Fault::None)
+            fault.or(state.otherwise).unwrap_or(StreamFault::None)
         };
         match current {
-            Fault::None => {}
-            Fault::Delay(time) => thread::sleep(time),
-            Fault::Trickle(time) => {
+            StreamFault::None => {}
+            StreamFault::Delay(time) => thread::sleep(time),
+            StreamFault::Trickle(time) => {
                 for few in bytes.chunks(4 << 10) {
                     if to.write_all(few).is_err() {
                         break;
@@ -123,24 +123,24 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
                 }
                 bytes.clear();
             }
-            Fault::CutAfter(at) if end > at => {
+            StreamFault::CutAfter(at) if end > at => {
                 bytes.truncate(at.saturating_sub(passed) as usize);
                 let _ = to.write_all(&bytes);
                 break;
             }
-            Fault::StallAfter(at) if end > at => {
+            StreamFault::StallAfter(at) if end > at => {
                 bytes.truncate(at.saturating_sub(passed) as usize);
                 let _ = to.write_all(&bytes);
                 // Until the reader closes the connection.
                 let _ = std::io::copy(&mut to.try_clone().unwrap(), &mut std::io::sink());
                 break;
             }
-            Fault::Double(at, length) if passed <= at && at < end => {
+            StreamFault::Double(at, length) if passed <= at && at < end => {
                 let begin = (at - passed) as usize;
                 let twice = bytes[begin..(begin + length).min(count)].to_vec();
                 bytes.splice(begin..begin, twice);
             }
-            Fault::Flip(at) if passed <= at && at < end => bytes[(at - passed) as usize] ^= 1,
+            StreamFault::Flip(at) if passed <= at && at < end => bytes[(at - passed) as usize] ^= 1,
             _ => {}
         }
         if to.write_all(&bytes).is_err() {

@@ -16,7 +16,7 @@ use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
 
 use super::{BLOCK, Dice, SECTION};
-use crate::common::{Home, LONG, Reader, ReaderOptions, member, pattern, span, until};
+use crate::common::{LONG, ReaderOptions, TestHome, TestReader, member, pattern, span, until};
 
 const STALL: Duration = Duration::from_millis(500);
 
@@ -25,15 +25,15 @@ const FRAMES_MAX: usize = 24;
 
 /// A server with an object, an honest reader, and a grant of the malicious client.
 pub struct Victim {
-    home: Home,
-    reader: Reader,
+    home: TestHome,
+    reader: TestReader,
 }
 
 impl Victim {
     pub fn new() -> Self {
-        let home = Home::start(SECTION, Credentials::Plain, STALL);
+        let home = TestHome::start(SECTION, Credentials::Plain, STALL);
         home.add(1, &[BLOCK]);
-        let reader = Reader::plain(&home, home.address, STALL);
+        let reader = TestReader::plain(&home, home.address, STALL);
         let victim = Self { home, reader };
         victim.assert_served();
         victim
@@ -61,9 +61,10 @@ impl Victim {
         stream.read_exact(&mut welcome).unwrap();
         let mut reading = stream.try_clone().unwrap();
         let reads = thread::spawn(move || {
-            // The answers are irrelevant, but the connection must end.
             reading.set_read_timeout(Some(LONG)).unwrap();
-            let ended = std::io::copy(&mut reading, &mut std::io::sink());
+            let mut answers = Vec::new();
+            let ended = reading.read_to_end(&mut answers);
+            assert_bytes_of_the_object(&answers);
             !matches!(ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
         });
         for _ in 0..FRAMES_MAX {
@@ -97,10 +98,27 @@ impl Victim {
     }
 }
 
+/// Checks that all bytes of answers are those of the object that the malicious client may read.
+fn assert_bytes_of_the_object(mut answers: &[u8]) {
+    while let Some((head, rest)) = answers.split_first_chunk::<HEADER_BYTES>() {
+        let header = FrameHeader::decode(head, true).unwrap();
+        // A connection may end within a frame.
+        let Some((body, rest)) = rest.split_at_checked(header.length as usize) else { break };
+        header.verify(head, body).unwrap();
+        assert!(header.op != Op::Packed, "the bytes do not shrink");
+        if header.op == Op::Data {
+            let piece = span(header.offset, header.length);
+            assert!(BLOCK.contains(piece), "{piece} is outside of the object");
+            assert!(body == pattern(piece), "other bytes than those of {piece}");
+        }
+        answers = rest;
+    }
+}
+
 /// Runs a peer whose home answers each request as chosen by the bytes. Bytes outside its requests
 /// are unchanged, no call hangs, and all room is released.
 pub fn run_home(data: &[u8]) {
-    let tickets = Home::start(SECTION, Credentials::Plain, STALL);
+    let tickets = TestHome::start(SECTION, Credentials::Plain, STALL);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let script: Arc<[u8]> = data.into();
@@ -119,7 +137,7 @@ pub fn run_home(data: &[u8]) {
     });
     let packing = PackingOptions { packing: PackMode::Lz4, ..PackingOptions::default() };
     let settings = ReaderOptions { packing, ..ReaderOptions::plain(address, STALL) };
-    let reader = Reader::start(&tickets, settings);
+    let reader = TestReader::start(&tickets, settings);
     if let Ok(opened) = reader.peer.open(&want(1))
         && let Ok(held) = reader.mirror.insert(1, &[BLOCK], LONG)
     {

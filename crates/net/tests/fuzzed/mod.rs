@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 pub mod live;
+pub mod session;
 
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::frame::{
@@ -22,6 +23,18 @@ pub const SECTION: u64 = 1 << 20;
 
 /// The block of the requested object; chunks begin and end within it.
 pub const BLOCK: Span = Span::new(Offset(CHUNK_BYTES - 100), Length(5 * CHUNK_BYTES));
+
+/// Bytes of a run, determined by its number.
+pub fn bytes_of(run: u64, length: usize) -> Vec<u8> {
+    let mut state = run.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
 
 /// Instructions from a fuzzer's bytes; zeros after their end.
 pub struct Dice<'a>(pub &'a [u8]);

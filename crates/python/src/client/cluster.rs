@@ -168,9 +168,15 @@ impl Client {
     }
 
     #[doc = doc!("Client._overview")]
-    fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
+    #[pyo3(signature = (cells, held=0))]
+    fn _overview<'py>(
+        &self,
+        py: Python<'py>,
+        cells: u32,
+        held: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let open = self.open()?;
-        let overview = without_gil(py, || open.client.overview(cells))?;
+        let overview = without_gil(py, || open.client.overview(cells, held))?;
         plain::to_python(py, &overview)
     }
 

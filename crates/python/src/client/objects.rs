@@ -1,7 +1,7 @@
 //! Methods of `farrow.Client` about objects.
 
 use super::{Client, OpenClient, duration};
-use crate::errors::invalid_argument;
+use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::nodes::at;
@@ -9,10 +9,11 @@ use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
 use crate::writer::Writer;
 use crate::{huge, labels, lazy, listing, outgoing, part, plain};
-use farrow::{ObjectOptions, TableOptions, Value};
+use farrow::{ObjectOptions, STATISTICS_KEY, TableOptions, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use std::time::Duration;
 
 fn size_of(nbytes: &Bound<'_, PyAny>) -> PyResult<u64> {
     nbytes.extract().map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))
@@ -54,7 +55,9 @@ fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
 #[pymethods]
 impl Client {
     #[doc = doc!("Client.put")]
-    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None, replace=false))]
+    #[pyo3(signature = (
+        obj, name=None, *, metadata=None, wait=0.0, node=None, replace=false, statistics=false
+    ))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn put(
         &self,
@@ -65,6 +68,7 @@ impl Client {
         wait: f64,
         node: Option<&str>,
         replace: bool,
+        statistics: bool,
     ) -> PyResult<ObjectRef> {
         let open = self.open()?;
         let incoming = Incoming::new(obj)?;
@@ -72,7 +76,7 @@ impl Client {
         let wait = duration(wait)?;
         let id = without_gil(py, || {
             let (name, metadata) = (name.as_deref(), metadata.as_ref());
-            let options = ObjectOptions { name, metadata, wait, replace };
+            let options = ObjectOptions { name, metadata, wait, replace, statistics };
             let done = match node {
                 Some(node) => open.client.put_on(node, &incoming.value(), &options),
                 None => open.client.put_with(&incoming.value(), &options),
@@ -125,23 +129,25 @@ impl Client {
     }
 
     #[doc = doc!("Client.put_many")]
-    #[pyo3(signature = (objs, names=None, *, node=None))]
+    #[pyo3(signature = (objs, names=None, *, node=None, statistics=false))]
     fn put_many(
         &self,
         py: Python<'_>,
         objs: &Bound<'_, PyAny>,
         names: Option<Vec<Option<String>>>,
         node: Option<&str>,
+        statistics: bool,
     ) -> PyResult<Vec<ObjectRef>> {
         let open = self.open()?;
         let incoming =
             objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
         let names = names_for(incoming.len(), names)?;
         let ids = without_gil(py, || {
+            let options = |name| ObjectOptions { statistics, ..ObjectOptions::named(name) };
             let values: Vec<(Value<'_>, ObjectOptions<'_>)> = incoming
                 .iter()
                 .zip(&names)
-                .map(|(one, name)| (one.value(), ObjectOptions::named(name.as_deref())))
+                .map(|(one, name)| (one.value(), options(name.as_deref())))
                 .collect();
             match node {
                 Some(node) => open.client.put_many_on(node, &values),
@@ -184,7 +190,7 @@ impl Client {
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
         let (own_name, metadata) = (name.as_deref(), metadata.as_ref());
-        let options = ObjectOptions { name: own_name, metadata, wait, replace };
+        let options = ObjectOptions { name: own_name, metadata, wait, replace, statistics: false };
         let create = || match node {
             Some(node) => open.client.create_on(node, size, &options),
             None => open.client.create_with(size, &options),
@@ -230,6 +236,26 @@ impl Client {
         let target = crate::reference::target(target)?;
         let metadata = without_gil(py, || open.client.metadata(&target))?;
         labels::dict(py, &metadata)
+    }
+
+    #[doc = doc!("Client._get_with_statistics")]
+    fn _get_with_statistics<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let target = crate::reference::target(target)?;
+        let open = self.open()?;
+        let (object, node) = without_gil(py, || {
+            let object = open.client.get(&target, Duration::ZERO)?;
+            let node = open.client.node_of(object.id())?;
+            Ok::<_, farrow::Error>((object, node))
+        })?;
+        let (id, bytes) = (object.id(), object.bytes());
+        let metadata = object.metadata().map_err(raise)?;
+        let text = metadata.get(STATISTICS_KEY).map(str::to_owned);
+        let value = outgoing::build(py, object)?;
+        (value, text, PyBytes::new(py, &id.to_bytes()), node, bytes).into_pyobject(py)
     }
 
     #[doc = doc!("Client.contains")]

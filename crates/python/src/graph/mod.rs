@@ -128,6 +128,8 @@ impl Rows {
     }
 }
 
+/// Features of rows, and the patterns that they complete.
+type FeaturesResult = Result<(Vec<f64>, Evidence), GraphError>;
 type Matrix<'py> = Bound<'py, PyArray2<f64>>;
 type Named = (Vec<&'static str>, Vec<u32>, Vec<i64>, Vec<Vec<i64>>, Vec<Vec<i64>>, u64);
 
@@ -161,6 +163,40 @@ impl GraphEngine {
             cells.extend(&features[number * width..(number + 1) * width]);
         }
         PyArray1::from_vec(py, cells).reshape([view.nrows(), view.ncols() + width])
+    }
+
+    /// Rows with the features that a call returns appended, and the patterns.
+    fn found<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: &PyReadonlyArray2<'py, f64>,
+        call: impl FnOnce(&mut GraphFeatures, &Edges<'_>) -> FeaturesResult + Send,
+    ) -> PyResult<(Matrix<'py>, Named)> {
+        let rows = Rows::new(matrix, self)?;
+        let run = |engine: &mut GraphFeatures| rows.with(|edges| call(engine, edges));
+        let (features, evidence) = self.run(py, run)?.map_err(raise)?;
+        Ok((self.joined(py, matrix, &features)?, named(evidence)))
+    }
+
+    /// The features that a call returns for rows of columns, and the patterns.
+    fn found_in<'py>(
+        &self,
+        py: Python<'py>,
+        columns: &GivenColumns<'py>,
+        call: impl FnOnce(&mut GraphFeatures, &Edges<'_>) -> FeaturesResult + Send,
+    ) -> PyResult<(Matrix<'py>, Named)> {
+        let (features, evidence) =
+            columns.with(|edges| self.run(py, |engine| call(engine, edges))?.map_err(raise))?;
+        Ok((self.reshaped(py, features, columns.rows()?)?, named(evidence)))
+    }
+
+    fn reshaped<'py>(
+        &self,
+        py: Python<'py>,
+        features: Vec<f64>,
+        rows: usize,
+    ) -> PyResult<Matrix<'py>> {
+        PyArray1::from_vec(py, features).reshape([rows, self.width()])
     }
 
     /// Runs a call of the engine without the GIL. If a signal handler raises during it, the call ends
@@ -303,10 +339,7 @@ impl GraphEngine {
         matrix: PyReadonlyArray2<'py, f64>,
         most: usize,
     ) -> PyResult<(Matrix<'py>, Named)> {
-        let rows = Rows::new(&matrix, self)?;
-        let run = |engine: &mut GraphFeatures| rows.with(|edges| engine.patterns(edges, most));
-        let (features, evidence) = self.run(py, run)?.map_err(raise)?;
-        Ok((self.joined(py, &matrix, &features)?, named(evidence)))
+        self.found(py, &matrix, |engine, edges| engine.patterns(edges, most))
     }
 
     #[doc = doc!("GraphEngine.preview")]
@@ -316,10 +349,7 @@ impl GraphEngine {
         matrix: PyReadonlyArray2<'py, f64>,
         most: Option<usize>,
     ) -> PyResult<(Matrix<'py>, Named)> {
-        let rows = Rows::new(&matrix, self)?;
-        let run = |engine: &mut GraphFeatures| rows.with(|edges| engine.preview(edges, most));
-        let (features, evidence) = self.run(py, run)?.map_err(raise)?;
-        Ok((self.joined(py, &matrix, &features)?, named(evidence)))
+        self.found(py, &matrix, |engine, edges| engine.preview(edges, most))
     }
 
     #[doc = doc!("GraphEngine.preview_columns")]
@@ -330,13 +360,8 @@ impl GraphEngine {
         measured: Vec<PyReadonlyArray1<'py, f64>>,
         most: Option<usize>,
     ) -> PyResult<(Matrix<'py>, Named)> {
-        let width = self.width();
-        let count = ends[0].as_slice()?.len();
-        let (cells, evidence) = with_columns(&ends, &measured, |edges| {
-            self.run(py, |engine| engine.preview(edges, most))?.map_err(raise)
-        })?;
-        let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
-        Ok((features, named(evidence)))
+        let columns = GivenColumns { ends, measured };
+        self.found_in(py, &columns, |engine, edges| engine.preview(edges, most))
     }
 
     #[doc = doc!("GraphEngine.transform_columns")]
@@ -346,12 +371,10 @@ impl GraphEngine {
         ends: [PyReadonlyArray1<'py, i64>; 4],
         measured: Vec<PyReadonlyArray1<'py, f64>>,
     ) -> PyResult<Matrix<'py>> {
-        let width = self.width();
-        let count = ends[0].as_slice()?.len();
-        let cells = with_columns(&ends, &measured, |edges| {
-            self.run(py, |engine| engine.transform(edges))?.map_err(raise)
-        })?;
-        PyArray1::from_vec(py, cells).reshape([count, width])
+        let columns = GivenColumns { ends, measured };
+        let features =
+            columns.with(|edges| self.run(py, |engine| engine.transform(edges))?.map_err(raise))?;
+        self.reshaped(py, features, columns.rows()?)
     }
 
     #[doc = doc!("GraphEngine.learn_columns")]
@@ -361,9 +384,8 @@ impl GraphEngine {
         ends: [PyReadonlyArray1<'_, i64>; 4],
         measured: Vec<PyReadonlyArray1<'_, f64>>,
     ) -> PyResult<()> {
-        with_columns(&ends, &measured, |edges| {
-            self.run(py, |engine| engine.learn(edges))?.map_err(raise)
-        })
+        GivenColumns { ends, measured }
+            .with(|edges| self.run(py, |engine| engine.learn(edges))?.map_err(raise))
     }
 
     #[doc = doc!("GraphEngine.learn_ahead")]
@@ -373,9 +395,8 @@ impl GraphEngine {
         ends: [PyReadonlyArray1<'_, i64>; 4],
         measured: Vec<PyReadonlyArray1<'_, f64>>,
     ) -> PyResult<()> {
-        with_columns(&ends, &measured, |edges| {
-            self.run(py, |engine| engine.learn_pending(edges))?.map_err(raise)
-        })
+        GivenColumns { ends, measured }
+            .with(|edges| self.run(py, |engine| engine.learn_pending(edges))?.map_err(raise))
     }
 
     #[doc = doc!("GraphEngine.transform_ahead")]
@@ -403,13 +424,8 @@ impl GraphEngine {
         measured: Vec<PyReadonlyArray1<'py, f64>>,
         most: usize,
     ) -> PyResult<(Matrix<'py>, Named)> {
-        let width = self.width();
-        let count = ends[0].as_slice()?.len();
-        let (cells, evidence) = with_columns(&ends, &measured, |edges| {
-            self.run(py, |engine| engine.patterns(edges, most))?.map_err(raise)
-        })?;
-        let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
-        Ok((features, named(evidence)))
+        let columns = GivenColumns { ends, measured };
+        self.found_in(py, &columns, |engine, edges| engine.patterns(edges, most))
     }
 
     #[doc = doc!("GraphEngine.knows")]
@@ -492,18 +508,28 @@ impl GraphEngine {
     }
 }
 
-fn with_columns<R>(
-    ends: &[PyReadonlyArray1<'_, i64>; 4],
-    measured: &[PyReadonlyArray1<'_, f64>],
-    run: impl FnOnce(&Edges<'_>) -> PyResult<R>,
-) -> PyResult<R> {
-    let columns: Result<Vec<&[f64]>, _> = measured.iter().map(|one| one.as_slice()).collect();
-    let [ids, sources, targets, times] = ends;
-    run(&Edges {
-        ids: ids.as_slice()?,
-        sources: sources.as_slice()?,
-        targets: targets.as_slice()?,
-        times: times.as_slice()?,
-        columns: &columns?,
-    })
+/// Rows by column: ids, sources, targets and times, and the measured columns.
+struct GivenColumns<'py> {
+    ends: [PyReadonlyArray1<'py, i64>; 4],
+    measured: Vec<PyReadonlyArray1<'py, f64>>,
+}
+
+impl GivenColumns<'_> {
+    /// Number of rows.
+    fn rows(&self) -> PyResult<usize> {
+        Ok(self.ends[0].as_slice()?.len())
+    }
+
+    fn with<R>(&self, run: impl FnOnce(&Edges<'_>) -> PyResult<R>) -> PyResult<R> {
+        let columns: Result<Vec<&[f64]>, _> =
+            self.measured.iter().map(|one| one.as_slice()).collect();
+        let [ids, sources, targets, times] = &self.ends;
+        run(&Edges {
+            ids: ids.as_slice()?,
+            sources: sources.as_slice()?,
+            targets: targets.as_slice()?,
+            times: times.as_slice()?,
+            columns: &columns?,
+        })
+    }
 }

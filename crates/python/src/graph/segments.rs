@@ -1,7 +1,7 @@
 //! `farrow._native.GraphFrozen`, `GraphPlan` and `GraphSegment`: older parts of a graph, converted
 //! to segments in shared memory. `python/farrow/graph/cluster` places them.
 
-use super::{GraphEngine, Rows, raise, with_columns};
+use super::{GivenColumns, GraphEngine, Rows, raise};
 use crate::incoming::pinned_buffer;
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use farrow_graph::{
@@ -307,6 +307,11 @@ impl GraphEngine {
         Ok(self.acquire(py)?.next_number())
     }
 
+    #[doc = doc!("GraphEngine.is_draining")]
+    fn is_draining(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.acquire(py)?.is_draining())
+    }
+
     #[doc = doc!("GraphEngine.expired")]
     fn expired<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let expired = self.acquire(py)?.expired();
@@ -325,7 +330,7 @@ impl GraphEngine {
         let share = WorkShare { index: share.0, count: share.1 };
         let rows = ends[0].as_slice()?.len();
         let mut cells = vec![0.0; rows * width];
-        with_columns(&ends, &measured, |edges| {
+        GivenColumns { ends, measured }.with(|edges| {
             let run = |engine: &mut GraphFeatures| {
                 engine.transform_share(edges, &mut cells, width, 0, share)
             };

@@ -223,28 +223,24 @@ impl Bridge {
     }
 
     /// A new pyarrow Table of the batches.
-    pub fn wrap_table<'py>(
-        self,
-        py: Python<'py>,
-        mut from: Exported,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let count = from.arrays.len() as i64;
-        // SAFETY: the structures are ours and are moved from; what is left of them drops as empty.
-        let made =
-            unsafe { (self.calls.wrap_table)(&mut from.schema, from.arrays.as_mut_ptr(), count) };
-        self.object(py, made)
+    pub fn wrap_table<'py>(self, py: Python<'py>, from: Exported) -> PyResult<Bound<'py, PyAny>> {
+        self.wrap_many(py, from, self.calls.wrap_table)
     }
 
     /// A new pyarrow ChunkedArray of the arrays.
-    pub fn wrap_chunked<'py>(
+    pub fn wrap_chunked<'py>(self, py: Python<'py>, from: Exported) -> PyResult<Bound<'py, PyAny>> {
+        self.wrap_many(py, from, self.calls.wrap_chunked)
+    }
+
+    fn wrap_many<'py>(
         self,
         py: Python<'py>,
         mut from: Exported,
+        wrap: WrapMany,
     ) -> PyResult<Bound<'py, PyAny>> {
         let count = from.arrays.len() as i64;
-        // SAFETY: as in `wrap_table`.
-        let made =
-            unsafe { (self.calls.wrap_chunked)(&mut from.schema, from.arrays.as_mut_ptr(), count) };
+        // SAFETY: the structures are ours and are moved from; what is left of them drops as empty.
+        let made = unsafe { wrap(&mut from.schema, from.arrays.as_mut_ptr(), count) };
         self.object(py, made)
     }
 
@@ -259,7 +255,7 @@ impl Bridge {
             return Err(PyRuntimeError::new_err("an array object without an array"));
         };
         let wrap = if is_batch { self.calls.wrap_batch } else { self.calls.wrap_array };
-        // SAFETY: as in `wrap_table`.
+        // SAFETY: as in `wrap_many`.
         let made = unsafe { wrap(&mut from.schema, array) };
         self.object(py, made)
     }

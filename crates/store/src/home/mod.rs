@@ -21,12 +21,12 @@ use std::sync::Arc;
 use farrow_memory::{FabricKind, Length, Offset, Region};
 
 pub use adopt::{AdoptReport, Dropped, Unfinished};
-pub use clients::Quarantined;
+pub use clients::{Quarantined, RECLAIMED_MAX};
 pub use objects::{
     Deleted, EntryRegistration, LabelledObject, Reclaimed, Replacement, ReplicaSeal, ReplicasFirst,
     SealRequest,
 };
-pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
+pub use overview::{ClientShare, HEAP_CELLS_MAX, HELD_LISTED_MAX, HeapCell, HeldObjects};
 pub use room::{Freed, Room};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;

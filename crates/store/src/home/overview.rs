@@ -1,16 +1,25 @@
 //! Clients and heap usage, for monitoring.
 
+use std::collections::BTreeMap;
+
 use farrow_memory::Length;
 
 use super::survey::HoldPicture;
 use super::{HoldSurvey, Home};
 use crate::alloc::space::Run;
 use crate::error::StoreError;
-use crate::tables::clients::ClientRecord;
+use crate::format::client_entry::is_open;
+use crate::format::entry::EntryState;
+use crate::format::ids::{ObjectId, Slot};
+use crate::tables::clients::{ClientRecord, ClientSlot};
 use crate::tables::grants::WITHDRAWN;
+use crate::tables::slot_set::SlotSet;
 
 /// Maximum number of cells in a heap picture.
 pub const HEAP_CELLS_MAX: u32 = 4096;
+
+/// Maximum number of holds in an overview. A list of this length costs one load for each.
+pub const HELD_LISTED_MAX: u32 = 4096;
 
 /// Usage of one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +30,15 @@ pub struct ClientShare {
     pub granted: Length,
     /// Objects that it holds.
     pub holds: u64,
+}
+
+/// Objects that one client holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeldObjects {
+    /// Their ids.
+    pub ids: Vec<ObjectId>,
+    /// False if the client holds more.
+    pub are_all: bool,
 }
 
 /// Bytes by use in one of the equal parts of the heap; they add up to the part.
@@ -64,6 +82,51 @@ impl Home {
         self.grants.of_clients().for_each(|run| picture.add(run, |cell| &mut cell.granted));
         self.grants.of(WITHDRAWN).for_each(|run| picture.add(run, |cell| &mut cell.withdrawn));
         (shares.collect(), picture.finish())
+    }
+
+    /// The objects of a survey for an overview by the client that holds them, at most `listed_max`
+    /// and [`HELD_LISTED_MAX`] of all clients together. Clients with few holds are complete first. A
+    /// hold of no object in memory is left out.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn held_objects(
+        &self,
+        survey: &HoldSurvey,
+        listed_max: u32,
+    ) -> Result<BTreeMap<ClientSlot, HeldObjects>, StoreError> {
+        let Some(HoldPicture { by_client, .. }) = &survey.of_holds else {
+            return Ok(BTreeMap::new());
+        };
+        let mut clients: Vec<(u32, &SlotSet)> = by_client.iter().map(|(c, s)| (*c, s)).collect();
+        clients.sort_by_key(|(_, slots)| slots.len());
+        let mut left = listed_max.min(HELD_LISTED_MAX) as usize;
+        let mut held = BTreeMap::new();
+        for (number, (client, slots)) in clients.iter().enumerate() {
+            let share = left / (clients.len() - number);
+            let listed = slots.iter().take(share).map(|slot| self.held_id(slot));
+            let ids: Vec<ObjectId> =
+                listed.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+            left -= share.min(slots.len());
+            held.insert(ClientSlot(*client), HeldObjects { ids, are_all: slots.len() <= share });
+        }
+        Ok(held)
+    }
+
+    /// The id of the object that a hold under this slot retains. A hold is input: `None` if there can
+    /// be no object.
+    fn held_id(&self, slot: u32) -> Result<Option<ObjectId>, StoreError> {
+        let slot = Slot(self.locals.moved.get(&slot).copied().unwrap_or(slot));
+        let (sequence, is_held) = if let Some(number) = self.layout().client_entry(slot) {
+            let life = self.locals.area.life(number)?;
+            (life, is_open(life) || life.state() == EntryState::Retiring)
+        } else if slot.0 < self.directory.used() {
+            let sequence = self.directory.sequence(slot)?;
+            (sequence, matches!(sequence.state(), EntryState::Sealed | EntryState::Retiring))
+        } else {
+            return Ok(None);
+        };
+        Ok(is_held.then(|| ObjectId::new(self.uid(), sequence.generation(), slot)))
     }
 
     pub(super) fn empty_picture(&self, cells: u32) -> Picture {

@@ -75,6 +75,8 @@ pub struct StoreStats {
     /// Bytes that evicting every eligible object would free: `used` without blocks of objects that
     /// are held, pinned, retained for their creator, retiring, being restored or being spilled.
     pub evictable: Length,
+    /// The part of `evictable` in replicas.
+    pub evictable_replicas: Length,
     /// Spilled objects.
     pub objects_spilled: u32,
     /// Size of the spilled objects, as users see it.
@@ -132,6 +134,7 @@ impl Home {
             objects_pinned: self.pins.count(),
             pinned: Length(survey.pinned.bytes()),
             evictable: Length(evictable),
+            evictable_replicas: Length(survey.replicas.bytes().min(evictable)),
             objects_spilled: self.spilled.len() as u32,
             spilled: Length(self.spilled.bytes()),
             records: Length(self.record_bytes()),

@@ -53,6 +53,8 @@ enum SurveyStage {
     Retiring(u32),
     /// Visits the few objects that the home itself uses.
     InUse,
+    /// Visits replicas, from this slot on.
+    Replicas(u32),
     Over,
 }
 
@@ -81,6 +83,8 @@ pub struct HoldSurvey {
     pub(super) pinned: BlockSum,
     /// All that cannot be evicted.
     pub(super) staying: BlockSum,
+    /// Replicas that can be evicted.
+    pub(super) replicas: BlockSum,
     /// For an overview.
     pub(super) of_holds: Option<HoldPicture>,
 }
@@ -95,6 +99,7 @@ impl Default for HoldSurvey {
             held: BlockSum::default(),
             pinned: BlockSum::default(),
             staying: BlockSum::default(),
+            replicas: BlockSum::default(),
             of_holds: None,
         }
     }
@@ -158,7 +163,15 @@ impl Home {
                 let slots: Vec<u32> = retained.chain(self.spilling.iter().copied()).collect();
                 slots.iter().try_for_each(|slot| self.survey_staying(survey, *slot))?;
                 survey.staying.shared.extend(self.loading_runs());
-                return Ok(SurveyStage::Over);
+                return Ok(SurveyStage::Replicas(0));
+            }
+            SurveyStage::Replicas(from) => {
+                let slots = part_of(&mut self.replicas.range(from..).copied());
+                let may_leave = |slot: &&u32| !survey.staying_slots.contains(**slot);
+                for slot in slots.iter().filter(may_leave) {
+                    self.add_blocks(*slot, &mut survey.replicas)?;
+                }
+                (slots, SurveyStage::Replicas, SurveyStage::Over)
             }
             SurveyStage::Over => return Ok(SurveyStage::Over),
         };

@@ -12,34 +12,34 @@ const WORDS: usize = 3;
 const SEALED: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+enum DirectoryMutant {
     Order(Omission),
     SealedFirst,
 }
 
-struct Slot {
-    mutant: Mutant,
+struct DirectorySlot {
+    mutant: DirectoryMutant,
     words: [AtomicU64; WORDS],
 }
 
-impl Slot {
+impl DirectorySlot {
     fn record(&self) -> Record<'_> {
         let omission = match self.mutant {
-            Mutant::Order(omission) => omission,
-            Mutant::SealedFirst => Omission::None,
+            DirectoryMutant::Order(omission) => omission,
+            DirectoryMutant::SealedFirst => Omission::None,
         };
         Record { words: &self.words, omission }
     }
 }
 
-fn publish(slot: &Slot, life: u64) {
+fn publish(slot: &DirectorySlot, life: u64) {
     let sealed = life * 8 + SEALED;
-    let opened = if slot.mutant == Mutant::SealedFirst { sealed } else { life * 8 + 1 };
+    let opened = if slot.mutant == DirectoryMutant::SealedFirst { sealed } else { life * 8 + 1 };
     let Ok(()) = seqlock::fill(&slot.record(), opened, &[life * 100, life * 100 + 1]);
     let Ok(()) = slot.record().store_first(sealed);
 }
 
-fn look(slot: &Slot) {
+fn look(slot: &DirectorySlot) {
     match seqlock::copy::<WORDS>(&slot.record(), |first| first & 7 == SEALED).expect("memory") {
         Copied::Other | Copied::Changed => {}
         Copied::Words([first, one, other]) => {
@@ -49,8 +49,8 @@ fn look(slot: &Slot) {
     }
 }
 
-fn model(mutant: Mutant) {
-    let slot = Arc::new(Slot { mutant, words: [(); WORDS].map(|()| AtomicU64::new(0)) });
+fn model(mutant: DirectoryMutant) {
+    let slot = Arc::new(DirectorySlot { mutant, words: [(); WORDS].map(|()| AtomicU64::new(0)) });
     let home = {
         let slot = Arc::clone(&slot);
         thread::spawn(move || {
@@ -69,29 +69,29 @@ fn model(mutant: Mutant) {
 
 #[test]
 fn no_entry_is_torn_in_any_life() {
-    check(|| model(Mutant::Order(Omission::None)));
+    check(|| model(DirectoryMutant::Order(Omission::None)));
 }
 
 #[test]
 fn a_writer_without_its_fence_is_caught() {
     must_break("no fence between opening and filling", || {
-        model(Mutant::Order(Omission::WriterFence))
+        model(DirectoryMutant::Order(Omission::WriterFence))
     });
 }
 
 #[test]
 fn a_reader_without_its_fence_is_caught() {
     must_break("no fence between copying and looking again", || {
-        model(Mutant::Order(Omission::ReaderFence))
+        model(DirectoryMutant::Order(Omission::ReaderFence))
     });
 }
 
 #[test]
 fn a_publication_without_order_is_caught() {
-    must_break("state sealed, relaxed", || model(Mutant::Order(Omission::Release)));
+    must_break("state sealed, relaxed", || model(DirectoryMutant::Order(Omission::Release)));
 }
 
 #[test]
 fn an_entry_that_is_never_opened_is_caught() {
-    must_break("state sealed before the words", || model(Mutant::SealedFirst));
+    must_break("state sealed before the words", || model(DirectoryMutant::SealedFirst));
 }

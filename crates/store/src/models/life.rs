@@ -10,7 +10,7 @@ use crate::seqlock::{self, RecordWriter};
 
 const WORDS: usize = 2;
 
-struct Entry {
+struct LifeEntry {
     omission: Omission,
     /// Written by the home.
     life: AtomicU64,
@@ -18,7 +18,7 @@ struct Entry {
     words: [AtomicU64; WORDS],
 }
 
-impl Entry {
+impl LifeEntry {
     fn record(&self) -> Record<'_> {
         Record { words: &self.words, omission: self.omission }
     }
@@ -28,12 +28,12 @@ fn sealed(life: u64) -> u64 {
     life * 8 + 2
 }
 
-fn seal(entry: &Entry, life: u64) {
+fn seal(entry: &LifeEntry, life: u64) {
     let Ok(()) = seqlock::fill(&entry.record(), life * 8 + 1, &[life * 100]);
     let Ok(()) = entry.record().store_first(sealed(life));
 }
 
-fn read(entry: &Entry) {
+fn read(entry: &LifeEntry) {
     let life = entry.life.load(Ordering::Acquire);
     let is_open = || entry.life.load(Ordering::Acquire) == life;
     if let Some(words) = seqlock::copy_in_life::<WORDS>(&entry.record(), sealed(life), is_open) {
@@ -42,7 +42,7 @@ fn read(entry: &Entry) {
 }
 
 fn model(omission: Omission) {
-    let entry = Arc::new(Entry {
+    let entry = Arc::new(LifeEntry {
         omission,
         life: AtomicU64::new(1),
         words: [(); WORDS].map(|()| AtomicU64::new(0)),

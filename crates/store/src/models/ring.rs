@@ -15,13 +15,13 @@ const CAPACITY: u32 = 1;
 const EVENTS: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+enum RingMutant {
     Order(Omission),
     HeadFirst,
 }
 
 struct Ring {
-    mutant: Mutant,
+    mutant: RingMutant,
     head: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -29,8 +29,8 @@ struct Ring {
 impl Ring {
     fn record(&self, first: usize) -> Record<'_> {
         let omission = match self.mutant {
-            Mutant::Order(omission) => omission,
-            Mutant::HeadFirst => Omission::None,
+            RingMutant::Order(omission) => omission,
+            RingMutant::HeadFirst => Omission::None,
         };
         Record { words: &self.words[first..], omission }
     }
@@ -61,7 +61,7 @@ impl RingWrite for Ring {
 
 fn write(ring: &Ring) {
     for number in 0..EVENTS {
-        if ring.mutant == Mutant::HeadFirst {
+        if ring.mutant == RingMutant::HeadFirst {
             let Ok(()) = ring.store_head(number + 1);
         }
         let Ok(()) = ring::draft(ring, number, CAPACITY, &[0, 10 + number, 20 + number]);
@@ -90,7 +90,7 @@ fn read(ring: &Ring, cursor: &mut u64, seen: &mut u64) {
     }
 }
 
-fn model(mutant: Mutant) {
+fn model(mutant: RingMutant) {
     let ring = Arc::new(Ring {
         mutant,
         head: AtomicU64::new(0),
@@ -111,24 +111,24 @@ fn model(mutant: Mutant) {
 
 #[test]
 fn no_event_is_torn_or_lost_unsaid() {
-    check(|| model(Mutant::Order(Omission::None)));
+    check(|| model(RingMutant::Order(Omission::None)));
 }
 
 #[test]
 fn a_writer_without_its_fence_is_caught() {
     must_break("no fence between opening and filling", || {
-        model(Mutant::Order(Omission::WriterFence))
+        model(RingMutant::Order(Omission::WriterFence))
     });
 }
 
 #[test]
 fn a_reader_without_its_fence_is_caught() {
     must_break("no fence between copying and looking again", || {
-        model(Mutant::Order(Omission::ReaderFence))
+        model(RingMutant::Order(Omission::ReaderFence))
     });
 }
 
 #[test]
 fn a_head_that_runs_ahead_is_caught() {
-    must_break("the head before the event", || model(Mutant::HeadFirst));
+    must_break("the head before the event", || model(RingMutant::HeadFirst));
 }

@@ -159,6 +159,10 @@ impl ClientTable {
         self.joined.iter().flatten()
     }
 
+    pub(crate) fn has_place(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Clients whose departure a former home did not finish; empty on a second call.
     pub(crate) fn take_leaving(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.leaving)

@@ -2,7 +2,7 @@
 
 use farrow_memory::Length;
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{Target, Usage};
 
 const PAGE: Length = Length(4096);
@@ -13,10 +13,10 @@ fn usage(bytes: u64, objects: u32) -> Usage {
 
 #[test]
 fn what_a_client_makes_is_its_own_until_the_memory_is_free() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let one = Client::join(&world, &mut home).unwrap();
-    let two = Client::join(&world, &mut home).unwrap();
+    let one = TestClient::join(&world, &mut home).unwrap();
+    let two = TestClient::join(&world, &mut home).unwrap();
     let grant = home.grant(one.slot, PAGE, PAGE).unwrap();
     assert_eq!(home.usage_of(one.slot), usage(4096, 0));
     home.release(one.slot, &[grant]).unwrap();
@@ -35,10 +35,10 @@ fn what_a_client_makes_is_its_own_until_the_memory_is_free() {
 
 #[test]
 fn accounts_outlive_a_home_but_not_their_client() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let one = Client::join(&world, &mut home).unwrap();
-    let two = Client::join(&world, &mut home).unwrap();
+    let one = TestClient::join(&world, &mut home).unwrap();
+    let two = TestClient::join(&world, &mut home).unwrap();
     for _ in 0..3 {
         one.put(&mut home, b"of one", None).unwrap();
     }
@@ -52,7 +52,7 @@ fn accounts_outlive_a_home_but_not_their_client() {
     assert_eq!((home.usage_of(one.slot), home.usage_of_ended().objects), (usage(0, 0), 3));
     home.check().unwrap();
     // Another client in the same slot starts with nothing.
-    let three = Client::join(&world, &mut home).unwrap();
+    let three = TestClient::join(&world, &mut home).unwrap();
     assert_eq!((three.slot, home.usage_of(three.slot)), (one.slot, usage(0, 0)));
     three.put(&mut home, b"of three", None).unwrap();
     assert_eq!((home.usage_of(three.slot).objects, home.usage_of_ended().objects), (1, 3));

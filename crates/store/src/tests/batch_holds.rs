@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farrow_memory::{Length, Span};
 
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::{HeldBytes, HoldTable, ObjectId, Target};
 
 const ANY_SIZE: Length = Length(1 << 20);
@@ -13,7 +13,7 @@ fn no_more(slots: u64) -> bool {
     panic!("all of {slots} slots are used up");
 }
 
-fn together(client: &Client, ids: &[ObjectId]) -> HeldBytes {
+fn together(client: &TestClient, ids: &[ObjectId]) -> HeldBytes {
     let targets: Vec<_> = ids.iter().map(|id| Target::Id(*id)).collect();
     client.reader.hold_bytes(&client.holds, &targets, ANY_SIZE, no_more).unwrap()
 }
@@ -24,10 +24,10 @@ fn are_held(held: &HeldBytes, count: usize) -> Vec<bool> {
 
 #[test]
 fn each_stays_until_it_is_let_go() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
-    let b = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
+    let b = TestClient::join(&world, &mut home).unwrap();
     a.entries.add_pages(home.entry_pages(a.slot, 1).unwrap()).unwrap();
     let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     let local = a.seal_local(part(extent, 0, 128), 7).unwrap();
@@ -60,9 +60,9 @@ fn each_stays_until_it_is_let_go() {
 
 #[test]
 fn a_claim_that_there_was_is_shared() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let id = a.put(&mut home, b"held", None).unwrap();
     let alone = a.reader.hold(&a.holds, Target::Id(id)).unwrap().unwrap();
     let held = together(&a, &[id]);
@@ -74,9 +74,9 @@ fn a_claim_that_there_was_is_shared() {
 
 #[test]
 fn what_is_long_or_not_plain_is_left() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let extent = home.grant(a.slot, Length(1 << 12), Length(1 << 12)).unwrap();
     let request = table(&a, part(extent, 0, 128), &[], None);
     let other = home.seal(a.slot, &request, 5).unwrap();
@@ -89,9 +89,9 @@ fn what_is_long_or_not_plain_is_left() {
 
 #[test]
 fn more_slots_are_asked_for_and_without_them_the_rest_is_left() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     for _ in 0..2 {
         a.entries.add_pages(home.entry_pages(a.slot, 1).unwrap()).unwrap();
     }

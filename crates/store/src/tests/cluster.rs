@@ -5,16 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use farrow_memory::Access;
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{CLUSTER_BYTES_MAX, Home, NamespaceId, Newcomer, RemoteClient, StoreError, failpoints};
 
-struct Killed;
+struct KilledAtFailpoint;
 
 /// Run until the failpoint, which must be passed.
 fn kill_at<T>(name: &'static str, run: impl FnOnce() -> T) {
     failpoints::set_local(Some(Box::new(move |at| {
         if at == name {
-            resume_unwind(Box::new(Killed));
+            resume_unwind(Box::new(KilledAtFailpoint));
         }
     })));
     let ended = catch_unwind(AssertUnwindSafe(run));
@@ -22,13 +22,13 @@ fn kill_at<T>(name: &'static str, run: impl FnOnce() -> T) {
     assert!(ended.is_err(), "{name} was not passed");
 }
 
-fn adopt(world: &World) -> Home {
+fn adopt(world: &TestRegion) -> Home {
     Home::adopt(world.map(Access::Home)).unwrap().0
 }
 
 #[test]
 fn what_was_retained_last_is_found_by_the_next_home() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     assert_eq!(home.retained_for_cluster().unwrap(), None);
     for text in ["one", "two", "", "four"] {
@@ -40,7 +40,7 @@ fn what_was_retained_last_is_found_by_the_next_home() {
 /// Kill a home while it retains and while it publishes: the old bytes stay retained, and no bytes
 /// are published.
 pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     for round in 0..5_u8 {
         home.keep_for_cluster(&[round; 40]).unwrap();
@@ -57,9 +57,9 @@ pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
 
 #[test]
 fn clients_see_what_is_told_whole_or_not_at_all() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     assert_eq!(
         (client.reader.members_version().unwrap(), client.reader.published_members().unwrap()),
         (0, None)
@@ -79,7 +79,7 @@ fn clients_see_what_is_told_whole_or_not_at_all() {
 
 #[test]
 fn more_than_fits_is_refused_and_changes_nothing() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let most = vec![7; CLUSTER_BYTES_MAX as usize];
     home.keep_for_cluster(&most).unwrap();
@@ -90,7 +90,7 @@ fn more_than_fits_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_client_of_another_node_is_known_as_such_after_a_restart() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let remote_client = Some(RemoteClient { node: u64::MAX });
     let namespace = NamespaceId::DEFAULT;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use farrow_memory::{Access, Length, Offset, Region, Span};
 use proptest::prelude::*;
 
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::{Held, Home, Reader, RegionOptions, SealRequest, Target};
 
 /// A region with at least one object of each kind.
-fn lively() -> (World, Client, Vec<Held>) {
-    let world = World::new(small());
+fn lively() -> (TestRegion, TestClient, Vec<Held>) {
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let extent = home.grant(client.slot, Length(24 << 12), Length(24 << 12)).unwrap();
     let mut all_held = Vec::new();
     for i in 0..4 {
@@ -169,9 +169,9 @@ fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
 /// Once there were not enough grant records for such a list, no home could adopt the region.
 #[test]
 fn a_forged_list_of_many_pieces_of_its_own_grants_costs_that_object_only() {
-    let world = World::new(RegionOptions { grants_max: 4, ..small() });
+    let world = TestRegion::new(RegionOptions { grants_max: 4, ..small() });
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let extent = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
     // Side by side, so that they need no further record.
     let blocks: Vec<Span> = (0..8).map(|n| part(extent, 4096 + n * 128, 128)).collect();

@@ -3,14 +3,14 @@
 
 use farrow_memory::{Access, Length, Offset};
 
-use super::support::{Client, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{Home, SealRequest, Target};
 
 /// Objects with names, and one without.
-fn named() -> (World, Client, Home) {
-    let world = World::new(small());
+fn named() -> (TestRegion, TestClient, Home) {
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let extent = home.grant(client.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     for (number, name) in [Some("one"), Some("two"), Some("three"), None].into_iter().enumerate() {
         let block = part(extent, number as u64 * 4096, 128);
@@ -19,7 +19,7 @@ fn named() -> (World, Client, Home) {
     (world, client, home)
 }
 
-fn names(client: &Client) -> Vec<(Option<String>, bool)> {
+fn names(client: &TestClient) -> Vec<(Option<String>, bool)> {
     let listed = client.reader.list("").unwrap().into_iter();
     listed.map(|one| (one.name, one.is_name_damaged)).collect()
 }
@@ -29,7 +29,7 @@ fn own(name: &str) -> (Option<String>, bool) {
 }
 
 /// Overwrite the bytes of an object's name.
-fn overwrite(world: &World, at: Offset, bytes: &[u8]) {
+fn overwrite(world: &TestRegion, at: Offset, bytes: &[u8]) {
     world.map(Access::Home).write(at, bytes).unwrap();
 }
 

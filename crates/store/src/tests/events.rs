@@ -5,7 +5,7 @@ use std::thread;
 use farrow_memory::sync::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{Event, EventCursor, EventKind, ObjectKind, Seen, Target};
 
 fn next(cursor: &mut EventCursor) -> Event {
@@ -17,9 +17,9 @@ fn next(cursor: &mut EventCursor) -> Event {
 
 #[test]
 fn a_subscriber_sees_what_happens_in_order() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.put(&mut home, b"before", Some("before")).unwrap();
     let (mut oldest, mut now) =
         (client.reader.events(0).unwrap(), client.reader.events(u64::MAX).unwrap());
@@ -61,9 +61,9 @@ fn a_subscriber_sees_what_happens_in_order() {
 
 #[test]
 fn a_subscriber_that_is_lapped_is_told_how_much_it_missed() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let places = u64::from(world.options.events_max);
     let mut cursor = client.reader.events(0).unwrap();
     for round in 0..places {
@@ -82,9 +82,9 @@ fn a_subscriber_that_is_lapped_is_told_how_much_it_missed() {
 
 #[test]
 fn an_event_that_is_being_overwritten_or_damaged_is_missed() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     for _ in 0..world.options.events_max / 2 {
         let id = client.put(&mut home, b"x", None).unwrap();
         home.delete(Target::Id(id)).unwrap();
@@ -106,9 +106,9 @@ fn an_event_that_is_being_overwritten_or_damaged_is_missed() {
 }
 
 /// Ends the reader threads, even after a panic.
-struct End<'a>(&'a AtomicBool);
+struct EndsReaders<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for EndsReaders<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -117,9 +117,9 @@ impl Drop for End<'_> {
 #[test]
 fn readers_in_threads_see_whole_events_or_count_them_as_missed() {
     const EVENTS: u64 = 4_000;
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let is_over = AtomicBool::new(false);
     let read = |mut cursor: EventCursor| {
         let (mut seen, mut missed) = (0u64, 0u64);
@@ -145,7 +145,7 @@ fn readers_in_threads_see_whole_events_or_count_them_as_missed() {
             .map(|_| client.reader.events(0).unwrap())
             .map(|cursor| scope.spawn(|| read(cursor)))
             .collect();
-        let end = End(&is_over);
+        let end = EndsReaders(&is_over);
         for number in (0..EVENTS).step_by(2) {
             let name = number.to_string();
             client.put(&mut home, b"x", Some(&name)).unwrap();
@@ -175,7 +175,7 @@ fn kinds_survive_their_numbers() {
 proptest! {
     #[test]
     fn a_ring_of_any_words_never_panics(words: [u64; 40], head: u64, next: u64) {
-        let world = World::new(small());
+        let world = TestRegion::new(small());
         let home = world.create();
         let region = world.map(farrow_memory::Access::Home);
         let ring = home.layout().events.offset;

@@ -1,22 +1,26 @@
 //! Eviction when memory is short: which objects, in which order, and which are never evicted.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
 use farrow_memory::{Length, Span};
 
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
+use crate::failpoints;
 use crate::format::entry::{EntryState, Sequence};
 use crate::format::layout::ENTRY_BYTES;
 use crate::tables::control::{Control, word_of};
 use crate::{
-    ByHand, EvictionCandidate, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest,
+    ByHand, EvictionCandidate, EvictionPolicy, Held, Home, Lru, Need, ObjectId, Room, SealRequest,
     StoreError, Target, UseStamps, Whereabouts,
 };
 
 const PAGE: u64 = 4096;
 
 /// A home, a client, and its objects `0`, `1`, ... of one page each, in this order in the heap.
-fn full(world: &World, count: u64) -> (Home, Client, Vec<ObjectId>) {
+fn full(world: &TestRegion, count: u64) -> (Home, TestClient, Vec<ObjectId>) {
     let mut home = world.create();
-    let client = Client::join(world, &mut home).unwrap();
+    let client = TestClient::join(world, &mut home).unwrap();
     let all = home.grant(client.slot, Length(count * PAGE), Length(count * PAGE)).unwrap();
     let ids = (0..count)
         .map(|n| {
@@ -36,13 +40,13 @@ fn evict(home: &mut Home, bytes: u64) -> (u32, u64) {
     (evicted.objects, evicted.bytes.0)
 }
 
-fn left(world: &World) -> Vec<String> {
+fn left(world: &TestRegion) -> Vec<String> {
     world.reader().list("").unwrap().into_iter().filter_map(|listed| listed.name).collect()
 }
 
 #[test]
 fn what_was_used_last_goes_last() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client, ids) = full(&world, 6);
     let uses = UseStamps::new(client.reader.region()).unwrap();
     uses.touch(ids[0].slot(), 900, 1);
@@ -63,9 +67,55 @@ fn what_was_used_last_goes_last() {
     assert_eq!(evict(&mut home, PAGE), (0, 0));
 }
 
+/// Each object of an eviction cost a scan of all holds.
+#[test]
+fn many_objects_leave_with_one_scan_of_the_holds() {
+    const COUNT: u64 = 300;
+    let options = crate::RegionOptions::for_capacity(Length(2 * COUNT * PAGE));
+    let world = TestRegion::new(options);
+    let (mut home, client, ids) = full(&world, COUNT);
+    let held = client.reader.hold(&client.holds, Target::Id(ids[7])).unwrap().unwrap();
+    let scans = Rc::new(Cell::new(0));
+    let count = Rc::clone(&scans);
+    failpoints::set_local(Some(Box::new(move |name| {
+        count.set(count.get() + u32::from(["evict.scanned", "evict.held"].contains(&name)));
+    })));
+    let evicted = evict(&mut home, u64::MAX);
+    failpoints::set_local(None);
+    assert_eq!(evicted, (COUNT as u32 - 1, (COUNT - 1) * PAGE));
+    assert_eq!(left(&world), ["7"]);
+    assert!(scans.get() <= 2, "{} scans for {COUNT} objects", scans.get());
+    drop(held);
+    assert_eq!(evict(&mut home, u64::MAX), (1, PAGE));
+}
+
+/// A reader that is faster than the scan keeps its object; the rest of the batch leaves.
+#[test]
+fn an_object_that_is_held_during_the_eviction_stays_and_the_rest_leaves() {
+    let world = TestRegion::new(small());
+    let (mut home, client, ids) = full(&world, 6);
+    let holds: Rc<RefCell<Vec<Held>>> = Rc::default();
+    let taken = Rc::clone(&holds);
+    let (reader, id) = (Rc::new(client), ids[3]);
+    let client = Rc::clone(&reader);
+    failpoints::set_local(Some(Box::new(move |name| {
+        // The first object is marked, and the fourth one is not yet.
+        if name == "evict.leaving" && taken.borrow().is_empty() {
+            let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
+            taken.borrow_mut().push(held);
+        }
+    })));
+    let evicted = evict(&mut home, u64::MAX);
+    failpoints::set_local(None);
+    assert_eq!(evicted, (5, 5 * PAGE));
+    assert_eq!(left(&world), ["3"]);
+    drop(holds.borrow_mut().pop());
+    assert_eq!(evict(&mut home, u64::MAX), (1, PAGE));
+}
+
 #[test]
 fn what_is_held_pinned_retained_or_being_written_stays() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client, ids) = full(&world, 5);
     let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();
     home.pin(Target::Name("1"), true).unwrap();
@@ -89,7 +139,7 @@ fn what_is_held_pinned_retained_or_being_written_stays() {
 
 #[test]
 fn a_full_directory_makes_room_for_objects() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let count = world.options.objects_max;
     let (mut home, client, ids) = full(&world, count.into());
     let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();
@@ -108,12 +158,12 @@ fn a_full_directory_makes_room_for_objects() {
 
 #[test]
 fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let pages = world.options.capacity.0 / PAGE;
     let mut options = small();
     options.objects_max = pages as u32;
     options.name_bytes = Length(pages * 32);
-    let world = World::new(options);
+    let world = TestRegion::new(options);
     let (mut home, client, ids) = full(&world, pages);
     let uses = UseStamps::new(client.reader.region()).unwrap();
     for (n, id) in (0..).zip(&ids) {
@@ -141,9 +191,9 @@ fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
 
 #[test]
 fn a_shared_block_comes_back_with_the_last_that_has_it() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let all = home.grant(client.slot, Length(4 * PAGE), Length(4 * PAGE)).unwrap();
     let shared = part(all, 2 * PAGE, PAGE);
     let seal = |home: &mut Home, primary: Span, at| {
@@ -162,9 +212,9 @@ fn a_shared_block_comes_back_with_the_last_that_has_it() {
 
 #[test]
 fn an_object_whose_blocks_all_stay_does_not_go_for_nothing() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let all = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
     let block = part(all, 0, PAGE);
     let seal = |home: &mut Home, at| {
@@ -179,7 +229,7 @@ fn an_object_whose_blocks_all_stay_does_not_go_for_nothing() {
 
 #[test]
 fn pins_outlive_the_home_but_not_the_object() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, _, ids) = full(&world, 3);
     home.pin(Target::Id(ids[0]), true).unwrap();
     home.pin(Target::Id(ids[1]), true).unwrap();
@@ -189,7 +239,7 @@ fn pins_outlive_the_home_but_not_the_object() {
     assert_eq!(home.stats().unwrap().objects_pinned, 1);
     assert_eq!(evict(&mut home, u64::MAX), (1, PAGE));
     home.delete(Target::Id(ids[0])).unwrap();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let again = client.put(&mut home, b"again", None).unwrap();
     assert!(ids.iter().any(|id| id.slot() == again.slot()));
     assert_eq!(evict(&mut home, u64::MAX), (1, 128));
@@ -197,7 +247,7 @@ fn pins_outlive_the_home_but_not_the_object() {
 
 #[test]
 fn one_that_was_leaving_when_the_home_was_killed_stays() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (home, client, ids) = full(&world, 2);
     let control = Control::new(world.map(farrow_memory::Access::Home));
     let at = word_of(home.layout().directory, ENTRY_BYTES, ids[0].slot().0, 0);
@@ -250,7 +300,7 @@ impl EvictionPolicy for KeepsAtLast {
 /// eviction had asked for replicas. The object left, and another one could take its name.
 #[test]
 fn what_a_policy_keeps_at_the_last_moment_stays() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client, ids) = full(&world, 3);
     let policy = KeepsAtLast(ids[1]);
     let evicted = home.evict_for(&policy, Need::Bytes(Length(u64::MAX))).unwrap();
@@ -269,9 +319,9 @@ fn what_a_policy_keeps_at_the_last_moment_stays() {
 /// had taken it over, replicas were looked for by its new id only, and it was evicted.
 #[test]
 fn a_policy_knows_an_object_by_its_former_id() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     let extent = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
     let id = client.seal_local(part(extent, 0, 128), 7).unwrap();

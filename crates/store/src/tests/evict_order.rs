@@ -1,8 +1,9 @@
 //! The home keeps a part of the order in which objects are evicted. Its victims are those of a scan.
 
 use farrow_memory::Length;
+use farrow_testkit::random::Random;
 
-use super::support::{Client, Random, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{
     EvictionCandidate, EvictionPolicy, Home, Lru, Need, ObjectId, RegionOptions, Room, SealRequest,
     Target, UseStamps,
@@ -33,9 +34,9 @@ impl EvictionPolicy for Scanned {
 
 /// A home with a client, whose memory is full.
 struct Full {
-    world: World,
+    world: TestRegion,
     home: Home,
-    client: Client,
+    client: TestClient,
     uses: UseStamps,
     policy: &'static dyn EvictionPolicy,
     /// Its objects, by the times of their seals.
@@ -45,7 +46,7 @@ struct Full {
 impl Full {
     fn new(policy: &'static dyn EvictionPolicy) -> Self {
         let objects = OBJECTS as u32;
-        let world = World::new(RegionOptions {
+        let world = TestRegion::new(RegionOptions {
             capacity: Length(OBJECTS * PAGE),
             objects_max: objects,
             client_objects_max: objects,
@@ -54,7 +55,7 @@ impl Full {
             ..small()
         });
         let mut home = world.create();
-        let client = Client::join(&world, &mut home).unwrap();
+        let client = TestClient::join(&world, &mut home).unwrap();
         let pages = home.entry_pages(client.slot, u32::MAX).unwrap();
         client.entries.add_pages(pages).unwrap();
         let uses = UseStamps::new(client.reader.region()).unwrap();

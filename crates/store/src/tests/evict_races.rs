@@ -6,10 +6,11 @@ use std::thread;
 
 use farrow_memory::Length;
 use farrow_memory::sync::Ordering;
+use farrow_testkit::random::Random;
 
 use super::poison;
-use super::races::{NAMES, NumberedObject, READS_MIN, Shared, WAITS_MAX, put, read};
-use super::support::{Client, Random, World, small};
+use super::races::{NAMES, NumberedObject, READS_MIN, RaceState, WAITS_MAX, put, read};
+use super::support::{TestClient, TestRegion, small};
 use crate::{Lru, Need, RegionOptions, Target, UseStamps};
 
 const READERS: usize = 4;
@@ -20,9 +21,9 @@ const OBJECTS: u64 = 6_000;
 fn what_is_held_does_not_change_while_the_home_evicts() {
     poison::turn_on();
     let options = RegionOptions { capacity: Length(16 << 12), grants_max: 64, ..small() };
-    let world = World::new(options);
+    let world = TestRegion::new(options);
     let mut home = world.create();
-    let writer = Client::join(&world, &mut home).unwrap();
+    let writer = TestClient::join(&world, &mut home).unwrap();
     let alias = writer.reader.region().alias(home.layout().heap).unwrap();
     let uses = UseStamps::new(writer.reader.region()).unwrap();
     assert!(put(
@@ -32,10 +33,10 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
         &NumberedObject { name: "anchor", number: 1, blocks: 1 }
     ));
     home.pin(Target::Name("anchor"), true).unwrap();
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(RaceState::default());
     // Three clients; the threads of the last share its holds.
-    let clients: Vec<Arc<Client>> =
-        (0..3).map(|_| Arc::new(Client::join(&world, &mut home).unwrap())).collect();
+    let clients: Vec<Arc<TestClient>> =
+        (0..3).map(|_| Arc::new(TestClient::join(&world, &mut home).unwrap())).collect();
     let readers: Vec<_> = (0..READERS)
         .map(|i| {
             let (client, shared) = (Arc::clone(&clients[i.min(2)]), Arc::clone(&shared));
@@ -88,9 +89,9 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
 #[test]
 fn what_was_evicted_is_overwritten_at_once() {
     poison::turn_on();
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, &[7; 300], None).unwrap();
     let entry = client.reader.by_id(id).unwrap().unwrap();
     assert_eq!(client.read(entry.payload()), [7; 300]);

@@ -4,7 +4,7 @@
 
 use farrow_memory::{Access, Length, Offset, Span};
 
-use super::support::{Client, World, part, table};
+use super::support::{TestClient, TestRegion, part, table};
 use crate::format::hash::HashKey;
 use crate::format::header::RegionHeader;
 use crate::{
@@ -35,7 +35,7 @@ fn options() -> RegionOptions {
 /// The region of the golden file: plain bytes with a name, a table of two blocks that is held, a
 /// deleted object, one sealed by the client without the home, the rest of an extent, and a
 /// namespace with an object and a client in it.
-fn make(world: &World) -> (Home, Client) {
+fn make(world: &TestRegion) -> (Home, TestClient) {
     let header = RegionHeader {
         uid: RegionUid(0x1122_3344_5566_7788),
         key: HashKey([0x0101, 0x0202]),
@@ -43,7 +43,7 @@ fn make(world: &World) -> (Home, Client) {
         layout: Layout::new(&options()).unwrap(),
     };
     let mut home = Home::create_as(world.map(Access::Home), header, Length(u64::MAX)).unwrap();
-    let client = Client::join(world, &mut home).unwrap();
+    let client = TestClient::join(world, &mut home).unwrap();
     let extent = home.grant(client.slot, Length(2 << 12), Length(2 << 12)).unwrap();
     client.write(extent.offset, b"hello, far memory");
     let request = SealRequest::bytes(part(extent, 0, 128), Length(17), Some("greeting"));
@@ -67,7 +67,7 @@ fn make(world: &World) -> (Home, Client) {
         writers: Some(vec![1000, 1001, 1002]),
     };
     home.create_namespace(&team).unwrap();
-    let member = Client::join_in(world, &mut home, "team").unwrap();
+    let member = TestClient::join_in(world, &mut home, "team").unwrap();
     let extent = home.grant(member.slot, Length(1 << 12), Length(1 << 12)).unwrap();
     let request = SealRequest::bytes(part(extent, 0, 128), Length(3), Some("team\0greeting"));
     home.seal(member.slot, &request, 6_000).unwrap();
@@ -75,7 +75,7 @@ fn make(world: &World) -> (Home, Client) {
 }
 
 /// All words of the region that are not 0.
-fn words(world: &World) -> Vec<(u64, u64)> {
+fn words(world: &TestRegion) -> Vec<(u64, u64)> {
     let region = world.map(Access::Client);
     let words = region.words(Span::new(Offset(0), region.length())).unwrap();
     let load = |i| words.load(i, farrow_memory::sync::Ordering::Relaxed).unwrap();
@@ -91,7 +91,7 @@ fn golden() -> Vec<(u64, u64)> {
 
 #[test]
 fn todays_code_makes_the_golden_image() {
-    let world = World::new(options());
+    let world = TestRegion::new(options());
     let _made = make(&world);
     let found = words(&world);
     let text: String = found.iter().map(|(at, word)| format!("{at:06x} {word:016x}\n")).collect();
@@ -100,7 +100,7 @@ fn todays_code_makes_the_golden_image() {
 
 #[test]
 fn the_golden_image_can_be_opened() {
-    let world = World::new(options());
+    let world = TestRegion::new(options());
     let control = Layout::new(&options()).unwrap().geometry.control.0;
     let region = world.map(Access::Home);
     let data = Span::new(Offset(control), Length(region.length().0 - control));
@@ -141,7 +141,7 @@ fn the_golden_image_can_be_opened() {
 
 #[test]
 fn another_version_is_refused_with_both_numbers() {
-    let world = World::new(options());
+    let world = TestRegion::new(options());
     let _made = make(&world);
     let region = world.map(Access::Home);
     region.write(Offset(8), &7u32.to_le_bytes()).unwrap();
@@ -156,18 +156,18 @@ fn another_version_is_refused_with_both_numbers() {
 
 #[test]
 fn a_region_that_is_shorter_than_its_header_says_is_refused() {
-    let long = World::new(options());
+    let long = TestRegion::new(options());
     let _made = make(&long);
     let mut shorter = options();
     shorter.capacity = Length(3 << 12);
-    let short = World::new(shorter);
+    let short = TestRegion::new(shorter);
     let mut header = vec![0; 4096];
     long.map(Access::Client).copy_out(Offset(0), &mut header).unwrap();
     short.map(Access::Home).write(Offset(0), &header).unwrap();
     let error = Reader::open(short.map(Access::Client)).unwrap_err();
     assert!(matches!(error, FormatError::Truncated { .. }), "{error}");
     assert!(Home::adopt(short.map(Access::Home)).is_err());
-    let empty = World::new(options());
+    let empty = TestRegion::new(options());
     let error = Reader::open(empty.map(Access::Client)).unwrap_err();
     assert_eq!(error, FormatError::BadMagic { found: 0 });
 }

@@ -12,135 +12,135 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::cluster::kill_while_telling;
-use super::model::{Model, Op};
-use super::support::{Client, World, part, small};
+use super::model::{ModelOperation, StoreModel};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::failpoints;
 use crate::{FormatError, Home, Reader, StoreError, Target};
 
 /// A sequence with every operation of the home and each of its outcomes.
-fn story() -> Vec<Op> {
-    let bytes = |at, grains, name| Op::SealBytes { client: 0, at, grains, name };
+fn story() -> Vec<ModelOperation> {
+    let bytes = |at, grains, name| ModelOperation::SealBytes { client: 0, at, grains, name };
     vec![
-        Op::CreateNamespace { name: 1 },
-        Op::CreateNamespace { name: 2 },
-        Op::DropNamespace { namespace: 2 },
-        Op::Join,
-        Op::JoinIn { namespace: 1 },
-        Op::HoldBlock { client: 0 },
-        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
-        Op::Grant { client: 1, min: 1, want: 1 << 13 },
+        ModelOperation::CreateNamespace { name: 1 },
+        ModelOperation::CreateNamespace { name: 2 },
+        ModelOperation::DropNamespace { namespace: 2 },
+        ModelOperation::Join,
+        ModelOperation::JoinIn { namespace: 1 },
+        ModelOperation::HoldBlock { client: 0 },
+        ModelOperation::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        ModelOperation::Grant { client: 1, min: 1, want: 1 << 13 },
         // From the middle, the start and the end of an extent, and then a whole one.
         bytes(40, 3, Some(1)),
         bytes(0, 2, Some(2)),
         bytes(30, 99, None),
-        Op::SealBytes { client: 1, at: 0, grains: 64, name: Some(3) },
-        Op::SealTable {
+        ModelOperation::SealBytes { client: 1, at: 0, grains: 64, name: Some(3) },
+        ModelOperation::SealTable {
             client: 0,
             at: 3,
             extra: vec![(20, 2), (40, 32), (90, 7), (100, 1)],
             shared: Some(0),
             name: Some(4),
         },
-        Op::Release { client: 0, at: 50, grains: 32 },
-        Op::EntryPages { client: 0, count: 1 },
-        Op::EntryPages { client: 1, count: 2 },
-        Op::SealLocal { client: 0, at: 5, grains: 2, is_held: true },
-        Op::SealLocal { client: 0, at: 1, grains: 1, is_held: false },
-        Op::SealLocal { client: 0, at: 9, grains: 1, is_held: false },
+        ModelOperation::Release { client: 0, at: 50, grains: 32 },
+        ModelOperation::EntryPages { client: 0, count: 1 },
+        ModelOperation::EntryPages { client: 1, count: 2 },
+        ModelOperation::SealLocal { client: 0, at: 5, grains: 2, is_held: true },
+        ModelOperation::SealLocal { client: 0, at: 1, grains: 1, is_held: false },
+        ModelOperation::SealLocal { client: 0, at: 9, grains: 1, is_held: false },
         // The last three objects are sealed by the client without the home.
-        Op::Delete { object: 5, by_name: false },
-        Op::Register,
-        Op::TakeOver { object: 6 },
-        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
-        Op::Delete { object: 6, by_name: false },
-        Op::Delete { object: 5, by_name: false },
-        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
-        Op::TakeOver { object: 5 },
-        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
-        Op::Hold { client: 1, object: 0 },
-        Op::Delete { object: 0, by_name: true },
-        Op::Adopt,
-        Op::Delete { object: 0, by_name: false },
+        ModelOperation::Delete { object: 5, by_name: false },
+        ModelOperation::Register,
+        ModelOperation::TakeOver { object: 6 },
+        ModelOperation::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
+        ModelOperation::Delete { object: 6, by_name: false },
+        ModelOperation::Delete { object: 5, by_name: false },
+        ModelOperation::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
+        ModelOperation::TakeOver { object: 5 },
+        ModelOperation::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
+        ModelOperation::Hold { client: 1, object: 0 },
+        ModelOperation::Delete { object: 0, by_name: true },
+        ModelOperation::Adopt,
+        ModelOperation::Delete { object: 0, by_name: false },
         bytes(0, 1, Some(1)),
-        Op::Hold { client: 0, object: 2 },
-        Op::Delete { object: 2, by_name: true },
-        Op::Unhold { client: 1, hold: 0 },
-        Op::Pin { object: 0, is_pinned: true },
-        Op::EvictOne { object: 0 },
-        Op::Pin { object: 0, is_pinned: false },
-        Op::Hold { client: 1, object: 1 },
-        Op::EvictOne { object: 1 },
-        Op::Use { object: 0, at_ns: 9 },
-        Op::Evict { bytes: 256, is_run: false },
+        ModelOperation::Hold { client: 0, object: 2 },
+        ModelOperation::Delete { object: 2, by_name: true },
+        ModelOperation::Unhold { client: 1, hold: 0 },
+        ModelOperation::Pin { object: 0, is_pinned: true },
+        ModelOperation::EvictOne { object: 0 },
+        ModelOperation::Pin { object: 0, is_pinned: false },
+        ModelOperation::Hold { client: 1, object: 1 },
+        ModelOperation::EvictOne { object: 1 },
+        ModelOperation::Use { object: 0, at_ns: 9 },
+        ModelOperation::Evict { bytes: 256, is_run: false },
         bytes(0, 2, Some(7)),
-        Op::Pin { object: 0, is_pinned: true },
-        Op::Reclaim,
-        Op::Leave { client: 0 },
-        Op::Adopt,
-        Op::Reclaim,
-        Op::Delete { object: 3, by_name: false },
-        Op::Delete { object: 2, by_name: false },
-        Op::Delete { object: 1, by_name: false },
-        Op::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
-        Op::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
-        Op::Leave { client: 0 },
-        Op::Delete { object: 2, by_name: false },
-        Op::Delete { object: 1, by_name: false },
-        Op::Delete { object: 0, by_name: false },
+        ModelOperation::Pin { object: 0, is_pinned: true },
+        ModelOperation::Reclaim,
+        ModelOperation::Leave { client: 0 },
+        ModelOperation::Adopt,
+        ModelOperation::Reclaim,
+        ModelOperation::Delete { object: 3, by_name: false },
+        ModelOperation::Delete { object: 2, by_name: false },
+        ModelOperation::Delete { object: 1, by_name: false },
+        ModelOperation::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
+        ModelOperation::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
+        ModelOperation::Leave { client: 0 },
+        ModelOperation::Delete { object: 2, by_name: false },
+        ModelOperation::Delete { object: 1, by_name: false },
+        ModelOperation::Delete { object: 0, by_name: false },
     ]
 }
 
 /// A sequence in which objects of every kind are spilled, restored, and deleted in both states.
-fn spill_story() -> Vec<Op> {
+fn spill_story() -> Vec<ModelOperation> {
     vec![
-        Op::Join,
-        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
-        Op::SealBytes { client: 0, at: 4, grains: 3, name: Some(1) },
-        Op::SealTable {
+        ModelOperation::Join,
+        ModelOperation::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        ModelOperation::SealBytes { client: 0, at: 4, grains: 3, name: Some(1) },
+        ModelOperation::SealTable {
             client: 0,
             at: 9,
             extra: vec![(20, 2), (40, 7)],
             shared: Some(0),
             name: Some(2),
         },
-        Op::Spill { object: 1 },
-        Op::Spill { object: 0 },
-        Op::Adopt,
-        Op::Restore { object: 1 },
-        Op::Spill { object: 0 },
-        Op::Restore { object: 1 },
-        Op::Restore { object: 0 },
-        Op::EntryPages { client: 0, count: 1 },
-        Op::SealLocal { client: 0, at: 2, grains: 1, is_held: false },
-        Op::Spill { object: 2 },
-        Op::Adopt,
-        Op::Restore { object: 0 },
-        Op::Spill { object: 2 },
-        Op::DeleteSpilled { object: 0 },
-        Op::Spill { object: 1 },
-        Op::DeleteSpilled { object: 0 },
+        ModelOperation::Spill { object: 1 },
+        ModelOperation::Spill { object: 0 },
+        ModelOperation::Adopt,
+        ModelOperation::Restore { object: 1 },
+        ModelOperation::Spill { object: 0 },
+        ModelOperation::Restore { object: 1 },
+        ModelOperation::Restore { object: 0 },
+        ModelOperation::EntryPages { client: 0, count: 1 },
+        ModelOperation::SealLocal { client: 0, at: 2, grains: 1, is_held: false },
+        ModelOperation::Spill { object: 2 },
+        ModelOperation::Adopt,
+        ModelOperation::Restore { object: 0 },
+        ModelOperation::Spill { object: 2 },
+        ModelOperation::DeleteSpilled { object: 0 },
+        ModelOperation::Spill { object: 1 },
+        ModelOperation::DeleteSpilled { object: 0 },
     ]
 }
 
 /// A sequence in which the home stops lending memory and lends it again, with objects between.
-fn withdraw_story() -> Vec<Op> {
+fn withdraw_story() -> Vec<ModelOperation> {
     vec![
-        Op::Join,
-        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
-        Op::SealBytes { client: 0, at: 40, grains: 3, name: Some(1) },
-        Op::Withdraw { pages: 20 },
-        Op::Release { client: 0, at: 60, grains: 400 },
-        Op::Withdraw { pages: 8 },
-        Op::Adopt,
-        Op::Withdraw { pages: 99 },
-        Op::Grant { client: 0, min: 1, want: 1 },
-        Op::Lend { pages: 3 },
-        Op::Grant { client: 0, min: 1 << 12, want: 1 << 13 },
-        Op::SealBytes { client: 0, at: 0, grains: 3, name: Some(2) },
-        Op::Adopt,
-        Op::Lend { pages: 9 },
-        Op::Leave { client: 0 },
-        Op::Lend { pages: 99 },
+        ModelOperation::Join,
+        ModelOperation::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        ModelOperation::SealBytes { client: 0, at: 40, grains: 3, name: Some(1) },
+        ModelOperation::Withdraw { pages: 20 },
+        ModelOperation::Release { client: 0, at: 60, grains: 400 },
+        ModelOperation::Withdraw { pages: 8 },
+        ModelOperation::Adopt,
+        ModelOperation::Withdraw { pages: 99 },
+        ModelOperation::Grant { client: 0, min: 1, want: 1 },
+        ModelOperation::Lend { pages: 3 },
+        ModelOperation::Grant { client: 0, min: 1 << 12, want: 1 << 13 },
+        ModelOperation::SealBytes { client: 0, at: 0, grains: 3, name: Some(2) },
+        ModelOperation::Adopt,
+        ModelOperation::Lend { pages: 9 },
+        ModelOperation::Leave { client: 0 },
+        ModelOperation::Lend { pages: 99 },
     ]
 }
 
@@ -177,11 +177,11 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
 }
 
 /// Run a sequence once for each failpoint of each of its operations, with a kill there.
-fn kill_all_through(story: &[Op]) -> BTreeSet<&'static str> {
+fn kill_all_through(story: &[ModelOperation]) -> BTreeSet<&'static str> {
     let mut seen = BTreeSet::new();
     for at in 0..story.len() {
         for kill in 0.. {
-            let mut model = Model::new(World::new(small()));
+            let mut model = StoreModel::new(TestRegion::new(small()));
             let mut killed_at = None;
             for (i, op) in story.iter().enumerate() {
                 let name = model.run(op, (i == at).then_some(kill));
@@ -217,7 +217,7 @@ pub(super) fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
 
 /// A region whose creation was interrupted is not valid, and can be created again.
 fn kill_while_making() -> BTreeSet<&'static str> {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut seen = BTreeSet::new();
     // Creation then has something to clear away.
     drop(world.create());
@@ -239,12 +239,12 @@ fn kill_while_making() -> BTreeSet<&'static str> {
 
 /// A home that finishes the departure begun by its predecessor is killed too.
 fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut seen = BTreeSet::new();
     drop(world.create());
     for kill in 0.. {
         let mut home = world.adopt();
-        let client = Client::join(&world, &mut home).unwrap();
+        let client = TestClient::join(&world, &mut home).unwrap();
         let id = client.put(&mut home, b"kept", None).unwrap();
         home.grant(client.slot, Length(1), Length(1)).unwrap();
         let name = killed(0, || drop(home.client_leave(client.slot)));
@@ -266,10 +266,10 @@ fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
 /// A client's entry claims memory that is not granted to it: its life ends, whenever the home is
 /// killed.
 fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut seen = BTreeSet::new();
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     for kill in 0.. {
         let heap = home.layout().heap;
@@ -294,47 +294,47 @@ fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
     seen
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = ModelOperation> {
     let n = || any::<usize>();
     let name = || prop::option::of(any::<u8>());
     prop_oneof![
-        2 => Just(Op::Join),
-        2 => n().prop_map(|namespace| Op::JoinIn { namespace }),
-        1 => any::<u8>().prop_map(|name| Op::CreateNamespace { name }),
-        1 => n().prop_map(|namespace| Op::DropNamespace { namespace }),
-        1 => n().prop_map(|client| Op::Leave { client }),
-        1 => n().prop_map(|client| Op::HoldBlock { client }),
+        2 => Just(ModelOperation::Join),
+        2 => n().prop_map(|namespace| ModelOperation::JoinIn { namespace }),
+        1 => any::<u8>().prop_map(|name| ModelOperation::CreateNamespace { name }),
+        1 => n().prop_map(|namespace| ModelOperation::DropNamespace { namespace }),
+        1 => n().prop_map(|client| ModelOperation::Leave { client }),
+        1 => n().prop_map(|client| ModelOperation::HoldBlock { client }),
         5 => (n(), 1..1u64 << 16, 1..1u64 << 17)
-            .prop_map(|(client, min, want)| Op::Grant { client, min, want }),
+            .prop_map(|(client, min, want)| ModelOperation::Grant { client, min, want }),
         3 => (n(), n(), 1..200u64)
-            .prop_map(|(client, at, grains)| Op::Release { client, at, grains }),
+            .prop_map(|(client, at, grains)| ModelOperation::Release { client, at, grains }),
         6 => (n(), n(), 1..60u64, name())
-            .prop_map(|(client, at, grains, name)| Op::SealBytes { client, at, grains, name }),
+            .prop_map(|(client, at, grains, name)| ModelOperation::SealBytes { client, at, grains, name }),
         6 => (n(), n(), prop::collection::vec((n(), 1..40u64), 0..5), prop::option::of(n()), name())
-            .prop_map(|(client, at, extra, shared, name)| Op::SealTable {
+            .prop_map(|(client, at, extra, shared, name)| ModelOperation::SealTable {
                 client, at, extra, shared, name,
             }),
-        2 => (n(), 1..3u32).prop_map(|(client, count)| Op::EntryPages { client, count }),
+        2 => (n(), 1..3u32).prop_map(|(client, count)| ModelOperation::EntryPages { client, count }),
         6 => (n(), n(), 1..20u64, any::<bool>()).prop_map(|(client, at, grains, is_held)| {
-            Op::SealLocal { client, at, grains, is_held }
+            ModelOperation::SealLocal { client, at, grains, is_held }
         }),
-        1 => Just(Op::Register),
-        2 => n().prop_map(|object| Op::TakeOver { object }),
-        5 => (n(), any::<bool>()).prop_map(|(object, by_name)| Op::Delete { object, by_name }),
-        5 => (n(), n()).prop_map(|(client, object)| Op::Hold { client, object }),
-        4 => (n(), n()).prop_map(|(client, hold)| Op::Unhold { client, hold }),
-        2 => (n(), any::<bool>()).prop_map(|(object, is_pinned)| Op::Pin { object, is_pinned }),
-        2 => (n(), any::<u64>()).prop_map(|(object, at_ns)| Op::Use { object, at_ns }),
-        2 => n().prop_map(|object| Op::EvictOne { object }),
+        1 => Just(ModelOperation::Register),
+        2 => n().prop_map(|object| ModelOperation::TakeOver { object }),
+        5 => (n(), any::<bool>()).prop_map(|(object, by_name)| ModelOperation::Delete { object, by_name }),
+        5 => (n(), n()).prop_map(|(client, object)| ModelOperation::Hold { client, object }),
+        4 => (n(), n()).prop_map(|(client, hold)| ModelOperation::Unhold { client, hold }),
+        2 => (n(), any::<bool>()).prop_map(|(object, is_pinned)| ModelOperation::Pin { object, is_pinned }),
+        2 => (n(), any::<u64>()).prop_map(|(object, at_ns)| ModelOperation::Use { object, at_ns }),
+        2 => n().prop_map(|object| ModelOperation::EvictOne { object }),
         2 => (1..1u64 << 16, any::<bool>())
-            .prop_map(|(bytes, is_run)| Op::Evict { bytes, is_run }),
-        2 => (1..40u64).prop_map(|pages| Op::Withdraw { pages }),
-        2 => (1..40u64).prop_map(|pages| Op::Lend { pages }),
-        3 => n().prop_map(|object| Op::Spill { object }),
-        3 => n().prop_map(|object| Op::Restore { object }),
-        1 => n().prop_map(|object| Op::DeleteSpilled { object }),
-        1 => Just(Op::Reclaim),
-        1 => Just(Op::Adopt),
+            .prop_map(|(bytes, is_run)| ModelOperation::Evict { bytes, is_run }),
+        2 => (1..40u64).prop_map(|pages| ModelOperation::Withdraw { pages }),
+        2 => (1..40u64).prop_map(|pages| ModelOperation::Lend { pages }),
+        3 => n().prop_map(|object| ModelOperation::Spill { object }),
+        3 => n().prop_map(|object| ModelOperation::Restore { object }),
+        1 => n().prop_map(|object| ModelOperation::DeleteSpilled { object }),
+        1 => Just(ModelOperation::Reclaim),
+        1 => Just(ModelOperation::Adopt),
     ]
 }
 
@@ -346,7 +346,7 @@ proptest! {
         ops in prop::collection::vec((op(), prop::option::weighted(0.2, 0..12u32)), 1..120),
     ) {
         quietly(|| {
-            let mut model = Model::new(World::new(small()));
+            let mut model = StoreModel::new(TestRegion::new(small()));
             for (op, kill) in &ops {
                 model.run(op, *kill);
             }
@@ -366,7 +366,7 @@ fn two_thousand_kills_lose_nothing_and_leak_nothing() {
     let (mut kills, mut places) = (0, BTreeSet::new());
     quietly(|| {
         while kills < KILLS {
-            let mut model = Model::new(World::new(small()));
+            let mut model = StoreModel::new(TestRegion::new(small()));
             for (op, kill) in steps.new_tree(&mut runner).unwrap().current() {
                 if let Some(name) = model.run(&op, kill) {
                     kills += 1;

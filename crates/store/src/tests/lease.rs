@@ -1,13 +1,13 @@
 //! The end of a node's lease, as clients of this build and of earlier ones read it.
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::format::header::{REPLICAS_UNTIL, REPLICAS_UNTIL_AWAKE};
 
 #[test]
 fn clients_of_each_build_find_the_end_of_a_lease_by_their_own_clock() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let until = || client.reader.replicas_until().unwrap();
     assert_eq!(until(), 0, "no lease yet");
     home.set_replicas_until(5_000, 300).unwrap();

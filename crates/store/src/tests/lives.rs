@@ -1,25 +1,26 @@
 //! Long lives: slots that run out of generations, indexes that run out of places, regions created
 //! over other files, objects that are retained for their creator.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Offset};
 
-use super::support::{Client, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::format::entry::{EntryState, Sequence};
 use crate::format::hash::{HashKey, NameHash};
 use crate::format::header::{INDEX_TURN, RegionHeader};
 use crate::format::layout::HOLD_HEADER_WORDS;
 use crate::{
-    Generation, Home, Layout, ObjectId, RegionOptions, RegionUid, SealRequest, StoreError, Target,
-    Whereabouts, failpoints,
+    ClientSlot, Generation, HeldObjects, Home, Layout, ObjectId, RegionOptions, RegionUid,
+    SealRequest, StoreError, Target, Whereabouts, failpoints,
 };
 
 #[test]
 fn a_slot_is_given_up_when_its_generations_are_used_up() {
-    let world = World::new(RegionOptions { objects_max: 2, ..small() });
+    let world = TestRegion::new(RegionOptions { objects_max: 2, ..small() });
     let home = world.create();
     let directory = home.layout().directory;
     drop(home);
@@ -29,7 +30,7 @@ fn a_slot_is_given_up_when_its_generations_are_used_up() {
     region.write(directory.offset, &word.to_le_bytes()).unwrap();
     region.write(Offset(768), &1u64.to_le_bytes()).unwrap();
     let mut home = world.adopt();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let last = client.put(&mut home, b"last", None).unwrap();
     assert_eq!((last.slot().0, last.generation().0), (0, u32::MAX - 1));
     home.delete(Target::Id(last)).unwrap();
@@ -46,12 +47,12 @@ fn a_slot_is_given_up_when_its_generations_are_used_up() {
 
 #[test]
 fn a_name_index_full_of_tombstones_is_built_anew_while_others_read() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let key = HashKey([5, 6]);
     let layout = Layout::new(&small()).unwrap();
     let header = RegionHeader { uid: RegionUid(9), key, created_at_ns: 0, layout };
     let mut home = Home::create_as(world.map(Access::Home), header, Length(u64::MAX)).unwrap();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let turn = || {
         let words = client.reader.region().words(farrow_memory::Span::new(INDEX_TURN, Length(8)));
         words.unwrap().load(0, farrow_memory::sync::Ordering::Acquire).unwrap()
@@ -84,10 +85,10 @@ fn a_region_can_be_made_over_anything() {
     for class in [CoherenceClass::Coherent, CoherenceClass::NodeLocal] {
         let open = DeviceFabric::open(file.path(), 0, layout.geometry, class).unwrap();
         let fabric: Arc<dyn Fabric> = Arc::new(open);
-        let world = World { fabric, options: small() };
+        let world = TestRegion { fabric, options: small() };
         let mut home = world.create();
         home.check().unwrap();
-        let client = Client::join(&world, &mut home).unwrap();
+        let client = TestClient::join(&world, &mut home).unwrap();
         let id = client.put(&mut home, b"on a device", Some("n")).unwrap();
         let entry = client.reader.find("n").unwrap().unwrap();
         assert_eq!((entry.id, client.read(entry.payload())), (id, b"on a device".to_vec()));
@@ -100,10 +101,12 @@ fn a_region_can_be_made_over_anything() {
 
 #[test]
 fn an_object_retained_for_its_creator_outlives_its_deletion() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let ids = [a.put(&mut home, b"1", None).unwrap(), a.put(&mut home, b"2", None).unwrap()];
     for id in ids {
         home.keep_for(a.slot, id);
@@ -122,9 +125,9 @@ fn an_object_retained_for_its_creator_outlives_its_deletion() {
 /// confirm, so the memory stayed until the creator ended, also after the creator had freed its buffers.
 #[test]
 fn a_creator_claims_an_object_that_was_deleted_before_its_hold() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let id = a.put(&mut home, b"in use", None).unwrap();
     home.keep_for(a.slot, id);
     assert!(a.reader.hold_retained(&a.holds, id).unwrap().is_none(), "it is not deleted");
@@ -141,17 +144,19 @@ fn a_creator_claims_an_object_that_was_deleted_before_its_hold() {
 }
 
 /// A client seals bytes that it wrote in place.
-fn seal_in_place(home: &mut Home, client: &Client) -> ObjectId {
+fn seal_in_place(home: &mut Home, client: &TestClient) -> ObjectId {
     let block = home.grant(client.slot, Length(128), Length(128)).unwrap();
     home.seal(client.slot, &SealRequest::bytes(block, block.length, None), 1).unwrap()
 }
 
 #[test]
 fn what_clients_with_open_seals_sealed_outlives_a_kill_and_its_deletion() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     a.holds.publish_open_seals(1).unwrap();
     let (first, second) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &a));
     // One that does not tell its open seals.
@@ -187,10 +192,12 @@ fn what_clients_with_open_seals_sealed_outlives_a_kill_and_its_deletion() {
 /// next home retained all of it, out of reach of eviction, until the client sent a message.
 #[test]
 fn what_a_client_without_open_seals_sealed_is_not_retained_after_a_kill() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (idle, busy) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (idle, busy) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     idle.holds.publish_open_seals(1).unwrap();
     busy.holds.publish_open_seals(2).unwrap();
     let (free, used) = (seal_in_place(&mut home, &idle), seal_in_place(&mut home, &idle));
@@ -214,9 +221,9 @@ fn what_a_client_without_open_seals_sealed_is_not_retained_after_a_kill() {
 /// over as if their confirmations were under way, which nobody sent: they stayed until the client ended.
 #[test]
 fn objects_in_doubt_stay_in_doubt_over_an_upgrade() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     a.holds.publish_open_seals(1).unwrap();
     let id = seal_in_place(&mut home, &a);
     drop(home);
@@ -234,9 +241,9 @@ fn objects_in_doubt_stay_in_doubt_over_an_upgrade() {
 
 #[test]
 fn several_objects_are_deleted_with_one_look_at_the_holds() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let named = a.put(&mut home, b"1", Some("named")).unwrap();
     let held = a.put(&mut home, b"2", None).unwrap();
     let block = home.grant(a.slot, Length(128), Length(128)).unwrap();
@@ -257,10 +264,12 @@ fn several_objects_are_deleted_with_one_look_at_the_holds() {
 
 #[test]
 fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let ids = [a.put(&mut home, b"1", None).unwrap(), b.put(&mut home, b"2", None).unwrap()];
     home.keep_for(a.slot, ids[0]);
     home.keep_for(b.slot, ids[1]);
@@ -291,9 +300,9 @@ fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
 /// when they were deleted before their creator held them.
 #[test]
 fn objects_that_a_handover_leaves_out_outlive_their_deletion_too() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let ids = [b"1", b"2", b"3"].map(|bytes| a.put(&mut home, bytes, None).unwrap());
     ids.iter().for_each(|id| home.keep_for(a.slot, *id));
     let unfinished = home.unfinished(1).unwrap();
@@ -315,10 +324,12 @@ fn objects_that_a_handover_leaves_out_outlive_their_deletion_too() {
 
 #[test]
 fn an_overview_adds_up_to_the_heap() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let id = a.put(&mut home, &[1; 9000], None).unwrap();
     a.put(&mut home, &[2; 9000], None).unwrap();
     let held = b.reader.hold(&b.holds, Target::Id(id)).unwrap().unwrap();
@@ -345,10 +356,12 @@ fn an_overview_adds_up_to_the_heap() {
 /// clients were never shown as held.
 #[test]
 fn an_overview_shows_objects_that_clients_sealed_themselves_as_held() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     a.entries.add_pages(home.entry_pages(a.slot, 1).unwrap()).unwrap();
     let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     let ids = [0, 1, 2].map(|n| a.seal_local(part(extent, n * 1024, 1024), n).unwrap());
@@ -366,13 +379,57 @@ fn an_overview_shows_objects_that_clients_sealed_themselves_as_held() {
     assert_eq!(held(&home), 0);
 }
 
+fn held(home: &Home, listed_max: u32) -> BTreeMap<ClientSlot, HeldObjects> {
+    let mut survey = home.survey_for_overview(1);
+    while !home.survey_some(&mut survey).unwrap() {}
+    home.held_objects(&survey, listed_max).unwrap()
+}
+
+/// The ids are those of the list, also for objects that moved to the directory and for deleted ones.
+#[test]
+fn held_objects_are_listed_by_client() {
+    let world = TestRegion::new(small());
+    let mut home = world.create();
+    let clients = [(); 3].map(|()| TestClient::join(&world, &mut home).unwrap());
+    let [a, b, c] = &clients;
+    a.entries.add_pages(home.entry_pages(a.slot, 1).unwrap()).unwrap();
+    let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
+    let [local, moved] = [0, 1].map(|n| a.seal_local(part(extent, n * 1024, 1024), n).unwrap());
+    let named = a.put(&mut home, &[1; 64], Some("named")).unwrap();
+    home.register_all().unwrap();
+    let hold = |client: &TestClient, id| client.reader.hold(&client.holds, Target::Id(id)).unwrap();
+    let holds = [local, moved, named].map(|id| hold(b, id).unwrap());
+    let other = hold(c, named).unwrap();
+    assert!(!home.delete(Target::Id(named)).unwrap().freed_now);
+    let taken = home.take_over(moved).unwrap();
+    let all = held(&home, u32::MAX);
+    let sorted = |mut ids: Vec<ObjectId>| {
+        ids.sort();
+        ids
+    };
+    assert_eq!(sorted(all[&b.slot].ids.clone()), sorted(vec![local, taken, named]));
+    assert!(all[&b.slot].are_all);
+    assert_eq!(all[&a.slot], HeldObjects { ids: Vec::new(), are_all: true });
+    assert_eq!(all[&c.slot], HeldObjects { ids: vec![named], are_all: true });
+    // The client with few holds is complete first.
+    let some = held(&home, 3);
+    assert_eq!((some[&b.slot].ids.len(), some[&b.slot].are_all), (2, false));
+    assert_eq!(some[&c.slot], all[&c.slot]);
+    let none = held(&home, 0);
+    for client in [b, c] {
+        assert_eq!(none[&client.slot], HeldObjects::default());
+    }
+    drop((holds, other));
+    assert!(held(&home, 3).values().all(|one| one.ids.is_empty() && one.are_all));
+}
+
 /// A client can write any slot into its hold blocks. The entry of a spilled object keeps its old
 /// span, which another object may occupy.
 #[test]
 fn an_overview_shows_no_object_as_held_for_a_hold_on_a_spilled_one() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let spilled = client.put(&mut home, &[1; 1024], None).unwrap();
     let place = home.find(Target::Id(spilled)).unwrap().primary;
     home.begin_spill(spilled).unwrap().unwrap();
@@ -385,20 +442,21 @@ fn an_overview_shows_no_object_as_held_for_a_hold_on_a_spilled_one() {
     client.write(block, &1u64.to_le_bytes());
     assert_eq!(home.stats().unwrap().holds, 1);
     assert_eq!(home.overview(1).unwrap().1[0].held, 0);
+    assert!(held(&home, 8)[&client.slot].ids.is_empty());
 }
 
 /// A reader loaded the life of an entry, and then the forward of its next life: it returned the object
 /// of that life for the id of the one before.
 #[test]
 fn an_id_does_not_lead_to_the_object_of_the_next_life() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let reader = {
         let mut home = world.create();
-        Client::join(&world, &mut home).unwrap()
+        TestClient::join(&world, &mut home).unwrap()
     };
     for look in [0, 1] {
         let mut home = world.adopt();
-        let client = Client::join(&world, &mut home).unwrap();
+        let client = TestClient::join(&world, &mut home).unwrap();
         client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
         let extent = home.grant(client.slot, Length(1 << 12), Length(1 << 12)).unwrap();
         let old = client.seal_local(part(extent, 0, 128), 1).unwrap();

@@ -3,7 +3,7 @@
 use farrow_memory::{Access, Length, Offset, Span};
 use proptest::prelude::*;
 
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
 use crate::format::entry::{EntryState, Sequence};
 use crate::{
@@ -12,24 +12,24 @@ use crate::{
 };
 
 /// A client with a page of entries and a grant of 16 pages.
-fn member(world: &World, home: &mut Home) -> (Client, Span) {
-    let client = Client::join(world, home).unwrap();
+fn member(world: &TestRegion, home: &mut Home) -> (TestClient, Span) {
+    let client = TestClient::join(world, home).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     let extent = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
     (client, extent)
 }
 
-fn write_words(client: &Client, at: Offset, words: &[u64]) {
+fn write_words(client: &TestClient, at: Offset, words: &[u64]) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     client.write(at, &bytes);
 }
 
 #[test]
 fn an_object_is_there_at_once_and_goes_when_it_is_deleted() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
-    let b = Client::join(&world, &mut home).unwrap();
+    let b = TestClient::join(&world, &mut home).unwrap();
     a.write(extent.offset, b"by itself");
     let block = part(extent, 0, 128);
     let request = SealRequest::bytes(block, Length(9), None);
@@ -63,7 +63,7 @@ fn an_object_is_there_at_once_and_goes_when_it_is_deleted() {
 /// The metadata of an entry with a slot beyond the directory was once looked for in the directory.
 #[test]
 fn metadata_is_read_while_the_object_is_there() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let metadata = Metadata::new([("team", "risk")]).unwrap();
@@ -84,7 +84,7 @@ fn metadata_is_read_while_the_object_is_there() {
 
 #[test]
 fn entries_are_used_again_and_ids_never_repeat() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let mut ids = std::collections::BTreeSet::new();
@@ -113,9 +113,10 @@ fn entries_are_used_again_and_ids_never_repeat() {
 #[test]
 fn pages_of_a_client_follow_what_it_has_in_use() {
     let capacity = Length(256 << 12);
-    let world = World::new(RegionOptions { capacity, client_objects_max: 42 * 1024, ..small() });
+    let world =
+        TestRegion::new(RegionOptions { capacity, client_objects_max: 42 * 1024, ..small() });
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let mut pages = 0;
     let mut seal = |home: &mut Home, count: u64| -> Vec<ObjectId> {
         let extent = home.grant(client.slot, Length(128 * count), Length(128 * count)).unwrap();
@@ -144,7 +145,7 @@ fn pages_of_a_client_follow_what_it_has_in_use() {
 
 #[test]
 fn what_a_client_leaves_behind_stays_and_its_page_is_free_in_the_end() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let ids: Vec<ObjectId> =
@@ -172,7 +173,7 @@ fn what_a_client_leaves_behind_stays_and_its_page_is_free_in_the_end() {
 
 #[test]
 fn a_client_that_is_killed_between_two_stores_leaves_no_object() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let slot = home.layout().client_slot(0);
@@ -209,7 +210,7 @@ fn entry_of(primary: Span) -> Entry {
 
 #[test]
 fn an_object_that_was_taken_over_has_two_ids_and_both_hold_it() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let old = a.seal_local(part(extent, 0, 128), 7).unwrap();
@@ -239,11 +240,11 @@ fn an_object_that_was_taken_over_has_two_ids_and_both_hold_it() {
 
 #[test]
 fn a_table_may_share_the_block_of_an_object_that_the_home_has_not_heard_of() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let (b, others) = {
-        let client = Client::join(&world, &mut home).unwrap();
+        let client = TestClient::join(&world, &mut home).unwrap();
         let extent = home.grant(client.slot, Length(4096), Length(4096)).unwrap();
         (client, extent)
     };
@@ -265,7 +266,7 @@ fn a_table_may_share_the_block_of_an_object_that_the_home_has_not_heard_of() {
 /// One message of thousands of tables once read all entries of its client for each of them.
 #[test]
 fn entries_are_looked_at_once_in_a_batch() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let (b, others) = member(&world, &mut home);
@@ -290,7 +291,7 @@ fn entries_are_looked_at_once_in_a_batch() {
 /// Its bytes would count for that client as soon as another home adopts the region.
 #[test]
 fn an_entry_that_names_another_client_as_creator_is_still_its_own_clients() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, _) = member(&world, &mut home);
     let (b, extent) = member(&world, &mut home);
@@ -322,7 +323,7 @@ fn an_entry_that_names_another_client_as_creator_is_still_its_own_clients() {
 
 #[test]
 fn entries_that_claim_what_is_not_their_clients_end() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let (b, others) = member(&world, &mut home);
@@ -351,7 +352,7 @@ fn entries_that_claim_what_is_not_their_clients_end() {
 
 #[test]
 fn the_directory_and_older_entries_win_when_a_region_is_adopted() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let (b, others) = member(&world, &mut home);
@@ -381,7 +382,7 @@ fn the_directory_and_older_entries_win_when_a_region_is_adopted() {
 /// grant records: with that, the region could not be used again.
 #[test]
 fn entries_that_were_rewritten_after_a_delete_do_not_hinder_the_next_home() {
-    let world = World::new(RegionOptions { grants_max: 4, ..small() });
+    let world = TestRegion::new(RegionOptions { grants_max: 4, ..small() });
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let ids: Vec<ObjectId> =
@@ -409,7 +410,7 @@ fn entries_that_were_rewritten_after_a_delete_do_not_hinder_the_next_home() {
 
 #[test]
 fn an_entry_is_given_up_when_its_lives_are_used_up() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let home = world.create();
     let life = home.layout().life(0, 0);
     drop(home);
@@ -437,7 +438,7 @@ fn an_entry_is_given_up_when_its_lives_are_used_up() {
 
 #[test]
 fn what_a_client_may_not_seal_by_itself_is_refused() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let bytes = SealRequest::bytes(part(extent, 0, 128), Length(1), None);
@@ -475,7 +476,7 @@ proptest! {
         forged in prop::collection::vec((0..168u32, 1..3u32, 0..600u64, 0..40u64), 0..20),
         is_registered: bool,
     ) {
-        let world = World::new(RegionOptions { client_objects_max: 168, ..small() });
+        let world = TestRegion::new(RegionOptions { client_objects_max: 168, ..small() });
         let mut home = world.create();
         let (bad, extent) = member(&world, &mut home);
         let (good, others) = member(&world, &mut home);
@@ -543,7 +544,7 @@ proptest! {
 /// ended: nobody reads the answer to a release.
 #[test]
 fn of_a_batch_of_ranges_only_those_stay_granted_that_would_need_another_record() {
-    let world = World::new(RegionOptions { grants_max: 2, ..small() });
+    let world = TestRegion::new(RegionOptions { grants_max: 2, ..small() });
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let whole = home.grant(a.slot, Length(4096), Length(4096)).unwrap();
@@ -570,7 +571,7 @@ fn of_a_batch_of_ranges_only_those_stay_granted_that_would_need_another_record()
 /// region dropped the objects.
 #[test]
 fn objects_for_which_no_grant_record_is_left_stay_and_are_not_told_to_be_granted() {
-    let world = World::new(RegionOptions { grants_max: 2, ..small() });
+    let world = TestRegion::new(RegionOptions { grants_max: 2, ..small() });
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);
     let blocks = [1, 3, 5].map(|n| part(extent, n * 128, 128));

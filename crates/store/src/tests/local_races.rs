@@ -8,8 +8,9 @@ use std::thread;
 
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use farrow_memory::{Alias, Length, Span};
+use farrow_testkit::random::Random;
 
-use super::support::{Client, Random, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{HoldTable, ObjectId, RegionOptions, SealRequest, StoreError, Target};
 
 const ROUNDS: u64 = 4_000;
@@ -17,14 +18,14 @@ const POISON: u64 = 0xdddd_dddd_dddd_dddd;
 const WAITS_MAX: u32 = 10_000_000;
 
 #[derive(Default)]
-struct Shared {
+struct LocalRaceState {
     ids: Mutex<Vec<ObjectId>>,
     is_over: AtomicBool,
     wrong: AtomicU64,
     reads: AtomicU64,
 }
 
-fn read(client: &Client, holds: &Arc<HoldTable>, shared: &Shared, seed: u64) {
+fn read(client: &TestClient, holds: &Arc<HoldTable>, shared: &LocalRaceState, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
         let id = {
@@ -58,13 +59,13 @@ fn fill(alias: &Alias, span: Span, value: u64) {
 #[test]
 fn what_is_held_does_not_change_while_a_client_seals_and_the_home_deletes() {
     let options = RegionOptions { capacity: Length(16 << 12), grants_max: 256, ..small() };
-    let world = World::new(options);
+    let world = TestRegion::new(options);
     let mut home = world.create();
-    let writer = Client::join(&world, &mut home).unwrap();
+    let writer = TestClient::join(&world, &mut home).unwrap();
     writer.entries.add_pages(home.entry_pages(writer.slot, 1).unwrap()).unwrap();
     let alias = writer.reader.region().alias(home.layout().heap).unwrap();
-    let reader = Arc::new(Client::join(&world, &mut home).unwrap());
-    let shared = Arc::new(Shared::default());
+    let reader = Arc::new(TestClient::join(&world, &mut home).unwrap());
+    let shared = Arc::new(LocalRaceState::default());
     let readers: Vec<_> = (0..2)
         .map(|seed| {
             let (reader, shared) = (Arc::clone(&reader), Arc::clone(&shared));

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use farrow_memory::{Length, Offset, Span};
 
 use super::spill::File;
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{
-    BLOCK_BYTES, Home, ObjectId, RegionOptions, SealRequest, StoreError, StoreStats, Target,
-    Whereabouts,
+    BLOCK_BYTES, Home, ObjectId, RECLAIMED_MAX, RegionOptions, SealRequest, StoreError, StoreStats,
+    Target, Whereabouts,
 };
 
 const OBJECTS: u64 = 100_000;
@@ -28,7 +28,7 @@ fn name_of(number: u64) -> Option<String> {
 
 /// Objects of one block each, half of them sealed by the home, half by the client itself. Each
 /// contains its number.
-fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
+fn fill(home: &mut Home, client: &TestClient) -> BTreeMap<u64, ObjectId> {
     let half = OBJECTS / 2;
     let mut ids = BTreeMap::new();
     for first in [0, half] {
@@ -68,9 +68,48 @@ fn stats_of(home: &Home) -> StoreStats {
     stats
 }
 
+/// The end of a client that held many deleted objects kept the home busy until all were free.
+#[test]
+fn the_end_of_a_client_frees_a_part_of_what_it_held_and_the_next_turns_the_rest() {
+    const COUNT: usize = 2 * RECLAIMED_MAX + 100;
+    let world = TestRegion::new(RegionOptions { objects_max: COUNT as u32, ..small_of(COUNT) });
+    let mut home = world.create();
+    let [writer, reader] = [(); 2].map(|()| TestClient::join(&world, &mut home).unwrap());
+    for _ in 0..4 {
+        reader.holds.add_block(home.hold_block(reader.slot).unwrap()).unwrap();
+    }
+    let bytes = Length(COUNT as u64 * BLOCK_BYTES);
+    let extent = home.grant(writer.slot, bytes, bytes).unwrap();
+    let ids: Vec<ObjectId> = (0..COUNT as u64)
+        .map(|number| {
+            let start = Offset(extent.offset.0 + number * BLOCK_BYTES);
+            let block = Span::new(start, Length(BLOCK_BYTES));
+            let request = SealRequest::bytes(block, block.length, None);
+            home.seal(writer.slot, &request, number).unwrap()
+        })
+        .collect();
+    let hold = |id: &ObjectId| reader.reader.hold(&reader.holds, Target::Id(*id)).unwrap().unwrap();
+    let held: Vec<_> = ids.iter().map(hold).collect();
+    let deleted = home.delete_many(ids.iter().map(|id| Target::Id(*id))).unwrap();
+    assert!(deleted.into_iter().all(|one| !one.unwrap().freed_now));
+    let left = home.client_leave(reader.slot).unwrap();
+    assert_eq!(left.objects as usize, RECLAIMED_MAX);
+    home.check().unwrap();
+    assert_eq!(home.reclaim_some(RECLAIMED_MAX).unwrap().objects as usize, RECLAIMED_MAX);
+    assert_eq!(home.reclaim_some(RECLAIMED_MAX).unwrap().objects, 100);
+    assert!(!home.has_retiring());
+    home.check().unwrap();
+    std::mem::forget(held);
+}
+
+fn small_of(count: usize) -> RegionOptions {
+    let capacity = Length((count as u64 * BLOCK_BYTES).next_multiple_of(4096) + (1 << 20));
+    RegionOptions { capacity, ..small() }
+}
+
 #[test]
 fn a_hundred_thousand_objects_are_adopted_as_they_were() {
-    let world = World::new(RegionOptions {
+    let world = TestRegion::new(RegionOptions {
         // Large grants begin at huge pages.
         capacity: Length((OBJECTS * BLOCK_BYTES).next_multiple_of(4096) + (8 << 20)),
         objects_max: OBJECTS as u32,
@@ -79,7 +118,7 @@ fn a_hundred_thousand_objects_are_adopted_as_they_were() {
         ..small()
     });
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let mut ids = fill(&mut home, &client);
     assert!(home.register_all().unwrap());
     let is = |every: u64| move |(number, _): &(&u64, &ObjectId)| **number % every == every - 1;

@@ -2,7 +2,7 @@
 
 use farrow_memory::Length;
 
-use super::support::{Client, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{
     Lru, NamespaceId, NamespaceOptions, Need, SealRequest, StoreError, Target, Usage, Within,
     full_name, own_name,
@@ -14,11 +14,11 @@ fn options(name: &str) -> NamespaceOptions {
 
 #[test]
 fn a_name_is_one_object_in_each_namespace() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let id = home.create_namespace(&options("team")).unwrap();
-    let one = Client::join(&world, &mut home).unwrap();
-    let two = Client::join_in(&world, &mut home, "team").unwrap();
+    let one = TestClient::join(&world, &mut home).unwrap();
+    let two = TestClient::join_in(&world, &mut home, "team").unwrap();
     let ours = one.put(&mut home, b"ours", Some("x")).unwrap();
     let theirs = two.put(&mut home, b"theirs", Some("x")).unwrap();
     assert_eq!(one.reader.find("x").unwrap().map(|entry| entry.id), Some(ours));
@@ -30,7 +30,7 @@ fn a_name_is_one_object_in_each_namespace() {
         Err(StoreError::NameTaken { name }) => assert_eq!(name, "x"),
         other => panic!("{other:?}"),
     }
-    let list = |client: &Client| {
+    let list = |client: &TestClient| {
         let listed = client.reader.list("").unwrap();
         listed.into_iter().map(|one| (one.entry.id, one.name)).collect::<Vec<_>>()
     };
@@ -62,11 +62,11 @@ fn a_name_is_one_object_in_each_namespace() {
 
 #[test]
 fn names_of_others_are_refused() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     home.create_namespace(&options("team")).unwrap();
     home.create_namespace(&options("tea")).unwrap();
-    let clients = ["", "team", "tea"].map(|n| Client::join_in(&world, &mut home, n).unwrap());
+    let clients = ["", "team", "tea"].map(|n| TestClient::join_in(&world, &mut home, n).unwrap());
     let long = format!("tea\0{}", "x".repeat(252));
     for (i, full) in [
         (0, "team\0x"),
@@ -103,7 +103,7 @@ fn names_of_others_are_refused() {
 
 #[test]
 fn accounts_are_those_of_the_namespace_and_outlive_client_and_home() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let limited = NamespaceOptions {
         bytes_max: Some(1 << 20),
@@ -112,9 +112,9 @@ fn accounts_are_those_of_the_namespace_and_outlive_client_and_home() {
         ..options("team")
     };
     let id = home.create_namespace(&limited).unwrap();
-    let one = Client::join_in(&world, &mut home, "team").unwrap();
-    let two = Client::join_in(&world, &mut home, "team").unwrap();
-    let other = Client::join(&world, &mut home).unwrap();
+    let one = TestClient::join_in(&world, &mut home, "team").unwrap();
+    let two = TestClient::join_in(&world, &mut home, "team").unwrap();
+    let other = TestClient::join(&world, &mut home).unwrap();
     let object = one.put(&mut home, b"x", None).unwrap();
     two.put(&mut home, b"y", Some("y")).unwrap();
     other.put(&mut home, b"z", Some("y")).unwrap();
@@ -149,7 +149,7 @@ fn accounts_are_those_of_the_namespace_and_outlive_client_and_home() {
 
 #[test]
 fn the_table_has_rules() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     for (name, length) in [("", 0), ("a\0b", 3), (&*"n".repeat(64), 64)] {
         match home.create_namespace(&options(name)) {

@@ -7,7 +7,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use super::support::{Client, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::failpoints;
 use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
 use crate::format::entry::{Entry, EntryState, Sequence};
@@ -18,20 +18,20 @@ use crate::{
 const PAGE: u64 = 4096;
 
 /// A client with a page of entries and a grant.
-fn member(world: &World, home: &mut Home, pages: u64) -> (Client, Span) {
-    let client = Client::join(world, home).unwrap();
+fn member(world: &TestRegion, home: &mut Home, pages: u64) -> (TestClient, Span) {
+    let client = TestClient::join(world, home).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     let extent = home.grant(client.slot, Length(pages * PAGE), Length(pages * PAGE)).unwrap();
     (client, extent)
 }
 
-fn write_words(client: &Client, at: Offset, words: &[u64]) {
+fn write_words(client: &TestClient, at: Offset, words: &[u64]) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     client.write(at, &bytes);
 }
 
 /// Overwrites the checksum of an entry that its client wrote.
-fn damage(home: &Home, client: &Client, id: ObjectId) {
+fn damage(home: &Home, client: &TestClient, id: ObjectId) {
     let number = home.layout().client_entry(id.slot()).unwrap();
     let entry = home.layout().client_entry_span(number);
     let last = Offset(entry.offset.0 + (CLIENT_ENTRY_WORDS as u64 - 1) * 8);
@@ -40,7 +40,7 @@ fn damage(home: &Home, client: &Client, id: ObjectId) {
 
 #[test]
 fn an_entry_that_changes_between_two_looks_gets_no_directory_entry() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let (victim, block) = member(&world, &mut home, 1);
     let request = SealRequest::bytes(block, block.length, Some("victim"));
@@ -72,11 +72,11 @@ fn an_entry_that_changes_between_two_looks_gets_no_directory_entry() {
 }
 
 /// A full region: one overwritten object, sealed first, and seven objects of another client.
-fn full(world: &World) -> (Home, Client, ObjectId) {
+fn full(world: &TestRegion) -> (Home, TestClient, ObjectId) {
     let mut home = world.create();
     let (client, extent) = member(world, &mut home, 8);
     let damaged = client.seal_local(part(extent, 0, PAGE), 1).unwrap();
-    let other = Client::join(world, &mut home).unwrap();
+    let other = TestClient::join(world, &mut home).unwrap();
     home.register_all().unwrap();
     home.release(client.slot, &[part(extent, PAGE, 7 * PAGE)]).unwrap();
     for n in 0..7 {
@@ -87,8 +87,8 @@ fn full(world: &World) -> (Home, Client, ObjectId) {
     (home, client, damaged)
 }
 
-fn world() -> World {
-    World::new(crate::RegionOptions { capacity: Length(8 * PAGE), ..small() })
+fn world() -> TestRegion {
+    TestRegion::new(crate::RegionOptions { capacity: Length(8 * PAGE), ..small() })
 }
 
 #[test]

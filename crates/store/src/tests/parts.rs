@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use farrow_memory::{Access, Length, Span};
+use farrow_testkit::random::Random;
 
-use super::support::{Client, Random, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::format::client_entry::encode;
 use crate::{
     Entry, EntryRegistration, Generation, HoldSurvey, Home, ObjectId, RegionOptions, StoreError,
@@ -13,8 +14,8 @@ use crate::{
 
 const OBJECTS: u64 = 3_000;
 
-fn many(grants_max: u32) -> World {
-    World::new(RegionOptions {
+fn many(grants_max: u32) -> TestRegion {
+    TestRegion::new(RegionOptions {
         capacity: Length(4 << 20),
         objects_max: 4_096,
         client_objects_max: 4 * OBJECTS as u32,
@@ -26,8 +27,8 @@ fn many(grants_max: u32) -> World {
 }
 
 /// A client with a grant, and entries for all objects in it.
-fn member(world: &World, home: &mut Home) -> (Client, Span) {
-    let client = Client::join(world, home).unwrap();
+fn member(world: &TestRegion, home: &mut Home) -> (TestClient, Span) {
+    let client = TestClient::join(world, home).unwrap();
     while home.entry_pages_of(client.slot).iter().map(|span| span.length.0).sum::<u64>()
         < (OBJECTS / 32) << 12
     {
@@ -42,7 +43,7 @@ fn member(world: &World, home: &mut Home) -> (Client, Span) {
 }
 
 /// Seal objects in the given order of their places; there is a gap after each.
-fn seal(client: &Client, extent: Span, places: impl IntoIterator<Item = u64>) -> Vec<ObjectId> {
+fn seal(client: &TestClient, extent: Span, places: impl IntoIterator<Item = u64>) -> Vec<ObjectId> {
     let one = |n| client.seal_local(part(extent, n * 256, 128), n).unwrap();
     places.into_iter().map(one).collect()
 }

@@ -2,15 +2,17 @@
 
 use farrow_memory::{Length, page_bytes};
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{StoreError, Target};
 
 #[test]
 fn what_a_lost_client_could_write_waits_and_is_counted() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (lost, other) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (lost, other) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let page = Length(page_bytes());
     let capacity = home.stats().unwrap().capacity;
     let extent = home.grant(lost.slot, page, page).unwrap();
@@ -55,10 +57,12 @@ fn what_a_lost_client_could_write_waits_and_is_counted() {
 
 #[test]
 fn what_a_lost_client_held_comes_back_at_once_and_what_it_sealed_stays() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (lost, other) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (lost, other) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let held = other.put(&mut home, b"held", None).unwrap();
     let retained = lost.put(&mut home, b"kept", Some("kept")).unwrap();
     let pages = home.entry_pages(lost.slot, 1).unwrap();
@@ -85,9 +89,9 @@ fn what_a_lost_client_held_comes_back_at_once_and_what_it_sealed_stays() {
 /// before it receives the same report.
 #[test]
 fn quarantine_outlives_the_home() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let lost = Client::join(&world, &mut home).unwrap();
+    let lost = TestClient::join(&world, &mut home).unwrap();
     let page = Length(page_bytes());
     let extent = home.grant(lost.slot, page, page).unwrap();
     home.quarantine(lost.slot).unwrap();

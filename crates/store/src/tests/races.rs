@@ -9,8 +9,9 @@ use std::thread;
 
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use farrow_memory::{Alias, Length, Span};
+use farrow_testkit::random::Random;
 
-use super::support::{Client, Random, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{Home, ObjectId, RegionOptions, SealRequest, StoreError, Target};
 
 pub(super) const NAMES: u64 = 12;
@@ -25,7 +26,7 @@ const POISON: u64 = 0xdddd_dddd_dddd_dddd;
 
 /// State shared by the threads.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct RaceState {
     pub(super) is_over: AtomicBool,
     pub(super) reads: AtomicU64,
     pub(super) wrong: AtomicU64,
@@ -33,7 +34,7 @@ pub(super) struct Shared {
 }
 
 /// Hold names at random, and check each held object twice.
-pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
+pub(super) fn read(client: &TestClient, shared: &RaceState, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
         if random.next().is_multiple_of(3) {
@@ -72,7 +73,7 @@ pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
 
 /// Hold several names at once, one of them perhaps twice, and check them while they are released
 /// one by one.
-fn read_together(client: &Client, shared: &Shared, random: &mut Random) {
+fn read_together(client: &TestClient, shared: &RaceState, random: &mut Random) {
     let names: Vec<String> = (0..4).map(|_| format!("n{}", random.next() % NAMES)).collect();
     let targets: Vec<_> = names.iter().map(|name| Target::Name(name)).collect();
     let more = |_| panic!("the holds are used up");
@@ -108,7 +109,7 @@ pub(super) struct NumberedObject<'a> {
 /// Make an object in memory that is filled with poison first.
 pub(super) fn put(
     home: &mut Home,
-    client: &Client,
+    client: &TestClient,
     alias: &Alias,
     object: &NumberedObject<'_>,
 ) -> bool {
@@ -140,9 +141,9 @@ pub(super) fn put(
 #[test]
 fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     let options = RegionOptions { capacity: Length(16 << 12), grants_max: 64, ..small() };
-    let world = World::new(options);
+    let world = TestRegion::new(options);
     let mut home = world.create();
-    let writer = Client::join(&world, &mut home).unwrap();
+    let writer = TestClient::join(&world, &mut home).unwrap();
     let alias = writer.reader.region().alias(home.layout().heap).unwrap();
     assert!(put(
         &mut home,
@@ -150,10 +151,10 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
         &alias,
         &NumberedObject { name: "anchor", number: 1, blocks: 1 }
     ));
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(RaceState::default());
     // Two clients; the threads of the second share its holds.
-    let clients: Vec<Arc<Client>> =
-        (0..2).map(|_| Arc::new(Client::join(&world, &mut home).unwrap())).collect();
+    let clients: Vec<Arc<TestClient>> =
+        (0..2).map(|_| Arc::new(TestClient::join(&world, &mut home).unwrap())).collect();
     let readers: Vec<_> = (0..READERS)
         .map(|i| {
             let (client, shared) = (Arc::clone(&clients[i.min(1)]), Arc::clone(&shared));
@@ -220,9 +221,9 @@ impl Lockstep {
 #[test]
 fn hold_and_delete_at_the_same_moment_never_both_win() {
     const ROUNDS: u64 = 20_000;
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Arc::new(Client::join(&world, &mut home).unwrap());
+    let client = Arc::new(TestClient::join(&world, &mut home).unwrap());
     let extent = home.grant(client.slot, Length(128), Length(128)).unwrap();
     let anchor = SealRequest::bytes(part(extent, 0, 128), Length(0), None);
     home.seal(client.slot, &anchor, 0).unwrap();

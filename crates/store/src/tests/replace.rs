@@ -6,7 +6,7 @@ use farrow_memory::Length;
 use farrow_memory::sync::{AtomicBool, Ordering};
 
 use super::kills::killed;
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::failpoints;
 use crate::{EventKind, Home, Seen, StoreError, Target};
 use crate::{ObjectId, SealRequest};
@@ -15,7 +15,7 @@ const OLD: &[u8] = b"old bytes";
 const NEW: &[u8] = b"new bytes";
 
 /// Seal bytes in the place of the object of this name.
-fn replace(home: &mut Home, client: &Client, bytes: &[u8], name: &str) -> (ObjectId, bool) {
+fn replace(home: &mut Home, client: &TestClient, bytes: &[u8], name: &str) -> (ObjectId, bool) {
     let block = home.grant(client.slot, Length(128), Length(128)).unwrap();
     client.write(block.offset, bytes);
     let size = Length(bytes.len() as u64);
@@ -24,16 +24,16 @@ fn replace(home: &mut Home, client: &Client, bytes: &[u8], name: &str) -> (Objec
     (done.id, done.replaced.is_some())
 }
 
-fn bytes_of(client: &Client, name: &str) -> Option<Vec<u8>> {
+fn bytes_of(client: &TestClient, name: &str) -> Option<Vec<u8>> {
     let held = client.reader.hold(&client.holds, Target::Name(name)).unwrap()?;
     Some(client.read(held.entry().payload()))
 }
 
 #[test]
 fn a_name_moves_to_the_new_object_and_the_old_one_goes_with_its_last_hold() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let first = replace(&mut home, &a, OLD, "n");
     assert!(!first.1, "there was none");
     let held = a.reader.hold(&a.holds, Target::Name("n")).unwrap().unwrap();
@@ -60,10 +60,12 @@ fn a_name_moves_to_the_new_object_and_the_old_one_goes_with_its_last_hold() {
 /// A put with `--replace` deleted the old object first. If the put then failed, both were gone.
 #[test]
 fn a_replacement_that_fails_leaves_the_old_object() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let old = a.put(&mut home, OLD, Some("n")).unwrap();
     let others = home.grant(b.slot, Length(128), Length(128)).unwrap();
     let request = SealRequest::bytes(others, Length(1), Some("n"));
@@ -85,9 +87,9 @@ pub(super) fn kill_while_replacing() -> BTreeSet<&'static str> {
     let mut seen = BTreeSet::new();
     for (is_held, is_spilled) in [(false, false), (true, false), (false, true)] {
         for kill in 0.. {
-            let world = World::new(small());
+            let world = TestRegion::new(small());
             let mut home = world.create();
-            let a = Client::join(&world, &mut home).unwrap();
+            let a = TestClient::join(&world, &mut home).unwrap();
             let old = a.put(&mut home, OLD, Some("n")).unwrap();
             let hold =
                 is_held.then(|| a.reader.hold(&a.holds, Target::Name("n")).unwrap().unwrap());
@@ -130,10 +132,12 @@ pub(super) fn kill_while_replacing() -> BTreeSet<&'static str> {
 /// newer one.
 #[test]
 fn readers_find_a_name_at_every_moment_of_its_replacements() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (writer, reader) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (writer, reader) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     replace(&mut home, &writer, OLD, "n");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -164,7 +168,7 @@ fn readers_find_a_name_at_every_moment_of_its_replacements() {
 /// reader took its name for absent.
 #[test]
 fn a_name_is_found_while_its_former_slot_gets_an_object_of_another_name() {
-    let targets: [fn(&Client) -> bool; 2] = [
+    let targets: [fn(&TestClient) -> bool; 2] = [
         |reader| reader.reader.find("n").unwrap().is_some(),
         |reader| {
             let there = reader.reader.whereabouts(Target::Name("n")).unwrap();
@@ -172,10 +176,10 @@ fn a_name_is_found_while_its_former_slot_gets_an_object_of_another_name() {
         },
     ];
     for is_found in targets {
-        let world = World::new(small());
+        let world = TestRegion::new(small());
         let mut home = world.create();
-        let writer = Client::join(&world, &mut home).unwrap();
-        let reader = Client::join(&world, &mut home).unwrap();
+        let writer = TestClient::join(&world, &mut home).unwrap();
+        let reader = TestClient::join(&world, &mut home).unwrap();
         let (old, _) = replace(&mut home, &writer, OLD, "n");
         let mut state = Some((home, writer));
         failpoints::set_reader(Some(Box::new(move |name| {

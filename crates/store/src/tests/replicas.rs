@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use super::spill::File;
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::{
     ClientSlot, Home, Lru, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room,
     StoreError, Target,
@@ -20,7 +20,7 @@ fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, Sto
 /// Brings an object that a client wrote in another region, as one of its own.
 fn import(
     home: &mut Home,
-    client: &Client,
+    client: &TestClient,
     of: &File,
     name: Option<&str>,
 ) -> Result<ObjectId, StoreError> {
@@ -57,8 +57,8 @@ fn fill_and_seal(
 }
 
 /// A table of two extra blocks in a region of its own.
-fn far_table(world: &World, home: &mut Home) -> File {
-    let client = Client::join(world, home).unwrap();
+fn far_table(world: &TestRegion, home: &mut Home) -> File {
+    let client = TestClient::join(world, home).unwrap();
     let all = home.grant(client.slot, Length(4 * PAGE), Length(4 * PAGE)).unwrap();
     let (one, two) = (part(all, 1024, 256), part(all, 2048, 128));
     client.write(one.offset, &[1; 256]);
@@ -68,8 +68,8 @@ fn far_table(world: &World, home: &mut Home) -> File {
     File::of(home, id).unwrap()
 }
 
-fn far_bytes(world: &World, home: &mut Home, bytes: &[u8]) -> File {
-    let client = Client::join(world, home).unwrap();
+fn far_bytes(world: &TestRegion, home: &mut Home, bytes: &[u8]) -> File {
+    let client = TestClient::join(world, home).unwrap();
     let id = client.put(home, bytes, None).unwrap();
     home.client_leave(client.slot).unwrap();
     File::of(home, id).unwrap()
@@ -77,9 +77,9 @@ fn far_bytes(world: &World, home: &mut Home, bytes: &[u8]) -> File {
 
 #[test]
 fn a_replica_is_found_by_its_name_and_says_what_it_is_a_copy_of() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let of = far_table(&far, &mut far_home);
     let id = bring(&mut home, &of, Some("t")).unwrap();
     let held = client.reader.hold(&client.holds, Target::Name("t")).unwrap().unwrap();
@@ -109,9 +109,9 @@ fn a_replica_is_found_by_its_name_and_says_what_it_is_a_copy_of() {
 
 #[test]
 fn plain_bytes_of_every_length_say_what_they_are_a_copy_of() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     for length in [1, 100, 104, 127, 128, 129, 1000] {
         let bytes: Vec<u8> = (0..length).map(|at| at as u8 | 1).collect();
         let of = far_bytes(&far, &mut far_home, &bytes);
@@ -125,10 +125,34 @@ fn plain_bytes_of_every_length_say_what_they_are_a_copy_of() {
 }
 
 #[test]
-fn replicas_make_room_and_nothing_else_does_for_them() {
-    let (far, world) = (World::new(small()), World::new(small()));
+fn the_evictable_part_of_replicas_is_known() {
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
+    client.put(&mut home, &[1; 256], Some("own")).unwrap();
+    let evictable = |home: &Home| {
+        let stats = home.stats().unwrap();
+        (stats.evictable.0, stats.evictable_replicas.0)
+    };
+    assert_eq!(evictable(&home), (256, 0));
+    let of = far_table(&far, &mut far_home);
+    let id = bring(&mut home, &of, Some("t")).unwrap();
+    let (all, replicas) = evictable(&home);
+    assert_eq!(all, 256 + replicas);
+    assert!(replicas >= 256 + 128, "{replicas} B, fewer than its two blocks");
+    let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap();
+    assert_eq!(evictable(&home), (256, 0), "it is held");
+    drop(held);
+    let freed = home.evict_for(&ReplicasFirst, Need::Bytes(Length(1))).unwrap();
+    assert_eq!((freed.objects, freed.bytes.0), (1, replicas));
+    assert_eq!(evictable(&home), (256, 0));
+}
+
+#[test]
+fn replicas_make_room_and_nothing_else_does_for_them() {
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = TestClient::join(&world, &mut home).unwrap();
     let own = client.put(&mut home, &[9; 4000], Some("own")).unwrap();
     let of = far_table(&far, &mut far_home);
     let other = far_bytes(&far, &mut far_home, &[5; 3000]);
@@ -150,9 +174,9 @@ fn replicas_make_room_and_nothing_else_does_for_them() {
 
 #[test]
 fn what_is_wrong_is_refused_and_leaves_no_memory() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.put(&mut home, b"own", Some("t")).unwrap();
     let of = far_table(&far, &mut far_home);
     let free = home.free_bytes();
@@ -180,9 +204,9 @@ fn what_is_wrong_is_refused_and_leaves_no_memory() {
 
 #[test]
 fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let of = far_table(&far, &mut far_home);
     let other = far_bytes(&far, &mut far_home, &[5; 3000]);
     let id = bring(&mut home, &of, Some("t")).unwrap();
@@ -210,9 +234,9 @@ fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
 
 #[test]
 fn an_import_is_an_object_of_its_client_and_region_and_survives_adoption_and_spilling() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let of = far_table(&far, &mut far_home);
     home.reserve(client.slot, "t").unwrap();
     let id = import(&mut home, &client, &of, Some("t")).unwrap();
@@ -221,7 +245,7 @@ fn an_import_is_an_object_of_its_client_and_region_and_survives_adoption_and_spi
     assert!(usage.objects == 1 && usage.bytes.0 > 0, "it counts for its client");
     let event = home.events(0).unwrap().advance().unwrap();
     assert!(matches!(event, Some(crate::Seen::Event(event)) if event.id == id), "it is reported");
-    let check = |home: &Home, client: &Client| {
+    let check = |home: &Home, client: &TestClient| {
         let held = client.reader.hold(&client.holds, Target::Name("t")).unwrap().unwrap();
         let entry = *held.entry();
         assert_eq!((entry.id, entry.is_replica), (id, false));
@@ -254,10 +278,10 @@ fn an_import_is_an_object_of_its_client_and_region_and_survives_adoption_and_spi
 
 #[test]
 fn an_import_gets_no_name_that_another_client_has_reserved_and_leaves_no_memory() {
-    let (far, world) = (World::new(small()), World::new(small()));
+    let (far, world) = (TestRegion::new(small()), TestRegion::new(small()));
     let (mut far_home, mut home) = (far.create(), world.create());
-    let client = Client::join(&world, &mut home).unwrap();
-    let other = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
+    let other = TestClient::join(&world, &mut home).unwrap();
     let of = far_table(&far, &mut far_home);
     let free = home.free_bytes();
     home.reserve(other.slot, "t").unwrap();

@@ -2,16 +2,16 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use super::support::{Client, World, all_come_back, part, small, table};
+use super::support::{TestClient, TestRegion, all_come_back, part, small, table};
 use crate::{ClientSlot, ObjectId, ObjectKind, RegionOptions, SealRequest, StoreError, Target};
 
 #[test]
 fn an_object_is_put_found_held_deleted_and_freed() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
     let free = home.stats().unwrap().free;
-    let client = Client::join(&world, &mut home).unwrap();
-    let other = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
+    let other = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"hello", Some("greeting")).unwrap();
     home.check().unwrap();
 
@@ -45,15 +45,15 @@ fn an_object_is_put_found_held_deleted_and_freed() {
 
 #[test]
 fn what_was_found_and_deleted_cannot_be_held_any_more() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"old", Some("n")).unwrap();
     let old = client.reader.by_id(id).unwrap().unwrap();
     let held = client.holds.hold(&old).unwrap().unwrap();
     // Retiring: a holder may continue, and share, but no new claim succeeds.
     home.delete(Target::Id(id)).unwrap();
-    let other = Client::join(&world, &mut home).unwrap();
+    let other = TestClient::join(&world, &mut home).unwrap();
     assert!(other.holds.hold(&old).unwrap().is_none());
     assert_eq!(client.holds.len(), 1);
     drop(held.clone());
@@ -71,16 +71,16 @@ fn what_was_found_and_deleted_cannot_be_held_any_more() {
 
 #[test]
 fn holds_end_at_their_slots_and_go_on_with_one_more_block() {
-    let world = World::new(RegionOptions { objects_max: 600, ..small() });
+    let world = TestRegion::new(RegionOptions { objects_max: 600, ..small() });
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let slots = client.holds.free_slots();
     let extent = home.grant(client.slot, Length(600 * 128), Length(600 * 128)).unwrap();
     let mut held = Vec::new();
     for i in 0..600 {
         let request = SealRequest::bytes(part(extent, i * 128, 128), Length(1), None);
         let id = home.seal(client.slot, &request, 0).unwrap();
-        let hold = |client: &Client| client.reader.hold(&client.holds, Target::Id(id));
+        let hold = |client: &TestClient| client.reader.hold(&client.holds, Target::Id(id));
         if i == slots as u64 {
             match hold(&client) {
                 Err(StoreError::HoldsExhausted { blocks: 1, slots: found }) => {
@@ -108,9 +108,9 @@ fn holds_end_at_their_slots_and_go_on_with_one_more_block() {
 /// would never stop.
 #[test]
 fn a_table_that_may_not_be_used_does_not_ask_for_more_blocks() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"x", None).unwrap();
     client.holds.abandon();
     let refused = client.reader.hold(&client.holds, Target::Id(id)).unwrap_err();
@@ -119,9 +119,9 @@ fn a_table_that_may_not_be_used_does_not_ask_for_more_blocks() {
 
 #[test]
 fn ids_never_repeat_and_names_do() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let mut seen: Vec<ObjectId> = Vec::new();
     for round in 0..100 {
         let id = client.put(&mut home, &[round], Some("again")).unwrap();
@@ -140,9 +140,9 @@ fn ids_never_repeat_and_names_do() {
 
 #[test]
 fn names_have_rules() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let longest = "é".repeat(127) + "x";
     client.put(&mut home, b"1", Some(&longest)).unwrap();
     assert!(client.reader.find(&longest).unwrap().is_some());
@@ -179,10 +179,12 @@ fn names_have_rules() {
 
 #[test]
 fn reserved_names_are_their_owners() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let (a, b) =
-        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let (a, b) = (
+        TestClient::join(&world, &mut home).unwrap(),
+        TestClient::join(&world, &mut home).unwrap(),
+    );
     let taken = |result: Result<_, StoreError>| {
         assert!(matches!(result, Err(StoreError::NameTaken { .. })), "not taken");
     };
@@ -207,9 +209,9 @@ fn reserved_names_are_their_owners() {
 
 #[test]
 fn a_grant_beyond_need_takes_a_hole_of_half_its_length_or_more() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let page = world.options.capacity.0 / 64;
     let pages = |count: u64| Length(count * page);
     let mut grant = |min: u64, want: u64| home.grant(client.slot, pages(min), pages(want)).unwrap();
@@ -235,9 +237,9 @@ fn a_grant_beyond_need_takes_a_hole_of_half_its_length_or_more() {
 
 #[test]
 fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let page = world.options.capacity.0 / 64;
 
     match home.grant(client.slot, Length(65 * page), Length(65 * page)) {
@@ -302,10 +304,10 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
 
 #[test]
 fn bad_requests_are_refused_and_change_nothing() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
-    let other = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
+    let other = TestClient::join(&world, &mut home).unwrap();
     let mine = home.grant(client.slot, Length(8 << 12), Length(8 << 12)).unwrap();
     let theirs = home.grant(other.slot, Length(1 << 12), Length(1 << 12)).unwrap();
     let before = home.stats().unwrap();
@@ -329,8 +331,8 @@ fn bad_requests_are_refused_and_change_nothing() {
         let request = table(&client, good, &[span], None);
         assert!(home.seal(client.slot, &request, 0).is_err(), "extra: {what}");
     }
-    type Change = fn(&mut SealRequest<'_>);
-    let changes: [(&str, Change); 10] = [
+    type RequestChange = fn(&mut SealRequest<'_>);
+    let changes: [(&str, RequestChange); 10] = [
         ("extra overlaps primary", |r| r.extra[0] = r.primary),
         ("extra twice", |r| r.extra[1] = r.extra[0]),
         ("list is another", |r| r.extra.swap(0, 1)),
@@ -366,9 +368,9 @@ fn bad_requests_are_refused_and_change_nothing() {
 
 #[test]
 fn objects_of_many_blocks_share_whole_blocks() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let mine = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
     let shared = part(mine, 8192, 8192);
     let extra = [shared, part(mine, 4096, 128), part(mine, 20480, 4096)];
@@ -402,9 +404,9 @@ fn objects_of_many_blocks_share_whole_blocks() {
 
 #[test]
 fn a_damaged_block_list_costs_that_object_and_nothing_else() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let mine = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
     let bad = table(&client, part(mine, 0, 128), &[part(mine, 4096, 4096)], Some("bad"));
     let good = table(&client, part(mine, 128, 128), &[part(mine, 8192, 4096)], Some("good"));

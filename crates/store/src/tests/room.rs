@@ -4,15 +4,15 @@
 
 use farrow_memory::Length;
 
-use super::support::{Client, World, part, small};
+use super::support::{TestClient, TestRegion, part, small};
 use crate::{Home, Lru, Room, SealRequest, StoreError, Target};
 
 const PAGE: u64 = 4096;
 
 /// Objects of one page each, named `0`, `1`, ..., each name padded to `name_bytes`, in this order.
-fn named(world: &World, count: u64, name_bytes: usize) -> (Home, Client) {
+fn named(world: &TestRegion, count: u64, name_bytes: usize) -> (Home, TestClient) {
     let mut home = world.create();
-    let client = Client::join(world, &mut home).unwrap();
+    let client = TestClient::join(world, &mut home).unwrap();
     let all = home.grant(client.slot, Length(count * PAGE), Length(count * PAGE)).unwrap();
     for n in 0..count {
         let name = format!("{n:0name_bytes$}");
@@ -30,7 +30,7 @@ fn pages(count: u64) -> Length {
 
 #[test]
 fn several_ranges_are_made_all_or_none() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 24, 1);
     // 40 of 64 pages are free, and 24 can be evicted, except for the middle one.
     home.pin(Target::Name("12"), true).unwrap();
@@ -53,7 +53,7 @@ fn several_ranges_are_made_all_or_none() {
 /// Room in advance of need is made of the first objects in the order alone.
 #[test]
 fn room_ahead_is_made_of_few_objects_or_not_at_all() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, _client) = named(&world, 24, 1);
     // 40 of 64 pages are free.
     let run = |count| Room::of_run(pages(count));
@@ -80,7 +80,7 @@ fn room_ahead_is_made_of_few_objects_or_not_at_all() {
 
 #[test]
 fn memory_slots_and_names_are_made_together_or_not_at_all() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     // All slots and, at 32 bytes each, 24 of 40 pieces of the name heap are taken.
     let (mut home, client) = named(&world, 24, 2);
     for n in 1..24 {
@@ -105,7 +105,7 @@ fn memory_slots_and_names_are_made_together_or_not_at_all() {
 
 #[test]
 fn what_a_client_sealed_by_itself_goes_where_the_directory_is_full() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 24, 1);
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     let all = home.grant(client.slot, pages(4), pages(4)).unwrap();
@@ -130,7 +130,7 @@ fn what_a_client_sealed_by_itself_goes_where_the_directory_is_full() {
 
 #[test]
 fn a_name_that_finds_no_room_is_told_with_the_numbers_and_others_make_room_for_it() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 5, 250);
     let refused = client.put(&mut home, b"x", Some("more"));
     let Err(StoreError::NameSpaceFull { asked, free, largest, used }) = refused else {
@@ -146,7 +146,7 @@ fn a_name_that_finds_no_room_is_told_with_the_numbers_and_others_make_room_for_i
 /// A request with another error than lack of room gets that error, and nothing is evicted for it.
 #[test]
 fn want_of_room_is_what_is_found_wrong_last() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 24, 1);
     let span = home.grant(client.slot, pages(1), pages(1)).unwrap();
     let outside = part(span, PAGE, PAGE);

@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use super::poison;
-use super::support::{Client, World, part, small, table};
+use super::support::{TestClient, TestRegion, part, small, table};
 use crate::{
     EventKind, Home, Lru, NamespaceId, Need, ObjectId, SealRequest, Seen, SpillHead, SpillPlan,
     StoreError, Target, Whereabouts,
@@ -64,9 +64,9 @@ fn kinds(home: &Home) -> Vec<EventKind> {
 /// Regression test: a client whose objects were spilled had none, so no limit applied to it.
 #[test]
 fn spilled_objects_count_for_their_client_until_it_ends() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let ids: Vec<_> = (0..3).map(|_| client.put(&mut home, b"some bytes", None).unwrap()).collect();
     let (slot, space) = (client.slot, NamespaceId::DEFAULT);
     let counts = |home: &Home| {
@@ -91,9 +91,9 @@ fn spilled_objects_count_for_their_client_until_it_ends() {
 #[test]
 fn bytes_go_and_come_back_under_the_same_id_and_name() {
     poison::turn_on();
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"some bytes", Some("x")).unwrap();
     let before = home.stats().unwrap();
     for round in 1..4 {
@@ -129,9 +129,9 @@ fn bytes_go_and_come_back_under_the_same_id_and_name() {
 #[test]
 fn a_table_comes_back_elsewhere_and_says_where_it_was() {
     poison::turn_on();
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let all = home.grant(client.slot, Length(4 * PAGE), Length(4 * PAGE)).unwrap();
     let (one, two) = (part(all, 1024, 256), part(all, 2048, 128));
     client.write(one.offset, &[1; 256]);
@@ -167,9 +167,9 @@ fn a_table_comes_back_elsewhere_and_says_where_it_was() {
 
 #[test]
 fn what_is_held_pinned_or_deleted_meanwhile_does_not_go() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"bytes", Some("x")).unwrap();
     home.pin(Target::Id(id), true).unwrap();
     assert_eq!(home.begin_spill(id).unwrap(), None);
@@ -193,9 +193,9 @@ fn what_is_held_pinned_or_deleted_meanwhile_does_not_go() {
 
 #[test]
 fn spilled_objects_can_be_deleted_also_while_they_come_back() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let first = client.put(&mut home, b"first", Some("x")).unwrap();
     let file = spill(&mut home, first).unwrap();
     assert!(home.delete(Target::Name("x")).unwrap().freed_now);
@@ -214,9 +214,9 @@ fn spilled_objects_can_be_deleted_also_while_they_come_back() {
 
 #[test]
 fn an_object_of_a_client_alone_keeps_its_id_through_the_file() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     let all = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
     client.write(all.offset, &[7; 256]);
@@ -238,9 +238,9 @@ fn an_object_of_a_client_alone_keeps_its_id_through_the_file() {
 
 #[test]
 fn files_of_others_and_files_that_do_not_fit_are_refused() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"bytes", None).unwrap();
     let file = spill(&mut home, id).unwrap();
     let with = |change: fn(&mut SpillHead)| {
@@ -265,9 +265,9 @@ fn files_of_others_and_files_that_do_not_fit_are_refused() {
 
 #[test]
 fn one_that_came_back_is_not_the_first_to_go_again() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let old = client.put(&mut home, b"old", Some("old")).unwrap();
     let file = spill(&mut home, old).unwrap();
     let young = client.put(&mut home, b"young", Some("young")).unwrap();
@@ -278,9 +278,9 @@ fn one_that_came_back_is_not_the_first_to_go_again() {
 
 #[test]
 fn a_pin_of_a_spilled_object_is_refused_and_a_seal_of_its_name_too() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let id = client.put(&mut home, b"bytes", Some("x")).unwrap();
     spill(&mut home, id).unwrap();
     assert!(matches!(home.pin(Target::Id(id), true), Err(StoreError::NotFound { .. })));

@@ -3,10 +3,10 @@
 
 use farrow_memory::{Access, Length};
 
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::{Home, ObjectId, SealRequest, Target};
 
-fn stage(home: &mut Home, client: &Client) -> ObjectId {
+fn stage(home: &mut Home, client: &TestClient) -> ObjectId {
     let block = home.grant(client.slot, Length(128), Length(128)).unwrap();
     let request = SealRequest { is_staged: true, ..SealRequest::bytes(block, Length(9), None) };
     home.seal(client.slot, &request, 1).unwrap()
@@ -14,9 +14,9 @@ fn stage(home: &mut Home, client: &Client) -> ObjectId {
 
 #[test]
 fn a_home_after_a_kill_finds_staged_objects_and_their_creators() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let ordinary = client.put(&mut home, b"stays", None).unwrap();
     let (staged, deleted) = (stage(&mut home, &client), stage(&mut home, &client));
     home.delete(Target::Id(deleted)).unwrap();
@@ -31,9 +31,9 @@ fn a_home_after_a_kill_finds_staged_objects_and_their_creators() {
 /// A kill between the end of a client and the delete of what it had staged.
 #[test]
 fn a_staged_object_without_its_creator_is_deleted() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     let ordinary = client.put(&mut home, b"stays", None).unwrap();
     let staged = stage(&mut home, &client);
     home.client_leave(client.slot).unwrap();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A region whose home can be dropped and opened again.
-pub(crate) struct World {
+pub(crate) struct TestRegion {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) options: RegionOptions,
 }
@@ -32,7 +32,7 @@ pub(crate) fn small() -> RegionOptions {
     }
 }
 
-impl World {
+impl TestRegion {
     pub(crate) fn new(options: RegionOptions) -> Self {
         let geometry = Layout::new(&options).unwrap().geometry;
         let fabric = Arc::new(ShmFabric::memfd("farrow-store-test", geometry).unwrap());
@@ -76,7 +76,7 @@ pub(crate) fn all_come_back(home: &mut Home) {
 }
 
 /// The state of a client process.
-pub(crate) struct Client {
+pub(crate) struct TestClient {
     pub(crate) slot: ClientSlot,
     pub(crate) nonce: u64,
     pub(crate) reader: Reader,
@@ -84,14 +84,14 @@ pub(crate) struct Client {
     pub(crate) entries: EntryTable,
 }
 
-impl Client {
-    pub(crate) fn join(world: &World, home: &mut Home) -> Result<Self, StoreError> {
+impl TestClient {
+    pub(crate) fn join(world: &TestRegion, home: &mut Home) -> Result<Self, StoreError> {
         Self::join_in(world, home, "")
     }
 
     /// Into a namespace.
     pub(crate) fn join_in(
-        world: &World,
+        world: &TestRegion,
         home: &mut Home,
         namespace: &str,
     ) -> Result<Self, StoreError> {
@@ -166,7 +166,7 @@ impl Client {
 
 /// A request for a table with extra blocks: writes descriptor and list into `primary`.
 pub(crate) fn table<'a>(
-    client: &Client,
+    client: &TestClient,
     primary: Span,
     extra: &[Span],
     name: Option<&'a str>,
@@ -193,20 +193,4 @@ pub(crate) fn table<'a>(
 
 pub(crate) fn part(of: Span, from: u64, length: u64) -> Span {
     Span::new(Offset(of.offset.0 + from), Length(length))
-}
-
-/// Numbers that look random and are the same every time (Marsaglia, "Xorshift RNGs", 2003).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::kills::killed;
-use super::support::{Client, World, small};
+use super::support::{TestClient, TestRegion, small};
 use crate::Target;
 
 #[test]
 fn an_object_without_its_name_is_found_by_its_id_and_the_name_is_free() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let a = Client::join(&world, &mut home).unwrap();
+    let a = TestClient::join(&world, &mut home).unwrap();
     let id = a.put(&mut home, b"bytes", Some("n")).unwrap();
     a.put(&mut home, b"bytes", Some("other")).unwrap();
     let held = a.reader.hold(&a.holds, Target::Name("n")).unwrap().unwrap();
@@ -38,9 +38,9 @@ pub(super) fn kill_while_unnaming() -> BTreeSet<&'static str> {
     let mut seen = BTreeSet::new();
     for (is_spilled, is_held) in [(false, false), (false, true), (true, false)] {
         for kill in 0.. {
-            let world = World::new(small());
+            let world = TestRegion::new(small());
             let mut home = world.create();
-            let a = Client::join(&world, &mut home).unwrap();
+            let a = TestClient::join(&world, &mut home).unwrap();
             let id = a.put(&mut home, b"bytes", Some("n")).unwrap();
             let hold = is_held.then(|| a.reader.hold(&a.holds, Target::Id(id)).unwrap().unwrap());
             if is_spilled {

@@ -7,12 +7,12 @@ use farrow_memory::{
     page_bytes,
 };
 
+use super::world::ConformanceRegion;
 use super::world::Role::{Client, Home};
-use super::world::World;
 use super::{data_pages, geometry};
 
 /// Every access checks its span, even if the end exceeds 64 bits.
-pub fn nothing_outside_is_reached(world: &World) {
+pub fn nothing_outside_is_reached(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     for party in [&home, &client] {
         party.act(|region| {
@@ -53,7 +53,7 @@ pub fn nothing_outside_is_reached(world: &World) {
 }
 
 /// Words start and end at multiples of 8, and their views end where they end.
-pub fn words_are_whole(world: &World) {
+pub fn words_are_whole(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     home.act(|home| {
         for (offset, length) in [(4, 8), (8, 4), (1, 1), (7, 9)] {
@@ -81,7 +81,7 @@ pub fn words_are_whole(world: &World) {
 }
 
 /// Only the home writes control, and data can be written only after it is made writable.
-pub fn only_what_is_writable_is_written(world: &World) {
+pub fn only_what_is_writable_is_written(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     let (control, data) = (Offset(0), data_pages(0, 1).offset);
     home.act(|home| home.write(control, b"home").unwrap());
@@ -107,7 +107,7 @@ pub fn only_what_is_writable_is_written(world: &World) {
 
 /// Bytes written through an alias are visible in the window at once, and an alias is bounded by its
 /// span.
-pub fn an_alias_shows_in_the_window(world: &World) {
+pub fn an_alias_shows_in_the_window(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(10, 2);
     let alias = client.keep(|client| client.alias(span).unwrap());
@@ -141,7 +141,7 @@ pub fn an_alias_shows_in_the_window(world: &World) {
 }
 
 /// Each method of copying, at unaligned lengths and offsets.
-pub fn large_writes_arrive(world: &World) {
+pub fn large_writes_arrive(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(0, 64);
     let alias = client.keep(|client| client.alias(span).unwrap());
@@ -171,7 +171,7 @@ pub fn large_writes_arrive(world: &World) {
 }
 
 /// System calls and maps show the same bytes.
-pub fn calls_and_maps_agree(world: &World) {
+pub fn calls_and_maps_agree(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     let offset = Offset(data_pages(3, 1).offset.0 + 5);
     let mut back = [0; 6];
@@ -194,7 +194,7 @@ pub fn calls_and_maps_agree(world: &World) {
 }
 
 /// A coherent fabric maintains no line; any other fabric maintains each line of the span, once.
-pub fn lines_are_maintained_only_where_needed(world: &World) {
+pub fn lines_are_maintained_only_where_needed(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|client| {
         let line = u64::from(client.line_bytes());

@@ -8,7 +8,7 @@ use farrow_memory::{Length, Offset, Region, Span, page_bytes};
 use super::data_pages;
 use super::wire::WAIT_MAX;
 use super::world::Role::{Client, Home, Other};
-use super::world::{World, together};
+use super::world::{ConformanceRegion, together};
 
 /// Multiples of the longest cache line: two objects that start at them share no line.
 const GRAIN: u64 = 128;
@@ -21,7 +21,7 @@ fn bytes_of(region: &Region, span: Span) -> Vec<u8> {
 }
 
 /// Published stores of any node are visible to every node that refreshes.
-pub fn what_is_published_arrives(world: &World) {
+pub fn what_is_published_arrives(world: &ConformanceRegion) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let is_remote = other.act(|other| other.is_remote());
     assert_eq!(home.act(|home| home.is_node_local()), is_remote);
@@ -64,7 +64,7 @@ pub fn what_is_published_arrives(world: &World) {
 }
 
 /// Two nodes that write adjacent ranges overwrite nothing of each other.
-pub fn neighbours_keep_their_lines(world: &World) {
+pub fn neighbours_keep_their_lines(world: &ConformanceRegion) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let page = data_pages(5, 1);
     let (ours, theirs) = (
@@ -90,7 +90,7 @@ pub fn neighbours_keep_their_lines(world: &World) {
 }
 
 /// A node that has read a line, and has an old copy of it, does not write it back to memory.
-pub fn what_is_not_written_is_not_written_back(world: &World) {
+pub fn what_is_not_written_is_not_written_back(world: &ConformanceRegion) {
     let [home, client, other] = world.parties([Home, Client, Other]);
     let span = data_pages(9, 1);
     let alias = client.keep(|client| client.alias(span).unwrap());
@@ -109,7 +109,7 @@ pub fn what_is_not_written_is_not_written_back(world: &World) {
 }
 
 /// A word that changes repeatedly is seen with all bytes of one store, and never reverts.
-pub fn words_are_never_torn(world: &World) {
+pub fn words_are_never_torn(world: &ConformanceRegion) {
     const ROUNDS: u64 = 200;
     let [client, other] = world.parties([Client, Other]);
     let span = Span::new(Offset(data_pages(2, 1).offset.0 + 8), Length(8));

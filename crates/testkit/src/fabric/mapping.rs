@@ -10,14 +10,14 @@ use farrow_memory::{
 };
 use rustix::fs::OFlags;
 
+use super::world::ConformanceRegion;
 use super::world::Role::{Client, Home};
-use super::world::World;
 use super::{data_pages, geometry};
 use crate::probe::{End, load_in_child};
 
 /// Read descriptors are open read-only and write descriptors for both; a client has no write
 /// descriptor of control unless the back end has only one file.
-pub fn descriptors_have_their_modes(world: &World) {
+pub fn descriptors_have_their_modes(world: &ConformanceRegion) {
     let mode = |fd: BorrowedFd<'_>| rustix::fs::fcntl_getfl(fd).unwrap() & OFlags::RWMODE;
     let [home, client] = world.parties([Home, Client]);
     for party in [&home, &client] {
@@ -40,7 +40,7 @@ pub fn descriptors_have_their_modes(world: &World) {
 }
 
 /// The same region mapped at several addresses, in one process or several, has the same bytes.
-pub fn two_maps_show_the_same_bytes(world: &World) {
+pub fn two_maps_show_the_same_bytes(world: &ConformanceRegion) {
     let [home, client, other] = world.parties([Home, Client, Client]);
     let bases = [&home, &client, &other].map(|party| party.act(|region| region.base().0 as u64));
     if world.is_one_process() {
@@ -68,7 +68,7 @@ pub fn two_maps_show_the_same_bytes(world: &World) {
 }
 
 /// A requested address that is in use is not an error: the region is mapped elsewhere and works.
-pub fn a_taken_address_falls_back(world: &World) {
+pub fn a_taken_address_falls_back(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     home.act(|region| region.write(Offset(0), b"the same").unwrap());
     client.act(|first| {
@@ -82,7 +82,7 @@ pub fn a_taken_address_falls_back(world: &World) {
 }
 
 /// A requested address that is free is used.
-pub fn a_free_address_is_taken(world: &World) {
+pub fn a_free_address_is_taken(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|first| {
         // Other tests run in parallel, so any one address may be in use: try several.
@@ -100,7 +100,7 @@ pub fn a_free_address_is_taken(world: &World) {
 }
 
 /// A requested address that can never be used is an error, not a fallback: it is a mistake.
-pub fn a_bad_wish_is_refused(world: &World) {
+pub fn a_bad_wish_is_refused(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|region| {
         for wish in [Address(0), Address(WINDOW_BASE.0 + 1), Address(usize::MAX - 4095)] {
@@ -114,7 +114,7 @@ pub fn a_bad_wish_is_refused(world: &World) {
 }
 
 /// Offsets and addresses name the same bytes.
-pub fn addresses_and_offsets_agree(world: &World) {
+pub fn addresses_and_offsets_agree(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|region| {
         let total = region.length().0;
@@ -132,7 +132,7 @@ pub fn addresses_and_offsets_agree(world: &World) {
 }
 
 /// Sealed bytes and aliases retain the map; without any of them it is removed.
-pub fn the_map_goes_with_its_last_owner(world: &World) {
+pub fn the_map_goes_with_its_last_owner(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|mapped| {
         let region = Arc::new(again(mapped, None).unwrap());
@@ -155,7 +155,7 @@ pub fn the_map_goes_with_its_last_owner(world: &World) {
 }
 
 /// Every page is allocated in the file system before the first store to it.
-pub fn pages_are_committed(world: &World) {
+pub fn pages_are_committed(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     for party in [&home, &client] {
         party.act(|region| {
@@ -173,7 +173,7 @@ pub fn pages_are_committed(world: &World) {
 }
 
 /// Populating and preparing fault pages in and change no bytes.
-pub fn populating_changes_nothing(world: &World) {
+pub fn populating_changes_nothing(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|region| {
         let span = data_pages(0, 64);

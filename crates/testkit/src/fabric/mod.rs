@@ -24,7 +24,7 @@ pub mod protection;
 mod wire;
 pub mod world;
 
-pub use world::{Role, World};
+pub use world::{ConformanceRegion, Role};
 
 /// Makes a region's memory, for its home and for its clients.
 #[derive(Clone, Copy)]
@@ -273,10 +273,10 @@ macro_rules! fabric_contracts {
         )+)+
     };
     (@world one_process $backend:expr, $contract:ident) => {
-        $crate::fabric::World::in_one_process(&$backend)
+        $crate::fabric::ConformanceRegion::in_one_process(&$backend)
     };
     (@world processes $backend:expr, $contract:ident) => {
-        $crate::fabric::World::in_processes(
+        $crate::fabric::ConformanceRegion::in_processes(
             &$backend,
             concat!(module_path!(), "::", stringify!($contract)),
         )

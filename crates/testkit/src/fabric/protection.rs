@@ -8,8 +8,8 @@ use farrow_memory::{
     page_bytes,
 };
 
+use super::world::ConformanceRegion;
 use super::world::Role::{Client, Home};
-use super::world::World;
 use super::{data_pages, geometry};
 use crate::probe::{End, store_in_child, try_make_writable};
 
@@ -23,7 +23,7 @@ fn assert_read_only(region: &Region, span: Span) {
 }
 
 /// The whole map of a client, control and data.
-pub fn a_client_cannot_write_by_construction(world: &World) {
+pub fn a_client_cannot_write_by_construction(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|client| {
         for section in [Section::Control, Section::Data] {
@@ -34,7 +34,7 @@ pub fn a_client_cannot_write_by_construction(world: &World) {
 }
 
 /// The home writes control, but only reads the data that clients own.
-pub fn a_home_cannot_write_data(world: &World) {
+pub fn a_home_cannot_write_data(world: &ConformanceRegion) {
     let [home] = world.parties([Home]);
     home.act(|home| {
         assert_read_only(home, geometry().span_of(Section::Data));
@@ -46,7 +46,7 @@ pub fn a_home_cannot_write_data(world: &World) {
 }
 
 /// A range retains its address and bytes when made writable and read-only, and is then protected.
-pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
+pub fn a_sealed_range_is_read_only_by_construction(world: &ConformanceRegion) {
     let [home, client] = world.parties([Home, Client]);
     let span = data_pages(5, 6);
     client.act(|client| {
@@ -80,7 +80,7 @@ pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
 }
 
 /// The fast variant: the range is read-only before the old page tables are freed.
-pub fn a_retired_range_is_read_only_at_once(world: &World) {
+pub fn a_retired_range_is_read_only_at_once(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|client| {
         let span = data_pages(1, 40);
@@ -99,7 +99,7 @@ pub fn a_retired_range_is_read_only_at_once(world: &World) {
 }
 
 /// A range with live writable bytes or words stays writable.
-pub fn a_writer_keeps_its_range_writable(world: &World) {
+pub fn a_writer_keeps_its_range_writable(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|client| {
         let span = data_pages(0, 2);
@@ -125,7 +125,7 @@ pub fn a_writer_keeps_its_range_writable(world: &World) {
 }
 
 /// Repeated changes leave no more maps than before: their number is limited.
-pub fn maps_merge_again(world: &World) {
+pub fn maps_merge_again(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|first| {
         for is_advised in [false, true] {
@@ -147,7 +147,7 @@ pub fn maps_merge_again(world: &World) {
 }
 
 /// Only whole pages of data change.
-pub fn protection_wants_data_pages(world: &World) {
+pub fn protection_wants_data_pages(world: &ConformanceRegion) {
     let [client] = world.parties([Client]);
     client.act(|client| {
         let page = page_bytes();

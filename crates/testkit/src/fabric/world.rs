@@ -52,13 +52,13 @@ enum PartyProcesses {
 type Introduced = (Vec<u8>, Vec<OwnedFd>);
 
 /// A new region of a back end, and the processes of its parties.
-pub struct World {
+pub struct ConformanceRegion {
     place: PartyProcesses,
     backend: Backend,
     step: RefCell<u32>,
 }
 
-impl World {
+impl ConformanceRegion {
     /// All parties in this process.
     #[must_use]
     pub fn in_one_process(backend: &Backend) -> Self {
@@ -239,7 +239,7 @@ impl World {
     }
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for ConformanceRegion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = match &self.place {
             PartyProcesses::OneProcess(_) => "in one process",
@@ -275,7 +275,7 @@ fn introduce(made: &Made, wire: &ProcessSocket) {
 /// A participant with the region mapped. The map is only in its own process.
 #[derive(Debug)]
 pub struct Participant<'w> {
-    world: &'w World,
+    world: &'w ConformanceRegion,
     number: usize,
     role: Role,
     region: Option<Arc<Region>>,

@@ -19,7 +19,7 @@ const RECENT_MAX: usize = 64;
 
 /// A publish or refresh that is about to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct MaintenanceCall {
     /// Its node.
     pub node: u32,
     /// Publish or refresh.
@@ -30,7 +30,7 @@ pub struct Call {
 
 /// Called before each call; false omits the call, as a mutant would. It may block and let other
 /// nodes act meanwhile.
-pub type CallWatch = Arc<dyn Fn(Call) -> bool + Send + Sync>;
+pub type CallWatch = Arc<dyn Fn(MaintenanceCall) -> bool + Send + Sync>;
 
 /// The demon, and the lines it prefers.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Caches {
 
     /// Lines of a call, in the order in which they move. `None` if the watch omits the call.
     fn begin(&self, what: Upkeep, span: Span) -> Option<(Locked<'_>, Vec<u64>)> {
-        let call = Call { node: self.node, what, span };
+        let call = MaintenanceCall { node: self.node, what, span };
         if let Some(watch) = self.watch.get()
             && !watch(call)
         {

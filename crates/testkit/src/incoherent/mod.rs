@@ -28,7 +28,7 @@ use farrow_memory::{
     Section, Span,
 };
 
-pub use caches::{Caches, Call, CallWatch};
+pub use caches::{Caches, CallWatch, MaintenanceCall};
 use copy::CopyFile;
 pub use farrow_memory::profile::Upkeep;
 

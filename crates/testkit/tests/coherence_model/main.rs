@@ -3,7 +3,7 @@
 
 mod model;
 
-use model::{Mutant, Protocol};
+use model::{CoherenceMutant, CoherenceProtocol};
 use stateright::{Checker, Model};
 
 /// A state takes some 100 B, and one core checks some 100,000 of them in a second.
@@ -13,8 +13,11 @@ const SAFETY: &str = "readers see what was sealed";
 
 #[test]
 fn the_protocol_has_no_counterexample() {
-    let checker =
-        Protocol { mutant: None }.checker().target_state_count(STATES_MAX * 20).spawn_bfs().join();
+    let checker = CoherenceProtocol { mutant: None }
+        .checker()
+        .target_state_count(STATES_MAX * 20)
+        .spawn_bfs()
+        .join();
     println!("{} states, {} deep", checker.unique_state_count(), checker.max_depth());
     assert!(checker.is_done());
     checker.assert_properties();
@@ -23,7 +26,7 @@ fn the_protocol_has_no_counterexample() {
 
 #[test]
 fn each_mistake_has_a_counterexample() {
-    use Mutant::{
+    use CoherenceMutant::{
         ForgetOfPausedReader, HeaderBeforePayload, NoPublishOfClaim, NoPublishOfEntry,
         NoPublishOfPayload, NoRefreshOfClaim, NoRefreshOfEntry, NoRefreshOfPayload,
         ReuseWithoutQuarantine, TwoObjectsOnOneLine,
@@ -40,7 +43,7 @@ fn each_mistake_has_a_counterexample() {
         ReuseWithoutQuarantine,
         ForgetOfPausedReader,
     ] {
-        let checker = Protocol { mutant: Some(mutant) }
+        let checker = CoherenceProtocol { mutant: Some(mutant) }
             .checker()
             .finish_when(stateright::HasDiscoveries::AnyFailures)
             .spawn_bfs()

@@ -24,7 +24,7 @@ const RETIRING: u8 = 3;
 
 /// A mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
+pub enum CoherenceMutant {
     NoPublishOfPayload,
     NoPublishOfEntry,
     NoPublishOfClaim,
@@ -49,7 +49,7 @@ pub enum Cached {
 
 /// The first writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Writer {
+pub enum FirstWriter {
     Store,
     Publish,
     Tell,
@@ -63,7 +63,7 @@ pub enum Writer {
 
 /// The second writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Next {
+pub enum SecondWriter {
     Wait,
     Store,
     Publish,
@@ -74,7 +74,7 @@ pub enum Next {
 
 /// The home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Home {
+pub enum HomeState {
     /// The range is granted to the first writer.
     Granted,
     PublishFirst,
@@ -92,7 +92,7 @@ pub enum Home {
 
 /// A reader, and the entry state it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reader {
+pub enum ReaderState {
     RefreshEntry,
     LoadEntry,
     Claim(u8),
@@ -109,16 +109,16 @@ pub enum Reader {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
+pub struct CoherenceState {
     memory: [u8; 3],
     /// By line, then by node.
     caches: [[Cached; 3]; 3],
     /// The claim of the home's own reader, visible to the home at once.
     near_claim: u8,
-    writer: Writer,
-    next: Next,
-    home: Home,
-    readers: [Reader; 2],
+    writer: FirstWriter,
+    next: SecondWriter,
+    home: HomeState,
+    readers: [ReaderState; 2],
     /// The first writer's node has no dirty line of the range, and never will.
     is_clean: bool,
     /// The claim of the reader on the other node is ignored.
@@ -129,7 +129,7 @@ pub struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum CoherenceAction {
     Write,
     Crash,
     TakeForLost,
@@ -153,7 +153,7 @@ fn uses(line: usize, node: usize) -> bool {
     }
 }
 
-impl State {
+impl CoherenceState {
     fn load(&mut self, line: usize, node: usize) -> u8 {
         match self.caches[line][node] {
             Cached::Clean(value) | Cached::Dirty(value) => value,
@@ -183,18 +183,18 @@ impl State {
 
 /// The protocol, or one with a mistake.
 #[derive(Clone, Copy, Debug)]
-pub struct Protocol {
-    pub mutant: Option<Mutant>,
+pub struct CoherenceProtocol {
+    pub mutant: Option<CoherenceMutant>,
 }
 
-impl Protocol {
-    fn is(&self, mutant: Mutant) -> bool {
+impl CoherenceProtocol {
+    fn is(&self, mutant: CoherenceMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// Both halves of the line belong to the object, or in a mutant one half to each object.
-    fn store_object(&self, state: &mut State, node: usize, object: u8) {
-        let value = if self.is(Mutant::TwoObjectsOnOneLine) {
+    fn store_object(&self, state: &mut CoherenceState, node: usize, object: u8) {
+        let value = if self.is(CoherenceMutant::TwoObjectsOnOneLine) {
             let there = state.load(RANGE, node);
             if object == 1 { there & 0xf0 | 1 } else { there & 0x0f | 0x20 }
         } else {
@@ -203,194 +203,209 @@ impl Protocol {
         state.store(RANGE, node, value);
     }
 
-    fn write(&self, state: &mut State) {
-        let is_late = self.is(Mutant::HeaderBeforePayload);
+    fn write(&self, state: &mut CoherenceState) {
+        let is_late = self.is(CoherenceMutant::HeaderBeforePayload);
         state.writer = match state.writer {
-            Writer::Store => {
+            FirstWriter::Store => {
                 self.store_object(state, FIRST, 1);
-                if is_late { Writer::Tell } else { Writer::Publish }
+                if is_late { FirstWriter::Tell } else { FirstWriter::Publish }
             }
-            Writer::Publish => {
-                if !self.is(Mutant::NoPublishOfPayload) {
+            FirstWriter::Publish => {
+                if !self.is(CoherenceMutant::NoPublishOfPayload) {
                     state.publish(RANGE, FIRST);
                 }
-                if is_late { Writer::Over } else { Writer::Tell }
+                if is_late { FirstWriter::Over } else { FirstWriter::Tell }
             }
-            Writer::Tell if state.home == Home::Granted => Writer::Asked,
+            FirstWriter::Tell if state.home == HomeState::Granted => FirstWriter::Asked,
             // The home no longer knows it.
-            Writer::Tell => Writer::Refused,
-            Writer::Refused => {
+            FirstWriter::Tell => FirstWriter::Refused,
+            FirstWriter::Refused => {
                 state.refresh(RANGE, FIRST);
                 state.is_clean = true;
-                Writer::Over
+                FirstWriter::Over
             }
             other => other,
         };
     }
 
-    fn write_next(&self, state: &mut State) {
-        let is_late = self.is(Mutant::HeaderBeforePayload);
+    fn write_next(&self, state: &mut CoherenceState) {
+        let is_late = self.is(CoherenceMutant::HeaderBeforePayload);
         state.next = match state.next {
-            Next::Store => {
+            SecondWriter::Store => {
                 self.store_object(state, SECOND, 2);
-                if is_late { Next::Tell } else { Next::Publish }
+                if is_late { SecondWriter::Tell } else { SecondWriter::Publish }
             }
-            Next::Publish => {
-                if !self.is(Mutant::NoPublishOfPayload) {
+            SecondWriter::Publish => {
+                if !self.is(CoherenceMutant::NoPublishOfPayload) {
                     state.publish(RANGE, SECOND);
                 }
-                if is_late { Next::Over } else { Next::Tell }
+                if is_late { SecondWriter::Over } else { SecondWriter::Tell }
             }
-            Next::Tell => Next::Asked,
+            SecondWriter::Tell => SecondWriter::Asked,
             other => other,
         };
     }
 
-    fn publish_entry(&self, state: &mut State) {
-        if !self.is(Mutant::NoPublishOfEntry) {
+    fn publish_entry(&self, state: &mut CoherenceState) {
+        if !self.is(CoherenceMutant::NoPublishOfEntry) {
             state.publish(ENTRY, HOME);
         }
     }
 
-    fn keep_house(&self, state: &mut State) -> Option<()> {
-        let is_late = self.is(Mutant::HeaderBeforePayload);
+    fn keep_house(&self, state: &mut CoherenceState) -> Option<()> {
+        let is_late = self.is(CoherenceMutant::HeaderBeforePayload);
         state.home = match state.home {
-            Home::Granted if state.writer == Writer::Asked => {
+            HomeState::Granted if state.writer == FirstWriter::Asked => {
                 state.store(ENTRY, HOME, SEALED_1);
-                state.writer = if is_late { Writer::Publish } else { Writer::Over };
-                Home::PublishFirst
+                state.writer = if is_late { FirstWriter::Publish } else { FirstWriter::Over };
+                HomeState::PublishFirst
             }
-            Home::PublishFirst => {
+            HomeState::PublishFirst => {
                 self.publish_entry(state);
-                Home::Live
+                HomeState::Live
             }
-            Home::Live => {
+            HomeState::Live => {
                 state.store(ENTRY, HOME, RETIRING);
-                Home::PublishRetiring
+                HomeState::PublishRetiring
             }
-            Home::PublishRetiring => {
+            HomeState::PublishRetiring => {
                 self.publish_entry(state);
-                Home::RefreshClaim
+                HomeState::RefreshClaim
             }
-            Home::RefreshClaim => {
-                if !self.is(Mutant::NoRefreshOfClaim) {
+            HomeState::RefreshClaim => {
+                if !self.is(CoherenceMutant::NoRefreshOfClaim) {
                     state.refresh(CLAIM, HOME);
                 }
-                Home::Scan
+                HomeState::Scan
             }
-            Home::Scan => {
+            HomeState::Scan => {
                 let is_far_held = state.load(CLAIM, HOME) == 1 && !state.is_forgotten;
                 let is_held = is_far_held || state.near_claim == 1;
-                if is_held { Home::RefreshClaim } else { Home::Reuse }
+                if is_held { HomeState::RefreshClaim } else { HomeState::Reuse }
             }
-            Home::Quarantine if state.is_clean || self.is(Mutant::ReuseWithoutQuarantine) => {
-                Home::Reuse
+            HomeState::Quarantine
+                if state.is_clean || self.is(CoherenceMutant::ReuseWithoutQuarantine) =>
+            {
+                HomeState::Reuse
             }
-            Home::Reuse if state.next == Next::Wait => {
-                state.next = Next::Store;
-                Home::GrantedAgain
+            HomeState::Reuse if state.next == SecondWriter::Wait => {
+                state.next = SecondWriter::Store;
+                HomeState::GrantedAgain
             }
-            Home::GrantedAgain if state.next == Next::Asked => {
+            HomeState::GrantedAgain if state.next == SecondWriter::Asked => {
                 state.store(ENTRY, HOME, SEALED_2);
-                state.next = if is_late { Next::Publish } else { Next::Over };
-                Home::PublishSecond
+                state.next = if is_late { SecondWriter::Publish } else { SecondWriter::Over };
+                HomeState::PublishSecond
             }
-            Home::PublishSecond => {
+            HomeState::PublishSecond => {
                 self.publish_entry(state);
-                Home::Over
+                HomeState::Over
             }
             _ => return None,
         };
         Some(())
     }
 
-    fn read(&self, state: &mut State, number: usize) {
+    fn read(&self, state: &mut CoherenceState, number: usize) {
         let node = if number == 0 { HOME } else { SECOND };
         let is_far = node != HOME;
-        let see = |state: &mut State| {
+        let see = |state: &mut CoherenceState| {
             let entry = state.load(ENTRY, node);
             // The words of both objects differ, and so do their sequences.
             matches!(entry, SEALED_1 | SEALED_2).then_some(entry)
         };
-        let refresh_entry = |state: &mut State| {
-            if is_far && !self.is(Mutant::NoRefreshOfEntry) {
+        let refresh_entry = |state: &mut CoherenceState| {
+            if is_far && !self.is(CoherenceMutant::NoRefreshOfEntry) {
                 state.refresh(ENTRY, node);
             }
         };
-        let claim = |state: &mut State, value| match node {
+        let claim = |state: &mut CoherenceState, value| match node {
             HOME => state.near_claim = value,
             _ => state.store(CLAIM, node, value),
         };
-        let publish_claim = |state: &mut State| {
-            if is_far && !self.is(Mutant::NoPublishOfClaim) {
+        let publish_claim = |state: &mut CoherenceState| {
+            if is_far && !self.is(CoherenceMutant::NoPublishOfClaim) {
                 state.publish(CLAIM, node);
             }
         };
         state.readers[number] = match state.readers[number] {
-            Reader::RefreshEntry => {
+            ReaderState::RefreshEntry => {
                 refresh_entry(state);
-                Reader::LoadEntry
+                ReaderState::LoadEntry
             }
-            Reader::LoadEntry => see(state).map_or(Reader::RefreshEntry, Reader::Claim),
-            Reader::Claim(object) => {
+            ReaderState::LoadEntry => {
+                see(state).map_or(ReaderState::RefreshEntry, ReaderState::Claim)
+            }
+            ReaderState::Claim(object) => {
                 claim(state, object);
-                Reader::PublishClaim(object)
+                ReaderState::PublishClaim(object)
             }
-            Reader::PublishClaim(object) => {
+            ReaderState::PublishClaim(object) => {
                 publish_claim(state);
-                Reader::RefreshAgain(object)
+                ReaderState::RefreshAgain(object)
             }
-            Reader::RefreshAgain(object) => {
+            ReaderState::RefreshAgain(object) => {
                 refresh_entry(state);
-                Reader::LoadAgain(object)
+                ReaderState::LoadAgain(object)
             }
-            Reader::LoadAgain(object) => match see(state) {
-                Some(again) if again == object => Reader::RefreshPayload(object),
-                _ => Reader::Release,
+            ReaderState::LoadAgain(object) => match see(state) {
+                Some(again) if again == object => ReaderState::RefreshPayload(object),
+                _ => ReaderState::Release,
             },
-            Reader::RefreshPayload(object) => {
-                if !self.is(Mutant::NoRefreshOfPayload) {
+            ReaderState::RefreshPayload(object) => {
+                if !self.is(CoherenceMutant::NoRefreshOfPayload) {
                     state.refresh(RANGE, node);
                 }
-                Reader::LoadPayload(object, 2)
+                ReaderState::LoadPayload(object, 2)
             }
-            Reader::LoadPayload(object, left) => {
+            ReaderState::LoadPayload(object, left) => {
                 let line = state.load(RANGE, node);
-                let is_high =
-                    if self.is(Mutant::TwoObjectsOnOneLine) { object == 2 } else { left == 1 };
+                let is_high = if self.is(CoherenceMutant::TwoObjectsOnOneLine) {
+                    object == 2
+                } else {
+                    left == 1
+                };
                 let half = if is_high { line >> 4 } else { line & 0x0f };
                 state.wrong |= half != object;
                 state.has_read[usize::from(object) - 1] = true;
-                if left > 1 { Reader::LoadPayload(object, left - 1) } else { Reader::Release }
+                if left > 1 {
+                    ReaderState::LoadPayload(object, left - 1)
+                } else {
+                    ReaderState::Release
+                }
             }
-            Reader::Release => {
+            ReaderState::Release => {
                 claim(state, 0);
-                Reader::PublishRelease
+                ReaderState::PublishRelease
             }
-            Reader::PublishRelease => {
+            ReaderState::PublishRelease => {
                 publish_claim(state);
-                Reader::Over
+                ReaderState::Over
             }
-            Reader::Crashed | Reader::Over => state.readers[number],
+            ReaderState::Crashed | ReaderState::Over => state.readers[number],
         };
     }
 }
 
-impl Model for Protocol {
-    type State = State;
-    type Action = Action;
+impl Model for CoherenceProtocol {
+    type State = CoherenceState;
+    type Action = CoherenceAction;
 
-    fn init_states(&self) -> Vec<State> {
+    fn init_states(&self) -> Vec<CoherenceState> {
         // In one mutant the second writer owns a part of the line from the start.
-        let next = if self.is(Mutant::TwoObjectsOnOneLine) { Next::Store } else { Next::Wait };
-        vec![State {
+        let next = if self.is(CoherenceMutant::TwoObjectsOnOneLine) {
+            SecondWriter::Store
+        } else {
+            SecondWriter::Wait
+        };
+        vec![CoherenceState {
             memory: [0, FREE, 0],
             caches: [[Cached::Nothing; 3]; 3],
             near_claim: 0,
-            writer: Writer::Store,
+            writer: FirstWriter::Store,
             next,
-            home: Home::Granted,
-            readers: [Reader::RefreshEntry; 2],
+            home: HomeState::Granted,
+            readers: [ReaderState::RefreshEntry; 2],
             is_clean: false,
             is_forgotten: false,
             wrong: false,
@@ -398,69 +413,71 @@ impl Model for Protocol {
         }]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        use Writer::{Asked, Crashed, Over, Refused};
+    fn actions(&self, state: &CoherenceState, actions: &mut Vec<CoherenceAction>) {
+        use FirstWriter::{Asked, Crashed, Over, Refused};
         if !matches!(state.writer, Asked | Crashed | Over) {
-            actions.push(Action::Write);
+            actions.push(CoherenceAction::Write);
         }
         // One crash is enough for each mistake.
-        let has_crashed = state.writer == Crashed || state.readers[1] == Reader::Crashed;
+        let has_crashed = state.writer == Crashed || state.readers[1] == ReaderState::Crashed;
         if !has_crashed && !matches!(state.writer, Asked | Over | Refused) {
-            actions.push(Action::Crash);
+            actions.push(CoherenceAction::Crash);
         }
-        if !has_crashed && state.readers[1] != Reader::Over {
-            actions.push(Action::CrashReader);
+        if !has_crashed && state.readers[1] != ReaderState::Over {
+            actions.push(CoherenceAction::CrashReader);
         }
-        if state.home == Home::Granted && state.writer != Asked {
-            actions.push(Action::TakeForLost);
+        if state.home == HomeState::Granted && state.writer != Asked {
+            actions.push(CoherenceAction::TakeForLost);
         }
         if state.writer == Crashed && !state.is_clean {
-            actions.push(Action::Clean);
+            actions.push(CoherenceAction::Clean);
         }
         let far = state.readers[1];
-        let is_certain = far == Reader::Crashed || self.is(Mutant::ForgetOfPausedReader);
+        let is_certain =
+            far == ReaderState::Crashed || self.is(CoherenceMutant::ForgetOfPausedReader);
         if is_certain && !state.is_forgotten {
-            actions.push(Action::ForgetReader);
+            actions.push(CoherenceAction::ForgetReader);
         }
-        if matches!(state.next, Next::Store | Next::Publish | Next::Tell) {
-            actions.push(Action::WriteNext);
+        if matches!(state.next, SecondWriter::Store | SecondWriter::Publish | SecondWriter::Tell) {
+            actions.push(CoherenceAction::WriteNext);
         }
-        actions.push(Action::KeepHouse);
-        let reads = |n: &usize| !matches!(state.readers[*n], Reader::Over | Reader::Crashed);
-        actions.extend((0..2).filter(reads).map(Action::Read));
+        actions.push(CoherenceAction::KeepHouse);
+        let reads =
+            |n: &usize| !matches!(state.readers[*n], ReaderState::Over | ReaderState::Crashed);
+        actions.extend((0..2).filter(reads).map(CoherenceAction::Read));
         for line in [RANGE, ENTRY, CLAIM] {
             for node in [HOME, FIRST, SECOND].into_iter().filter(|node| uses(line, *node)) {
                 actions.extend(match state.caches[line][node] {
-                    Cached::Nothing => [Action::Fetch(line, node)],
-                    Cached::Clean(_) => [Action::Drop(line, node)],
-                    Cached::Dirty(_) => [Action::WriteBack(line, node)],
+                    Cached::Nothing => [CoherenceAction::Fetch(line, node)],
+                    Cached::Clean(_) => [CoherenceAction::Drop(line, node)],
+                    Cached::Dirty(_) => [CoherenceAction::WriteBack(line, node)],
                 });
             }
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &CoherenceState, action: CoherenceAction) -> Option<CoherenceState> {
         let mut state = last.clone();
         match action {
-            Action::Write => self.write(&mut state),
-            Action::Crash => state.writer = Writer::Crashed,
-            Action::TakeForLost => state.home = Home::Quarantine,
-            Action::Clean => {
+            CoherenceAction::Write => self.write(&mut state),
+            CoherenceAction::Crash => state.writer = FirstWriter::Crashed,
+            CoherenceAction::TakeForLost => state.home = HomeState::Quarantine,
+            CoherenceAction::Clean => {
                 state.refresh(RANGE, FIRST);
                 state.is_clean = true;
             }
-            Action::CrashReader => state.readers[1] = Reader::Crashed,
+            CoherenceAction::CrashReader => state.readers[1] = ReaderState::Crashed,
             // Its node has seen its process end, and writes back its cached lines.
-            Action::ForgetReader => {
+            CoherenceAction::ForgetReader => {
                 state.publish(CLAIM, SECOND);
                 state.is_forgotten = true;
             }
-            Action::WriteNext => self.write_next(&mut state),
-            Action::KeepHouse => self.keep_house(&mut state)?,
-            Action::Read(number) => self.read(&mut state, number),
-            Action::WriteBack(line, node) => state.publish(line, node),
-            Action::Drop(line, node) => state.caches[line][node] = Cached::Nothing,
-            Action::Fetch(line, node) => {
+            CoherenceAction::WriteNext => self.write_next(&mut state),
+            CoherenceAction::KeepHouse => self.keep_house(&mut state)?,
+            CoherenceAction::Read(number) => self.read(&mut state, number),
+            CoherenceAction::WriteBack(line, node) => state.publish(line, node),
+            CoherenceAction::Drop(line, node) => state.caches[line][node] = Cached::Nothing,
+            CoherenceAction::Fetch(line, node) => {
                 state.load(line, node);
             }
         }
@@ -469,26 +486,37 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("readers see what was sealed", |_, state: &State| !state.wrong),
-            // Canaries: a model in which nothing is ever read would prove nothing.
-            Property::sometimes("the first object is read", |_, state: &State| state.has_read[0]),
-            Property::sometimes("the second object is read after the first", |_, state: &State| {
-                state.has_read == [true; 2]
+            Property::always("readers see what was sealed", |_, state: &CoherenceState| {
+                !state.wrong
             }),
-            Property::sometimes("a range is used again after a crash", |_, state: &State| {
-                state.writer == Writer::Crashed && state.has_read[1]
+            // Canaries: a model in which nothing is ever read would prove nothing.
+            Property::sometimes("the first object is read", |_, state: &CoherenceState| {
+                state.has_read[0]
             }),
             Property::sometimes(
+                "the second object is read after the first",
+                |_, state: &CoherenceState| state.has_read == [true; 2],
+            ),
+            Property::sometimes(
+                "a range is used again after a crash",
+                |_, state: &CoherenceState| {
+                    state.writer == FirstWriter::Crashed && state.has_read[1]
+                },
+            ),
+            Property::sometimes(
                 "a range is used again that a reader held as it crashed",
-                |_, state: &State| {
-                    state.readers[1] == Reader::Crashed
+                |_, state: &CoherenceState| {
+                    state.readers[1] == ReaderState::Crashed
                         && state.memory[CLAIM] == 1
                         && state.has_read == [true; 2]
                 },
             ),
-            Property::sometimes("a writer that was only paused is refused", |_, state: &State| {
-                state.writer == Writer::Refused && state.home == Home::Quarantine
-            }),
+            Property::sometimes(
+                "a writer that was only paused is refused",
+                |_, state: &CoherenceState| {
+                    state.writer == FirstWriter::Refused && state.home == HomeState::Quarantine
+                },
+            ),
         ]
     }
 }

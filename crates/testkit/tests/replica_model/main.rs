@@ -9,8 +9,8 @@ mod model;
 mod reader;
 mod state;
 
-use model::{Mutant, Protocol};
-use state::{Budget, Scope};
+use model::{ReplicaMutant, ReplicaProtocol};
+use state::{CheckScope, FaultBudget};
 use stateright::{Checker, HasDiscoveries, Model};
 
 /// A mistake that is not found among so many states is found by no test.
@@ -23,7 +23,7 @@ const GETS: &str = "a get returns what the name stands for during the get";
 const NAMES: &str = "a node finds no replica of an object that does not exist";
 const ENDS: &str = "every request is answered, and nothing stays of what has ended";
 
-const SMALL: Budget = Budget {
+const SMALL: FaultBudget = FaultBudget {
     losses: 0,
     home_crashes: 0,
     reader_crashes: 0,
@@ -34,39 +34,53 @@ const SMALL: Budget = Budget {
     deletes: 2,
     gets: 1,
 };
-const SCOPE: Scope =
-    Scope { readers: 1, budget: SMALL, is_large: false, has_second_home: false, takes_over: false };
+const SCOPE: CheckScope = CheckScope {
+    readers: 1,
+    budget: SMALL,
+    is_large: false,
+    has_second_home: false,
+    takes_over: false,
+};
 
 /// The scopes of a check, each with its name. The first ones take seconds together.
-fn scopes(is_long: bool) -> Vec<(&'static str, Scope)> {
-    let of = |budget| Scope { budget, ..SCOPE };
-    let two = Scope { readers: 2, ..SCOPE };
-    let large = Scope { is_large: true, ..two };
-    let hints = Scope { has_second_home: true, ..SCOPE };
-    let evictions = Budget { evictions: 1, ..SMALL };
-    let evicting = Scope { takes_over: true, ..SCOPE };
+fn scopes(is_long: bool) -> Vec<(&'static str, CheckScope)> {
+    let of = |budget| CheckScope { budget, ..SCOPE };
+    let two = CheckScope { readers: 2, ..SCOPE };
+    let large = CheckScope { is_large: true, ..two };
+    let hints = CheckScope { has_second_home: true, ..SCOPE };
+    let evictions = FaultBudget { evictions: 1, ..SMALL };
+    let evicting = CheckScope { takes_over: true, ..SCOPE };
     let short = [
-        ("a loss", of(Budget { losses: 1, ..SMALL })),
-        ("a recall and two gets", of(Budget { recalls: 1, gets: 2, ..SMALL })),
-        ("a paused reader", of(Budget { pauses: 1, ..SMALL })),
-        ("a home that starts again", of(Budget { home_crashes: 1, ..SMALL })),
-        ("a reader that starts again", of(Budget { reader_crashes: 1, ..SMALL })),
-        ("an eviction", Scope { budget: evictions, ..evicting }),
-        ("an eviction by a new home", of(Budget { home_crashes: 1, ..evictions })),
-        ("a spill", of(Budget { spills: 1, ..SMALL })),
+        ("a loss", of(FaultBudget { losses: 1, ..SMALL })),
+        ("a recall and two gets", of(FaultBudget { recalls: 1, gets: 2, ..SMALL })),
+        ("a paused reader", of(FaultBudget { pauses: 1, ..SMALL })),
+        ("a home that starts again", of(FaultBudget { home_crashes: 1, ..SMALL })),
+        ("a reader that starts again", of(FaultBudget { reader_crashes: 1, ..SMALL })),
+        ("an eviction", CheckScope { budget: evictions, ..evicting }),
+        ("an eviction by a new home", of(FaultBudget { home_crashes: 1, ..evictions })),
+        ("a spill", of(FaultBudget { spills: 1, ..SMALL })),
         ("hints", hints),
-        ("a large object", Scope { readers: 1, ..large }),
+        ("a large object", CheckScope { readers: 1, ..large }),
     ];
     let long = [
-        ("two gets and a loss", of(Budget { losses: 1, gets: 2, ..SMALL })),
-        ("two gets and a home", of(Budget { home_crashes: 1, gets: 2, ..SMALL })),
-        ("two gets and a pause", of(Budget { pauses: 1, gets: 2, ..SMALL })),
-        ("a recall and a loss", of(Budget { recalls: 1, losses: 1, gets: 2, ..SMALL })),
-        ("recalls for evictions", Scope { budget: Budget { recalls: 1, ..evictions }, ..evicting }),
+        ("two gets and a loss", of(FaultBudget { losses: 1, gets: 2, ..SMALL })),
+        ("two gets and a home", of(FaultBudget { home_crashes: 1, gets: 2, ..SMALL })),
+        ("two gets and a pause", of(FaultBudget { pauses: 1, gets: 2, ..SMALL })),
+        ("a recall and a loss", of(FaultBudget { recalls: 1, losses: 1, gets: 2, ..SMALL })),
+        (
+            "recalls for evictions",
+            CheckScope { budget: FaultBudget { recalls: 1, ..evictions }, ..evicting },
+        ),
         ("two readers", two),
         ("senders", large),
-        ("senders and an eviction", Scope { budget: Budget { deletes: 1, ..evictions }, ..large }),
-        ("hints and a home", Scope { budget: Budget { home_crashes: 1, ..SMALL }, ..hints }),
+        (
+            "senders and an eviction",
+            CheckScope { budget: FaultBudget { deletes: 1, ..evictions }, ..large },
+        ),
+        (
+            "hints and a home",
+            CheckScope { budget: FaultBudget { home_crashes: 1, ..SMALL }, ..hints },
+        ),
     ];
     let long = long.into_iter().filter(|_| is_long);
     short.into_iter().chain(long).collect()
@@ -77,7 +91,8 @@ fn the_protocol_has_no_counterexample() {
     let is_long = std::env::var("FARROW_REPLICA_MODEL").is_ok_and(|value| value == "long");
     for (name, scope) in scopes(is_long) {
         let begin = std::time::Instant::now();
-        let checker = Protocol { scope, mutant: None }.checker().target_state_count(STEPS_MAX);
+        let checker =
+            ReplicaProtocol { scope, mutant: None }.checker().target_state_count(STEPS_MAX);
         let checker = checker.spawn_bfs().join();
         println!(
             "{name}: {} states, {} deep, {:?}",
@@ -91,8 +106,8 @@ fn the_protocol_has_no_counterexample() {
 }
 
 /// The scope in which each mistake is found soon, and the property that it breaks.
-fn mistakes() -> Vec<(Mutant, Scope, &'static str)> {
-    use Mutant::{
+fn mistakes() -> Vec<(ReplicaMutant, CheckScope, &'static str)> {
+    use ReplicaMutant::{
         AnswerOfEarlierLife, AnyAnswerCounts, CompleteWithoutNote, DeleteBeforeAcknowledged,
         EvictionBeforeRejoin, EvictionByLastId, EvictionWithoutRecall, EvictionWithoutSecondLook,
         ExcludedWithLease, HintIsComplete, HoldBeforeNote, KeyOfAnyReplica, LostHoldStays,
@@ -100,22 +115,22 @@ fn mistakes() -> Vec<(Mutant, Scope, &'static str)> {
         OldAnswerForLaterClient, OpenWithoutHold, OpensDuringDelete, ReleaseBeforeLoaded,
         ReplicasOfEarlierDaemon, ReplicasWithoutLease,
     };
-    let of = |budget| Scope { budget, ..SCOPE };
-    let (plain, loss) = (of(SMALL), of(Budget { losses: 1, ..SMALL }));
-    let recall = of(Budget { recalls: 1, losses: 1, gets: 2, ..SMALL });
-    let pause = of(Budget { pauses: 1, gets: 2, ..SMALL });
-    let home = of(Budget { home_crashes: 1, gets: 2, ..SMALL });
-    let reader = of(Budget { reader_crashes: 1, gets: 2, ..SMALL });
-    let evictions = Budget { evictions: 1, ..SMALL };
+    let of = |budget| CheckScope { budget, ..SCOPE };
+    let (plain, loss) = (of(SMALL), of(FaultBudget { losses: 1, ..SMALL }));
+    let recall = of(FaultBudget { recalls: 1, losses: 1, gets: 2, ..SMALL });
+    let pause = of(FaultBudget { pauses: 1, gets: 2, ..SMALL });
+    let home = of(FaultBudget { home_crashes: 1, gets: 2, ..SMALL });
+    let reader = of(FaultBudget { reader_crashes: 1, gets: 2, ..SMALL });
+    let evictions = FaultBudget { evictions: 1, ..SMALL };
     let evicting = of(evictions);
-    let taken = Scope { takes_over: true, ..evicting };
-    let restarted = of(Budget { home_crashes: 1, ..evictions });
-    let hints = Scope { has_second_home: true, ..SCOPE };
-    let spilling = of(Budget { spills: 1, ..SMALL });
-    let large = Scope { is_large: true, ..SCOPE };
-    let sent = Budget { deletes: 0, gets: 2, ..evictions };
-    let senders = Scope { readers: 2, budget: sent, ..large };
-    let late = of(Budget { gets: 2, ..SMALL });
+    let taken = CheckScope { takes_over: true, ..evicting };
+    let restarted = of(FaultBudget { home_crashes: 1, ..evictions });
+    let hints = CheckScope { has_second_home: true, ..SCOPE };
+    let spilling = of(FaultBudget { spills: 1, ..SMALL });
+    let large = CheckScope { is_large: true, ..SCOPE };
+    let sent = FaultBudget { deletes: 0, gets: 2, ..evictions };
+    let senders = CheckScope { readers: 2, budget: sent, ..large };
+    let late = of(FaultBudget { gets: 2, ..SMALL });
     vec![
         (HoldBeforeNote, plain, NAMES),
         (OpensDuringDelete, plain, NAMES),
@@ -149,7 +164,7 @@ fn each_mistake_has_a_counterexample() {
     for (mutant, scope, property) in mistakes() {
         let begin = std::time::Instant::now();
         let only = HasDiscoveries::AnyFailures;
-        let checker = Protocol { scope, mutant: Some(mutant) }.checker();
+        let checker = ReplicaProtocol { scope, mutant: Some(mutant) }.checker();
         let checker = checker.finish_when(only).target_state_count(MUTANT_STATES_MAX);
         // Two readers have more states than the shortest counterexample needs.
         let (states, path) = if scope.readers > 1 {

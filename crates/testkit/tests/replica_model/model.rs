@@ -11,11 +11,13 @@ use stateright::{Model, Property};
 
 use super::home;
 use super::reader;
-use super::state::{Delete, Get, IDS, Last, Object, READERS, Scope, State, bit, object_of};
+use super::state::{
+    CheckScope, Delete, Get, IDS, Last, ModelObjectState, READERS, ReplicaState, bit, object_of,
+};
 
 /// A mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
+pub enum ReplicaMutant {
     HoldBeforeNote,
     OpensDuringDelete,
     OpenWithoutHold,
@@ -46,30 +48,30 @@ pub enum Mutant {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    Home(home::Step),
-    Reader(usize, reader::Step),
+pub enum ReplicaAction {
+    Home(home::HomeStep),
+    Reader(usize, reader::ReaderStep),
 }
 
 /// The protocol, or one with a mistake.
 #[derive(Clone, Copy, Debug)]
-pub struct Protocol {
-    pub scope: Scope,
-    pub mutant: Option<Mutant>,
+pub struct ReplicaProtocol {
+    pub scope: CheckScope,
+    pub mutant: Option<ReplicaMutant>,
 }
 
-impl Protocol {
-    pub fn is(&self, mutant: Mutant) -> bool {
+impl ReplicaProtocol {
+    pub fn is(&self, mutant: ReplicaMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// Whether nothing happens any more without a user or a fault.
-    fn is_quiet(&self, state: &State) -> bool {
+    fn is_quiet(&self, state: &ReplicaState) -> bool {
         let mut actions = Vec::new();
         self.actions(state, &mut actions);
-        let is_internal = |action: &Action| match action {
-            Action::Home(step) => step.is_internal(),
-            Action::Reader(_, step) => step.is_internal(),
+        let is_internal = |action: &ReplicaAction| match action {
+            ReplicaAction::Home(step) => step.is_internal(),
+            ReplicaAction::Reader(_, step) => step.is_internal(),
         };
         let mut internal = actions.into_iter().filter(is_internal);
         !internal.any(|action| self.next_state(state, action).is_some())
@@ -77,7 +79,7 @@ impl Protocol {
 
     /// Whether every request has its answer, and notes, notices, holds and trees have ended with
     /// their objects.
-    fn is_settled(state: &State) -> bool {
+    fn is_settled(state: &ReplicaState) -> bool {
         let home = &state.home;
         let is_over = |id: usize| {
             state.is_there(object_of(id)) || home.notes[id] == 0 && home.complete[id] == 0
@@ -95,7 +97,7 @@ impl Protocol {
     }
 
     /// Whether what a client of a reader finds is the object of that name.
-    fn is_one_object(state: &State) -> bool {
+    fn is_one_object(state: &ReplicaState) -> bool {
         let readers = state.readers.iter().filter(|reader| reader.has_lease);
         let mut found =
             readers.flat_map(|reader| (0..IDS).filter(|id| reader.replicas[*id].is_some()));
@@ -103,30 +105,30 @@ impl Protocol {
     }
 }
 
-impl Model for Protocol {
-    type State = State;
-    type Action = Action;
+impl Model for ReplicaProtocol {
+    type State = ReplicaState;
+    type Action = ReplicaAction;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State::new(&self.scope)]
+    fn init_states(&self) -> Vec<ReplicaState> {
+        vec![ReplicaState::new(&self.scope)]
     }
 
-    fn actions(&self, _: &State, out: &mut Vec<Action>) {
+    fn actions(&self, _: &ReplicaState, out: &mut Vec<ReplicaAction>) {
         let mut home = Vec::new();
-        home::Step::all(self.scope.readers, &mut home);
-        out.extend(home.into_iter().map(Action::Home));
+        home::HomeStep::all(self.scope.readers, &mut home);
+        out.extend(home.into_iter().map(ReplicaAction::Home));
         let mut steps = Vec::new();
-        reader::Step::all(&mut steps);
+        reader::ReaderStep::all(&mut steps);
         for number in 0..self.scope.readers {
-            out.extend(steps.iter().map(|step| Action::Reader(number, *step)));
+            out.extend(steps.iter().map(|step| ReplicaAction::Reader(number, *step)));
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &ReplicaState, action: ReplicaAction) -> Option<ReplicaState> {
         let mut state = last.clone();
         match action {
-            Action::Home(step) => self.at_home(&mut state, step)?,
-            Action::Reader(number, step) => self.at_reader(&mut state, number, step)?,
+            ReplicaAction::Home(step) => self.at_home(&mut state, step)?,
+            ReplicaAction::Reader(number, step) => self.at_reader(&mut state, number, step)?,
         }
         for number in 0..READERS {
             let target = state.readers[number].client.target;
@@ -141,18 +143,18 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(super::GETS, |_, state: &State| state.wrong.is_none()),
-            Property::always(super::NAMES, |_, state: &State| Self::is_one_object(state)),
-            Property::always(super::ENDS, |model: &Self, state: &State| {
+            Property::always(super::GETS, |_, state: &ReplicaState| state.wrong.is_none()),
+            Property::always(super::NAMES, |_, state: &ReplicaState| Self::is_one_object(state)),
+            Property::always(super::ENDS, |model: &Self, state: &ReplicaState| {
                 Self::is_settled(state) || !model.is_quiet(state)
             }),
-            Property::sometimes("a noted object is deleted", |_, state: &State| {
-                let is_gone = state.home.objects.contains(&Object::Gone);
+            Property::sometimes("a noted object is deleted", |_, state: &ReplicaState| {
+                let is_gone = state.home.objects.contains(&ModelObjectState::Gone);
                 let is_told = state.home.numbers.iter().any(|number| *number > 0);
                 is_gone && is_told
             }),
-            Property::sometimes("a replica is found", |_, state: &State| {
-                let found = |reader: &super::state::Reader| {
+            Property::sometimes("a replica is found", |_, state: &ReplicaState| {
+                let found = |reader: &super::state::ModelReader| {
                     let is_known = reader.replicas.iter().any(Option::is_some);
                     is_known && reader.client.allowed & !bit(0) != 0
                 };

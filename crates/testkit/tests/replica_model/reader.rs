@@ -1,15 +1,16 @@
 //! The steps of a reading node: its daemon (`protocol/replicas`), and a client that gets by loads.
 
 use super::home::spend;
-use super::model::{Mutant, Protocol};
+use super::model::{ReplicaMutant, ReplicaProtocol};
 use super::state::{
-    Answer, EVERYTHING, Fetching, GARBAGE, Get, IDS, NONE, Node, OBJECTS, OF_SECOND_HOME, Object,
-    Opening, READERS, Sender, Stage, State, Target, Wrong, bit, found, object_of,
+    BytesSender, EVERYTHING, GARBAGE, Get, GetTarget, IDS, ModelFetching, ModelObjectState,
+    ModelOpening, NONE, NameHolder, OBJECTS, OF_SECOND_HOME, OpenAnswer, OpeningStage, READERS,
+    ReplicaState, Wrong, bit, found, object_of,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    Get(Target),
+pub enum ReaderStep {
+    Get(GetTarget),
     Look,
     TakeAnswer,
     GiveUp,
@@ -33,7 +34,7 @@ pub enum Step {
     Restart,
 }
 
-impl Step {
+impl ReaderStep {
     pub fn is_internal(self) -> bool {
         !matches!(
             self,
@@ -51,8 +52,8 @@ impl Step {
         out.extend([Self::Look, Self::TakeAnswer, Self::GiveUp, Self::Answer, Self::AskSecond]);
         out.extend([Self::AskAgain, Self::Broken, Self::Fail, Self::LoseOpen, Self::LoseAnswer]);
         out.extend([Self::LoseLease, Self::RenewLease, Self::Rejoin, Self::Crash, Self::Restart]);
-        out.push(Self::Get(Target::Name));
-        out.extend((0..OBJECTS).map(|object| Self::Get(Target::Object(object))));
+        out.push(Self::Get(GetTarget::Name));
+        out.extend((0..OBJECTS).map(|object| Self::Get(GetTarget::Object(object))));
         for id in 0..IDS {
             out.extend([Self::Loaded(id), Self::NotLoaded(id), Self::EvictReplica(id)]);
             out.push(Self::ChooseSender(id, None));
@@ -62,17 +63,27 @@ impl Step {
     }
 }
 
-impl Protocol {
-    pub fn at_reader(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+impl ReplicaProtocol {
+    pub fn at_reader(
+        &self,
+        state: &mut ReplicaState,
+        reader: usize,
+        step: ReaderStep,
+    ) -> Option<()> {
         match step {
-            Step::Get(_) | Step::Look | Step::TakeAnswer | Step::GiveUp | Step::Fail => {
-                self.client(state, reader, step)
-            }
-            Step::Answer | Step::AskSecond | Step::AskAgain | Step::Broken => {
+            ReaderStep::Get(_)
+            | ReaderStep::Look
+            | ReaderStep::TakeAnswer
+            | ReaderStep::GiveUp
+            | ReaderStep::Fail => self.client(state, reader, step),
+            ReaderStep::Answer
+            | ReaderStep::AskSecond
+            | ReaderStep::AskAgain
+            | ReaderStep::Broken => {
                 state.readers[reader].is_up.then_some(())?;
                 self.search(state, reader, step)
             }
-            Step::ChooseSender(..) | Step::Loaded(_) | Step::NotLoaded(_) => {
+            ReaderStep::ChooseSender(..) | ReaderStep::Loaded(_) | ReaderStep::NotLoaded(_) => {
                 state.readers[reader].is_up.then_some(())?;
                 self.transfer(state, reader, step)
             }
@@ -81,19 +92,19 @@ impl Protocol {
     }
 
     /// Ends a get. `None`: with an error.
-    fn finish(&self, state: &mut State, reader: usize, result: Option<u8>) {
+    fn finish(&self, state: &mut ReplicaState, reader: usize, result: Option<u8>) {
         let client = &mut state.readers[reader].client;
         client.get = Get::Idle;
         let is_right = result.is_none_or(|result| result & client.allowed != 0);
         client.allowed = 0;
-        client.target = Target::Name;
+        client.target = GetTarget::Name;
         if !is_right {
             state.wrong.get_or_insert(Wrong::Result);
         }
     }
 
     /// A client has found a replica by loads.
-    fn finish_with(&self, state: &mut State, reader: usize, id: usize) {
+    fn finish_with(&self, state: &mut ReplicaState, reader: usize, id: usize) {
         let bytes = state.readers[reader].replicas[id];
         if bytes != Some(object_of(id) as u8) {
             state.wrong.get_or_insert(Wrong::Bytes);
@@ -101,17 +112,17 @@ impl Protocol {
         self.finish(state, reader, Some(found(object_of(id))));
     }
 
-    fn client(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+    fn client(&self, state: &mut ReplicaState, reader: usize, step: ReaderStep) -> Option<()> {
         let it = &state.readers[reader];
-        let may_use = it.has_lease || self.is(Mutant::ReplicasWithoutLease);
+        let may_use = it.has_lease || self.is(ReplicaMutant::ReplicasWithoutLease);
         match (step, it.client.get) {
-            (Step::Get(target), Get::Idle) => {
-                (self.scope.is_large == (target != Target::Name)).then_some(())?;
+            (ReaderStep::Get(target), Get::Idle) => {
+                (self.scope.is_large == (target != GetTarget::Name)).then_some(())?;
                 let client = &mut state.readers[reader].client;
                 spend(&mut client.left)?;
                 (client.get, client.target) = (Get::Looks, target);
             }
-            (Step::Look, Get::Looks) => {
+            (ReaderStep::Look, Get::Looks) => {
                 let target = it.client.target;
                 let known = (0..IDS).rev();
                 let known = known.filter(|id| target.is(object_of(*id)));
@@ -124,17 +135,20 @@ impl Protocol {
                     }
                 }
             }
-            (Step::TakeAnswer, Get::Answered(id)) => {
+            (ReaderStep::TakeAnswer, Get::Answered(id)) => {
                 if it.replicas[id].is_some() && may_use {
                     self.finish_with(state, reader, id);
                 } else {
                     state.readers[reader].client.get = Get::Looks;
                 }
             }
-            (Step::GiveUp, Get::Waits) if it.client.left > 0 => self.finish(state, reader, None),
+            (ReaderStep::GiveUp, Get::Waits) if it.client.left > 0 => {
+                self.finish(state, reader, None)
+            }
             // The peer is not reached for so long that it may be lost.
-            (Step::Fail, _) => {
-                let is_again = it.opening.is_some_and(|it| matches!(it.stage, Stage::Again(_)));
+            (ReaderStep::Fail, _) => {
+                let is_again =
+                    it.opening.is_some_and(|it| matches!(it.stage, OpeningStage::Again(_)));
                 (is_again && !it.is_member).then_some(())?;
                 state.readers[reader].opening = None;
                 if it_waits(state, reader) {
@@ -147,51 +161,51 @@ impl Protocol {
     }
 
     /// `begin_opening`, or the search that is under way.
-    fn begin_opening(&self, state: &mut State, reader: usize) -> Option<()> {
+    fn begin_opening(&self, state: &mut ReplicaState, reader: usize) -> Option<()> {
         let hint = state.hint;
         let it = &mut state.readers[reader];
         let target = it.client.target;
         match &mut it.opening {
             Some(opening) if opening.target == target => {
-                opening.is_late = !self.is(Mutant::OldAnswerForLaterClient);
+                opening.is_late = !self.is(ReplicaMutant::OldAnswerForLaterClient);
             }
             Some(_) => return None,
             None => {
-                let first = hint.filter(|_| self.scope.has_second_home).unwrap_or(Node::Home);
+                let first = hint.filter(|_| self.scope.has_second_home).unwrap_or(NameHolder::Home);
                 let second = match first {
-                    Node::Home => Node::Second,
-                    Node::Second => Node::Home,
+                    NameHolder::Home => NameHolder::Second,
+                    NameHolder::Second => NameHolder::Home,
                 };
-                let is_all = hint.is_some() && self.is(Mutant::HintIsComplete);
+                let is_all = hint.is_some() && self.is(ReplicaMutant::HintIsComplete);
                 let rest = (self.scope.has_second_home && !is_all).then_some(second);
                 let (gone, is_outdated, is_late) = (0, false, false);
                 // Asked at once where it may be.
-                let stage = Stage::Again(first);
-                it.opening = Some(Opening { stage, rest, target, gone, is_outdated, is_late });
+                let stage = OpeningStage::Again(first);
+                it.opening = Some(ModelOpening { stage, rest, target, gone, is_outdated, is_late });
             }
         }
         Some(())
     }
 
-    fn search(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+    fn search(&self, state: &mut ReplicaState, reader: usize, step: ReaderStep) -> Option<()> {
         let mut opening = state.readers[reader].opening?;
         match (step, opening.stage) {
-            (Step::AskAgain, Stage::Again(node)) => {
-                (node == Node::Second || state.readers[reader].is_member).then_some(())?;
+            (ReaderStep::AskAgain, OpeningStage::Again(node)) => {
+                (node == NameHolder::Second || state.readers[reader].is_member).then_some(())?;
                 let link = &mut state.links[reader];
-                link.open = node == Node::Home;
+                link.open = node == NameHolder::Home;
                 link.answer = None;
-                opening.stage = Stage::Asked(node);
+                opening.stage = OpeningStage::Asked(node);
             }
-            (Step::Broken, Stage::Asked(Node::Home)) => {
+            (ReaderStep::Broken, OpeningStage::Asked(NameHolder::Home)) => {
                 let link = &state.links[reader];
-                let is_idle = state.home.threads[reader] == super::state::Thread::Idle;
+                let is_idle = state.home.threads[reader] == super::state::ServerThread::Idle;
                 (is_idle && !link.open && link.answer.is_none()).then_some(())?;
                 opening.is_outdated = false;
-                opening.stage = Stage::Again(Node::Home);
+                opening.stage = OpeningStage::Again(NameHolder::Home);
             }
-            (Step::AskSecond, Stage::Asked(Node::Second)) => {
-                if state.second == Object::Sealed {
+            (ReaderStep::AskSecond, OpeningStage::Asked(NameHolder::Second)) => {
+                if state.second == ModelObjectState::Sealed {
                     state.readers[reader].opening = None;
                     if it_waits(state, reader) {
                         self.finish(state, reader, Some(found(OF_SECOND_HOME)));
@@ -200,7 +214,7 @@ impl Protocol {
                 }
                 return self.not_found(state, reader, opening);
             }
-            (Step::Answer, Stage::Asked(Node::Home)) => {
+            (ReaderStep::Answer, OpeningStage::Asked(NameHolder::Home)) => {
                 let answer = state.links[reader].answer.take()?;
                 return self.opened(state, reader, (opening, answer));
             }
@@ -211,9 +225,14 @@ impl Protocol {
     }
 
     /// `settle_opening` of a node that does not have the object.
-    fn not_found(&self, state: &mut State, reader: usize, mut opening: Opening) -> Option<()> {
+    fn not_found(
+        &self,
+        state: &mut ReplicaState,
+        reader: usize,
+        mut opening: ModelOpening,
+    ) -> Option<()> {
         if let Some(next) = opening.rest.take() {
-            (opening.stage, opening.is_outdated) = (Stage::Again(next), false);
+            (opening.stage, opening.is_outdated) = (OpeningStage::Again(next), false);
             state.readers[reader].opening = Some(opening);
             return Some(());
         }
@@ -233,22 +252,22 @@ impl Protocol {
     /// `opened_elsewhere` and `begin_load`.
     fn opened(
         &self,
-        state: &mut State,
+        state: &mut ReplicaState,
         reader: usize,
-        (mut opening, answer): (Opening, Answer),
+        (mut opening, answer): (ModelOpening, OpenAnswer),
     ) -> Option<()> {
         let is_outdated = std::mem::take(&mut opening.is_outdated);
         match answer {
-            Answer::NotFound => return self.not_found(state, reader, opening),
-            Answer::Busy => opening.stage = Stage::Again(Node::Home),
-            Answer::Found(id) if is_outdated || opening.gone & bit(id) != 0 => {
+            OpenAnswer::NotFound => return self.not_found(state, reader, opening),
+            OpenAnswer::Busy => opening.stage = OpeningStage::Again(NameHolder::Home),
+            OpenAnswer::Found(id) if is_outdated || opening.gone & bit(id) != 0 => {
                 if !is_outdated {
                     opening.gone &= !bit(id);
                 }
                 state.links[reader].releases[id] += 1;
-                opening.stage = Stage::Again(Node::Home);
+                opening.stage = OpeningStage::Again(NameHolder::Home);
             }
-            Answer::Found(id) => {
+            OpenAnswer::Found(id) => {
                 let it = &mut state.readers[reader];
                 it.opening = None;
                 let is_known = it.replicas[id].is_some();
@@ -259,9 +278,10 @@ impl Protocol {
                     }
                     return Some(());
                 }
-                let sender = if self.scope.is_large { Sender::Unknown } else { Sender::Home };
-                it.fetching[id] = Some(Fetching { sender, is_gone: false });
-                if self.is(Mutant::ReleaseBeforeLoaded) {
+                let sender =
+                    if self.scope.is_large { BytesSender::Unknown } else { BytesSender::Home };
+                it.fetching[id] = Some(ModelFetching { sender, is_gone: false });
+                if self.is(ReplicaMutant::ReleaseBeforeLoaded) {
                     state.links[reader].releases[id] += 1;
                 }
                 return Some(());
@@ -272,47 +292,47 @@ impl Protocol {
     }
 
     /// Answers the client that waits for this object.
-    fn answer(&self, state: &mut State, reader: usize, id: usize) {
+    fn answer(&self, state: &mut ReplicaState, reader: usize, id: usize) {
         let client = &mut state.readers[reader].client;
         if client.get == Get::Waits && client.target.is(object_of(id)) {
             client.get = Get::Answered(id);
         }
     }
 
-    fn transfer(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+    fn transfer(&self, state: &mut ReplicaState, reader: usize, step: ReaderStep) -> Option<()> {
         match step {
-            Step::ChooseSender(id, from) => {
+            ReaderStep::ChooseSender(id, from) => {
                 let it = state.readers[reader].fetching[id]?;
-                (it.sender == Sender::Unknown).then_some(())?;
+                (it.sender == BytesSender::Unknown).then_some(())?;
                 let sender = match from {
-                    None => Sender::Home,
+                    None => BytesSender::Home,
                     Some(from) => self.sender(state, reader, (id, from))?,
                 };
-                state.readers[reader].fetching[id] = Some(Fetching { sender, ..it });
+                state.readers[reader].fetching[id] = Some(ModelFetching { sender, ..it });
             }
-            Step::Loaded(id) => {
+            ReaderStep::Loaded(id) => {
                 let it = state.readers[reader].fetching[id]?;
                 let object = object_of(id);
                 let is_kept = state.is_there(object) || state.home.holds[reader][id] > 0;
                 let bytes = match it.sender {
-                    Sender::Unknown => return None,
-                    Sender::Home if is_kept => object as u8,
-                    Sender::Home | Sender::Overwritten => GARBAGE,
-                    Sender::Reader { bytes, .. } => bytes,
+                    BytesSender::Unknown => return None,
+                    BytesSender::Home if is_kept => object as u8,
+                    BytesSender::Home | BytesSender::Overwritten => GARBAGE,
+                    BytesSender::Reader { bytes, .. } => bytes,
                 };
                 self.loaded(state, reader, (id, it, bytes));
             }
-            Step::NotLoaded(id) => {
+            ReaderStep::NotLoaded(id) => {
                 let it = state.readers[reader].fetching[id]?;
                 match it.sender {
                     // The home ended the hold: its daemon, or this member, has ended.
-                    Sender::Unknown | Sender::Home | Sender::Overwritten => {
+                    BytesSender::Unknown | BytesSender::Home | BytesSender::Overwritten => {
                         (state.home.holds[reader][id] == 0).then_some(())?;
                         self.open_again(state, reader, id);
                     }
-                    Sender::Reader { reader: from, .. } => {
+                    BytesSender::Reader { reader: from, .. } => {
                         (!state.readers[from].is_up).then_some(())?;
-                        let it = Fetching { sender: Sender::Home, ..it };
+                        let it = ModelFetching { sender: BytesSender::Home, ..it };
                         state.readers[reader].fetching[id] = Some(it);
                     }
                 }
@@ -323,22 +343,32 @@ impl Protocol {
     }
 
     /// The home names a reader with a complete replica, which checks key and id.
-    fn sender(&self, state: &State, reader: usize, (id, from): (usize, usize)) -> Option<Sender> {
+    fn sender(
+        &self,
+        state: &ReplicaState,
+        reader: usize,
+        (id, from): (usize, usize),
+    ) -> Option<BytesSender> {
         let is_held = state.home.holds[reader][id] > 0;
         let is_named = state.home.complete[id] & bit(from) != 0 && from != reader;
         let it = &state.readers[from];
         (is_held && is_named && it.is_up).then_some(())?;
-        let its = match self.is(Mutant::KeyOfAnyReplica) {
+        let its = match self.is(ReplicaMutant::KeyOfAnyReplica) {
             false => (it.served & bit(id) != 0).then_some(it.replicas[id]).flatten(),
             true => it.replicas.iter().rev().find_map(|bytes| *bytes),
         };
-        its.map(|bytes| Sender::Reader { reader: from, bytes })
+        its.map(|bytes| BytesSender::Reader { reader: from, bytes })
     }
 
     /// `loaded` and `seal_replica`.
-    fn loaded(&self, state: &mut State, reader: usize, (id, it, bytes): (usize, Fetching, u8)) {
+    fn loaded(
+        &self,
+        state: &mut ReplicaState,
+        reader: usize,
+        (id, it, bytes): (usize, ModelFetching, u8),
+    ) {
         let reads = &mut state.readers[reader];
-        let is_gone = it.is_gone && !self.is(Mutant::NoticeDuringTransferIgnored);
+        let is_gone = it.is_gone && !self.is(ReplicaMutant::NoticeDuringTransferIgnored);
         if is_gone || !reads.has_lease {
             return self.open_again(state, reader, id);
         }
@@ -352,15 +382,15 @@ impl Protocol {
             reads.served |= bit(id);
             state.links[reader].complete |= bit(id);
         }
-        if !self.is(Mutant::ReleaseBeforeLoaded) {
+        if !self.is(ReplicaMutant::ReleaseBeforeLoaded) {
             state.links[reader].releases[id] += 1;
         }
         self.answer(state, reader, id);
     }
 
-    fn open_again(&self, state: &mut State, reader: usize, id: usize) {
+    fn open_again(&self, state: &mut ReplicaState, reader: usize, id: usize) {
         state.readers[reader].fetching[id] = None;
-        if !self.is(Mutant::ReleaseBeforeLoaded) {
+        if !self.is(ReplicaMutant::ReleaseBeforeLoaded) {
             state.links[reader].releases[id] += 1;
         }
         let client = &state.readers[reader].client;
@@ -370,52 +400,52 @@ impl Protocol {
         }
     }
 
-    fn events(&self, state: &mut State, reader: usize, step: Step) -> Option<()> {
+    fn events(&self, state: &mut ReplicaState, reader: usize, step: ReaderStep) -> Option<()> {
         match step {
-            Step::Notice(index) => {
+            ReaderStep::Notice(index) => {
                 state.readers[reader].is_up.then_some(())?;
                 let notices = &mut state.links[reader].notices;
                 let (id, number) = (index < notices.len()).then(|| notices.remove(index))?;
                 self.on_invalidation(state, reader, id);
                 state.links[reader].acks.push((id, number));
             }
-            Step::EvictReplica(id) => {
+            ReaderStep::EvictReplica(id) => {
                 state.readers[reader].replicas[id].take()?;
                 spend(&mut state.left.evictions)?;
             }
-            Step::LoseOpen => {
+            ReaderStep::LoseOpen => {
                 (state.links[reader].open).then_some(())?;
                 spend(&mut state.left.losses)?;
                 state.links[reader].open = false;
             }
-            Step::LoseAnswer => {
+            ReaderStep::LoseAnswer => {
                 let answer = state.links[reader].answer.take()?;
                 spend(&mut state.left.losses)?;
                 // The next connection releases the number of the hold.
-                if let Answer::Found(id) = answer
-                    && !self.is(Mutant::LostHoldStays)
+                if let OpenAnswer::Found(id) = answer
+                    && !self.is(ReplicaMutant::LostHoldStays)
                 {
                     state.links[reader].releases[id] += 1;
                 }
             }
-            Step::LoseLease => {
+            ReaderStep::LoseLease => {
                 let it = &mut state.readers[reader];
                 it.has_lease.then_some(())?;
                 it.has_lease = false;
                 spend(&mut state.left.pauses)?;
             }
-            Step::RenewLease => {
+            ReaderStep::RenewLease => {
                 let it = &mut state.readers[reader];
                 (it.is_member && it.is_up && !it.has_lease).then_some(())?;
                 it.has_lease = true;
             }
-            Step::Rejoin => {
+            ReaderStep::Rejoin => {
                 (state.readers[reader].is_up && !state.readers[reader].is_member).then_some(())?;
                 self.on_invalidation(state, reader, EVERYTHING);
                 let it = &mut state.readers[reader];
                 (it.has_lease, it.is_member) = (true, true);
             }
-            Step::Crash => {
+            ReaderStep::Crash => {
                 state.readers[reader].is_up.then_some(())?;
                 spend(&mut state.left.reader_crashes)?;
                 let it = &mut state.readers[reader];
@@ -426,12 +456,12 @@ impl Protocol {
                     self.finish(state, reader, None);
                 }
             }
-            Step::Restart => {
+            ReaderStep::Restart => {
                 (!state.readers[reader].is_up).then_some(())?;
                 let it = &mut state.readers[reader];
                 it.is_up = true;
                 it.has_lease = false;
-                if !self.is(Mutant::ReplicasOfEarlierDaemon) {
+                if !self.is(ReplicaMutant::ReplicasOfEarlierDaemon) {
                     it.replicas = [None; IDS];
                 }
                 state.links[reader].answer = None;
@@ -443,15 +473,15 @@ impl Protocol {
     }
 
     /// `on_invalidation`, and `drop_replicas_of` for all objects of the home.
-    fn on_invalidation(&self, state: &mut State, reader: usize, id: usize) {
+    fn on_invalidation(&self, state: &mut ReplicaState, reader: usize, id: usize) {
         let ids = if id == EVERYTHING { 0..IDS } else { id..id + 1 };
         let it = &mut state.readers[reader];
         if let Some(opening) = &mut it.opening {
-            if id != EVERYTHING && !self.is(Mutant::NoticeDuringOpenIgnored) {
+            if id != EVERYTHING && !self.is(ReplicaMutant::NoticeDuringOpenIgnored) {
                 opening.gone |= bit(id);
             }
-            let is_queried = opening.stage == Stage::Asked(Node::Home);
-            if id == EVERYTHING && is_queried && !self.is(Mutant::AnswerOfEarlierLife) {
+            let is_queried = opening.stage == OpeningStage::Asked(NameHolder::Home);
+            if id == EVERYTHING && is_queried && !self.is(ReplicaMutant::AnswerOfEarlierLife) {
                 opening.is_outdated = true;
             }
         }
@@ -459,7 +489,7 @@ impl Protocol {
             if let Some(fetching) = &mut it.fetching[id] {
                 fetching.is_gone = true;
             }
-            if !self.is(Mutant::ReplicasOfEarlierDaemon) || it.has_lease {
+            if !self.is(ReplicaMutant::ReplicasOfEarlierDaemon) || it.has_lease {
                 it.replicas[id] = None;
             }
             it.served &= !bit(id);
@@ -467,6 +497,6 @@ impl Protocol {
     }
 }
 
-fn it_waits(state: &State, reader: usize) -> bool {
+fn it_waits(state: &ReplicaState, reader: usize) -> bool {
     state.readers[reader].client.get == Get::Waits
 }

@@ -25,7 +25,7 @@ pub const fn bit(number: usize) -> u8 {
 
 /// An object at its home (`crates/store/src/home`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Object {
+pub enum ModelObjectState {
     Unsealed,
     Sealed,
     /// Being evicted: it cannot be held, and may be sealed again (`begin_leave`).
@@ -35,7 +35,7 @@ pub enum Object {
 
 /// A thread of the data server that opens an object for one reader (`RegionSource::hold`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Thread {
+pub enum ServerThread {
     Idle,
     Found(usize),
     /// The reader is noted. In a mutant, the object is held.
@@ -77,8 +77,8 @@ pub enum Last {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Home {
-    pub objects: [Object; OBJECTS],
+pub struct ModelHome {
+    pub objects: [ModelObjectState; OBJECTS],
     pub is_taken_over: bool,
     /// Readers that may have a replica, by id: `interests`.
     pub notes: [u8; IDS],
@@ -91,7 +91,7 @@ pub struct Home {
     pub is_new_life: bool,
     /// The victim of an eviction, chosen without a look at its holds since.
     pub victim: Option<usize>,
-    pub threads: [Thread; READERS],
+    pub threads: [ServerThread; READERS],
     /// Holds for readers, by reader and id.
     pub holds: [[u8; IDS]; READERS],
     /// Readers with complete replicas, by id: the tree of a large object.
@@ -102,7 +102,7 @@ pub struct Home {
 
 /// The answer of the home to an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum OpenAnswer {
     Found(usize),
     NotFound,
     Busy,
@@ -110,27 +110,27 @@ pub enum Answer {
 
 /// A node to ask for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Node {
+pub enum NameHolder {
     Home,
     Second,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
-    Asked(Node),
+pub enum OpeningStage {
+    Asked(NameHolder),
     /// The home was busy, or the connection broke.
-    Again(Node),
+    Again(NameHolder),
 }
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum GetTarget {
     /// The name that the objects have one after the other.
     Name,
     Object(usize),
 }
 
-impl Target {
+impl GetTarget {
     pub fn is(self, object: usize) -> bool {
         match self {
             Self::Name => true,
@@ -141,11 +141,11 @@ impl Target {
 
 /// A search (`Opening`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Opening {
-    pub stage: Stage,
+pub struct ModelOpening {
+    pub stage: OpeningStage,
     /// The node that is asked next.
-    pub rest: Option<Node>,
-    pub target: Target,
+    pub rest: Option<NameHolder>,
+    pub target: GetTarget,
     /// Ids recalled meanwhile.
     pub gone: u8,
     pub is_outdated: bool,
@@ -155,7 +155,7 @@ pub struct Opening {
 
 /// Where the bytes of a replica come from (`FetchSender`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sender {
+pub enum BytesSender {
     /// None yet: of a large object the home is asked.
     Unknown,
     Home,
@@ -170,8 +170,8 @@ pub enum Sender {
 
 /// An object on its way (`Fetching`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fetching {
-    pub sender: Sender,
+pub struct ModelFetching {
+    pub sender: BytesSender,
     pub is_gone: bool,
 }
 
@@ -188,16 +188,16 @@ pub enum Get {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Client {
+pub struct ModelClient {
     pub get: Get,
-    pub target: Target,
+    pub target: GetTarget,
     /// The results that are right, since the name had them during the get.
     pub allowed: u8,
     pub left: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reader {
+pub struct ModelReader {
     pub is_up: bool,
     /// Clients and daemon may rely on replicas: the word in the region (`publish_lease`).
     pub has_lease: bool,
@@ -206,18 +206,18 @@ pub struct Reader {
     pub replicas: [Option<u8>; IDS],
     /// Replicas that others may read: `serve_replica`.
     pub served: u8,
-    pub opening: Option<Opening>,
-    pub fetching: [Option<Fetching>; IDS],
-    pub client: Client,
+    pub opening: Option<ModelOpening>,
+    pub fetching: [Option<ModelFetching>; IDS],
+    pub client: ModelClient,
 }
 
 pub const GARBAGE: u8 = u8::MAX;
 
 /// Messages between the home and one reader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Link {
+pub struct ReaderLink {
     pub open: bool,
-    pub answer: Option<Answer>,
+    pub answer: Option<OpenAnswer>,
     /// Releases of holds, by id. They arrive before a later open.
     pub releases: [u8; IDS],
     /// Reports of complete replicas.
@@ -229,7 +229,7 @@ pub struct Link {
 
 /// What may still happen of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Budget {
+pub struct FaultBudget {
     pub losses: u8,
     pub home_crashes: u8,
     pub reader_crashes: u8,
@@ -251,23 +251,23 @@ pub enum Wrong {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    pub home: Home,
+pub struct ReplicaState {
+    pub home: ModelHome,
     /// Whether the second home has an object of the name.
-    pub second: Object,
+    pub second: ModelObjectState,
     /// The node that the name authority was told of last.
-    pub hint: Option<Node>,
-    pub readers: [Reader; READERS],
-    pub links: [Link; READERS],
-    pub left: Budget,
+    pub hint: Option<NameHolder>,
+    pub readers: [ModelReader; READERS],
+    pub links: [ReaderLink; READERS],
+    pub left: FaultBudget,
     pub wrong: Option<Wrong>,
 }
 
 /// The scope of a check.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope {
+pub struct CheckScope {
     pub readers: usize,
-    pub budget: Budget,
+    pub budget: FaultBudget,
     /// Both objects exist at a time, are got by their ids, and readers send them to others.
     pub is_large: bool,
     /// A second home may have an object of the name.
@@ -276,11 +276,15 @@ pub struct Scope {
     pub takes_over: bool,
 }
 
-impl State {
-    pub fn new(scope: &Scope) -> Self {
-        let client =
-            Client { get: Get::Idle, target: Target::Name, allowed: 0, left: scope.budget.gets };
-        let reader = Reader {
+impl ReplicaState {
+    pub fn new(scope: &CheckScope) -> Self {
+        let client = ModelClient {
+            get: Get::Idle,
+            target: GetTarget::Name,
+            allowed: 0,
+            left: scope.budget.gets,
+        };
+        let reader = ModelReader {
             is_up: true,
             has_lease: true,
             is_member: true,
@@ -290,7 +294,7 @@ impl State {
             fetching: [None; IDS],
             client,
         };
-        let link = Link {
+        let link = ReaderLink {
             open: false,
             answer: None,
             releases: [0; IDS],
@@ -298,8 +302,8 @@ impl State {
             notices: Vec::new(),
             acks: Vec::new(),
         };
-        let home = Home {
-            objects: [Object::Unsealed; OBJECTS],
+        let home = ModelHome {
+            objects: [ModelObjectState::Unsealed; OBJECTS],
             is_taken_over: false,
             notes: [0; IDS],
             closed: 0,
@@ -307,14 +311,14 @@ impl State {
             delete: Delete::None,
             is_new_life: false,
             victim: None,
-            threads: [Thread::Idle; READERS],
+            threads: [ServerThread::Idle; READERS],
             holds: [[0; IDS]; READERS],
             complete: [0; IDS],
             numbers: [0; READERS],
         };
         Self {
             home,
-            second: Object::Unsealed,
+            second: ModelObjectState::Unsealed,
             hint: None,
             readers: [reader.clone(), reader],
             links: [link.clone(), link],
@@ -324,15 +328,15 @@ impl State {
     }
 
     pub fn is_there(&self, object: usize) -> bool {
-        matches!(self.home.objects[object], Object::Sealed | Object::Leaving)
+        matches!(self.home.objects[object], ModelObjectState::Sealed | ModelObjectState::Leaving)
     }
 
     /// What a name or an id stands for.
-    pub fn value(&self, target: Target) -> u8 {
+    pub fn value(&self, target: GetTarget) -> u8 {
         let mut objects = 0..OBJECTS;
         match objects.find(|object| target.is(*object) && self.is_there(*object)) {
             Some(object) => found(object),
-            None if target == Target::Name && self.second == Object::Sealed => {
+            None if target == GetTarget::Name && self.second == ModelObjectState::Sealed => {
                 found(OF_SECOND_HOME)
             }
             None => NONE,

@@ -95,7 +95,7 @@ def check_room(client: Any, least: int, *, besides: int = 0) -> int:
     """
     stats = client.stats()
     free, largest = int(stats["free"]), int(stats["largest_free"])
-    room = free + besides + (0 if stats["eviction"] == "none" else int(stats["evictable"]))
+    room = free + besides + int(stats["evictable"])
     if least <= room:
         return free
     error = farrow.OutOfMemory(

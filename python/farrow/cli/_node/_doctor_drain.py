@@ -96,7 +96,6 @@ def drain_status(client: Client) -> DrainStatus:
     if not status.is_draining:
         return status
     status.moved, status.moved_bytes = stats["moved_total"], stats["moved_bytes_total"]
-    status.retiring = stats["objects_retiring"]
     try:
         report = client._drain()
     except farrow.PermissionDenied as error:
@@ -107,6 +106,7 @@ def drain_status(client: Client) -> DrainStatus:
     status.writing = report["reserved"]
     largest = _count_left(client, status)
     status.is_moving = bool(status.left) and _is_moving(client, report["moved"])
+    status.retiring = _retiring_all_along(client, stats["objects_retiring"])
     status.obstacles = [
         *_member_obstacles(report),
         *_object_obstacles(status, largest, nodes),
@@ -160,6 +160,18 @@ def _is_moving(client: Client, moved: int) -> bool:
         if time.monotonic() >= end:
             return False
         time.sleep(0.02)
+
+
+def _retiring_all_along(client: Client, retiring: int) -> int:
+    """The fewest retiring objects in the time of a sample.
+
+    An object that has just moved is retiring for a moment, which is in nothing's way.
+    """
+    end = time.monotonic() + _SAMPLE_SECONDS
+    while retiring and time.monotonic() < end:
+        time.sleep(0.02)
+        retiring = min(retiring, client.stats()["objects_retiring"])
+    return retiring
 
 
 def _member_obstacles(report: dict[str, Any]) -> Iterator[Finding]:

@@ -144,7 +144,7 @@ def add_state(
     stat = add_command(
         commands,
         "stat",
-        "print how full the node is",
+        "print the use of the node's memory",
         "The figures are those of the whole node, with the objects of all namespaces.",
         parents=[node],
     )
@@ -154,7 +154,7 @@ def add_state(
     add_command(
         commands,
         "stop",
-        "end the node in order",
+        "shut the node down",
         "The command returns when the node has ended, at most after --timeout.",
         parents=[node],
     )
@@ -186,7 +186,7 @@ def add_state(
 
 def add_machine(commands: Any) -> None:
     """Add the commands about this machine, which need no node."""
-    clean = add_command(commands, "clean", "remove what killed nodes left behind", _CLEAN)
+    clean = add_command(commands, "clean", "remove the files of killed nodes", _CLEAN)
     clean.add_argument("--json", action="store_true", help="print the list as JSON")
     clean.add_argument("--dry-run", action="store_true", help="list only; exit code 3 if any")
     clean.add_argument(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from farrow._nodes._listing import list_nodes
+from farrow._values._listed import listed_rows
 from farrow.cli._client import connect
 from farrow.cli._output import human_bytes, plain, print_grid, print_json, visible
 
@@ -24,7 +25,7 @@ def ls(options: argparse.Namespace) -> int:
         _report_missing(sorted(missing))
     else:
         listed = client.list(options.prefix, node=options.node)
-    rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
+    rows = listed_rows(listed, times=pa.string())
     rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
     if options.json:
         print_json(rows)
@@ -54,11 +55,3 @@ def _report_missing(missing: list[str]) -> None:
     if missing:
         names = visible(", ".join(missing))
         print(f"farrow: not listed, since they cannot be reached: {names}", file=sys.stderr)
-
-
-def _printable(table: pa.Table, name: str) -> pa.Table:
-    """The table with one column of times as text (nanoseconds do not fit Python's datetime)."""
-    index = table.schema.get_field_index(name)
-    if index < 0:
-        return table
-    return table.set_column(index, name, table.column(index).cast(pa.string()))

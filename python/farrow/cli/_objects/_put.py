@@ -61,6 +61,8 @@ def put(options: argparse.Namespace) -> int:
     files = [path for file in options.files for path in _expanded(file)]
     if len(files) > 1 and options.name is not None:
         raise CommandError(f"--name {options.name}: one name for {len(files)} files")
+    if options.bytes and options.statistics:
+        raise CommandError("--statistics: bytes have no columns (leave out --bytes)")
     _check_names(files, options.name)
     for file in files:
         with _path_of(file, options) as path:
@@ -176,12 +178,12 @@ def _put_file(path: Path, options: argparse.Namespace) -> None:
         _check_room_to_replace(client, total - in_place, name)
         _delete_if_there(client, name)
     try:
-        ref = client.put(table, name, replace=options.replace)
+        ref = client.put(table, name, replace=options.replace, statistics=options.statistics)
     except farrow.OutOfMemory:
         # Buffers in the region may fragment it: copy the table out and ask for all room at once.
         table = _outside(table)
         in_place = 0
-        ref = _put_outside(client, table, name, replace=options.replace)
+        ref = _put_outside(client, table, name, options)
     sealed = time.perf_counter()
     facts = {
         "name": ref.name,
@@ -209,16 +211,17 @@ def _put_file(path: Path, options: argparse.Namespace) -> None:
     )
 
 
-def _put_outside(client: Any, table: pa.Table, name: str, *, replace: bool) -> Any:
+def _put_outside(client: Any, table: pa.Table, name: str, options: argparse.Namespace) -> Any:
     """Put a table of private memory.  Without room for both, the old object is deleted first."""
+    statistics = options.statistics
     try:
-        return client.put(table, name, replace=replace)
+        return client.put(table, name, replace=options.replace, statistics=statistics)
     except farrow.OutOfMemory:
-        if not replace:
+        if not options.replace:
             raise
     _check_room_to_replace(client, table.nbytes, name)
     _delete_if_there(client, name)
-    return client.put(table, name)
+    return client.put(table, name, statistics=statistics)
 
 
 def _outside(table: pa.Table) -> pa.Table:

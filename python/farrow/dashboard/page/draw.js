@@ -60,6 +60,23 @@ export function time(ms) {
   return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 23) : "-";
 }
 
+/** Time of day of a time in milliseconds, with the date if it is another one. */
+function clock(ms) {
+  const [day, hour] = time(ms).slice(0, 19).split(" ");
+  return day === time(Date.now()).slice(0, 10) ? hour : `${day} ${hour}`;
+}
+
+/** Since when a hold is known to be there: a cell of a table. */
+export function held(hold) {
+  const known = clock(hold.since);
+  if (hold.is_exact) return { text: `since ${known}`, title: `${time(hold.since)} UTC, ${ago(hold.since)}` };
+  // An object is held only once it is sealed.
+  const least = Math.max(hold.not_before ?? 0, hold.sealed_at ?? 0);
+  const reason = hold.is_first ? " (start of the dashboard)" : "";
+  const title = least ? `between ${time(least)} and ${time(hold.since)} UTC` : `${time(hold.since)} UTC or before`;
+  return { text: `at least since ${known}${reason}`, title, long: true };
+}
+
 /**
  * Fills a table. A column is {title, right, wide, sort}; a cell is a text, or {text, bad, name, long,
  * title}. `open` makes rows that call it with their number.
@@ -95,7 +112,10 @@ export function fill(table, columns, rows, { open = null, sort = null } = {}) {
     }
     return line;
   });
+  // A table that is drawn again leaves the keyboard where it was.
+  const focused = [...(table.tBodies[0]?.rows ?? [])].indexOf(document.activeElement);
   table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
+  if (open && focused >= 0) body[Math.min(focused, body.length - 1)]?.focus({ preventScroll: true });
 }
 
 /** Fills a list of names and values. */

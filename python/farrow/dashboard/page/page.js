@@ -1,6 +1,6 @@
 // The page: asks for what changed every second, and draws it. It only reads.
 
-import { ago, bytes, count, curves, element, facts, fill, rate, seconds, share, span, time } from "./draw.js";
+import { ago, bytes, count, curves, element, facts, fill, held, rate, seconds, share, span, time } from "./draw.js";
 
 const POLL_MS = 1000;
 const HISTORY_MAX = 600;
@@ -16,6 +16,10 @@ let tab = "memory";
 let shown = { rows: [], matching: 0, all: 0 };
 let listNumber = null;
 let asked = 0;
+// What the dialog shows: an object or a client.
+let opened = null;
+let holdsNumber = 0;
+let holdsShown = 0;
 const order = { key: "name", down: false };
 
 // The token of the URL. It stays in this tab, and in no history. A cookie would be sent to the
@@ -69,6 +73,7 @@ function draw(changed) {
   if (has("node")) drawSpill();
   if (has("objects")) drawKinds();
   if (has("namespaces")) drawNamespaces();
+  if (has("holds")) drawHeld();
   if (has("clients", "settings")) drawClients();
   if (has("requests")) drawLatencies();
   if (has("nodes", "cluster", "settings")) drawCluster();
@@ -76,6 +81,8 @@ function draw(changed) {
   if (has("queries")) drawQueries();
   drawCurves();
   if (tab === "objects" && parts.objects && parts.objects.number !== listNumber) search();
+  // The parts have the oldest holds only: newer ones may have changed.
+  if (opened) showHolds();
 }
 
 function drawTop() {
@@ -125,6 +132,25 @@ function drawMap() {
   map.setAttribute("aria-label", `Map of the memory: ${legend.map((item) => item.textContent).join(", ")}`);
 }
 
+// Names and commands are texts of any client: `fill` makes text nodes of them.
+const objectCell = (hold) => ({
+  text: hold.name ?? `(${hold.id.slice(-8)})`, name: true, title: hold.is_listed ? hold.id : `${hold.id}: not in the list: a copy from another node, deleted, new, or of another namespace`,
+});
+const processCell = (hold) => ({
+  text: `${hold.process}${hold.command ? ` ${hold.command}` : ""}${hold.is_connected ? "" : ", not connected"}`, bad: !hold.is_connected,
+});
+const HOLDS_NOTE =
+  "Times are UTC, of the first reading that showed a hold: one a second, and one in 5 s while no page is open. A hold that ends and begins again between two readings keeps its time.";
+
+function drawHeld() {
+  const { rows, all, are_all: areAll } = parts.holds;
+  const more = all > rows.length ? `The oldest ${count(rows.length)} of ${areAll ? "" : "at least "}${count(all)} holds. ` : "";
+  $("held-note").textContent = rows.length ? more + HOLDS_NOTE : "No object is held.";
+  const columns = [{ title: "object" }, { title: "bytes", right: true, wide: true }, { title: "process" }, { title: "held" }];
+  fill($("held"), columns, rows.map((hold) => [objectCell(hold), bytes(hold.bytes), processCell(hold), held(hold)]));
+  $("held").hidden = !rows.length;
+}
+
 function drawCurves() {
   const node = parts.node;
   const lines = [{ index: USED }, { index: HELD, kind: "held" }];
@@ -166,7 +192,7 @@ function drawKinds() {
 function drawNamespaces() {
   const columns = [
     { title: "namespace" }, { title: "bytes", right: true }, { title: "of", right: true },
-    { title: "objects", right: true }, { title: "of", right: true }, { title: "clients", right: true }, { title: "writers", wide: true },
+    { title: "objects", right: true }, { title: "of", right: true }, { title: "clients", right: true, wide: true }, { title: "writers", wide: true },
   ];
   const rows = parts.namespaces.map((one) => [
     { text: one.name || "(default)", name: true },
@@ -197,7 +223,7 @@ function drawClients() {
     { text: bytes(one.granted), bad: limits.client_bytes !== null && one.granted > 0.9 * limits.client_bytes }, count(one.holds),
     { text: one.is_connected ? "yes" : "no", bad: !one.is_connected },
   ]);
-  fill($("clients-table"), columns, cells);
+  fill($("clients-table"), columns, cells, { open: (number) => clientDetails(parts.clients.rows[number]) });
 }
 
 function drawLatencies() {
@@ -213,7 +239,7 @@ function drawLatencies() {
   fill($("errors"), [{ title: "error" }, right("count"), right("rate")],
     (found?.errors ?? []).map((one) => [one.kind.replaceAll("_", " "), count(one.count), rate(one.rate)]));
   $("errors").hidden = !found?.errors.length;
-  $("latencies").hidden = !found;
+  for (const id of ["latencies", "errors-title", "errors-note"]) $(id).hidden = !found;
 }
 
 // What was not measured is not shown as zero.
@@ -327,7 +353,55 @@ function details(number) {
     ["node", row.node ?? "-"], ["creator", `process ${row.creator_pid}`],
     ...row.metadata.map(([key, value]) => [`label ${key}`, value]),
   ]);
+  show({ title: "Holders", query: { object: row.id }, node: row.node });
+}
+
+function clientDetails(row) {
+  const dialog = $("details");
+  dialog.querySelector("h2").textContent = `Process ${row.pid}${row.command ? ` ${row.command}` : ""}`;
+  facts(dialog.querySelector("dl"), [
+    ["place", count(row.slot)], ["user", String(row.uid)], ["granted", bytes(row.granted)], ["holds", count(row.holds)],
+    ["connected", row.is_connected ? "yes" : "no"],
+  ]);
+  show({ title: "Objects that it holds", query: { client: row.slot, process: row.pid }, node: null });
+}
+
+function show(what) {
+  const dialog = $("details");
+  opened = what;
+  dialog.querySelector("h3").textContent = what.title;
+  $("details-note").textContent = "";
+  $("details-holds").replaceChildren();
   dialog.showModal();
+  showHolds();
+}
+
+async function showHolds() {
+  const number = ++holdsNumber;
+  const what = opened;
+  let found;
+  try {
+    found = await get(`holds.json?${new URLSearchParams(what.query)}`);
+  } catch (error) {
+    if (what === opened && number > holdsShown) $("details-note").textContent = error.message;
+    return;
+  }
+  // Another dialog may have been opened, or a later answer may be there.
+  if (number < holdsShown || what !== opened) return;
+  holdsShown = number;
+  const rows = found.rows;
+  const isObject = "object" in what.query;
+  const first = found.all > rows.length ? `The oldest ${count(rows.length)} of ${count(found.all)} are shown. ` : "";
+  const rest = found.are_all ? "" : "The node has more holds than one reading lists, so some may be missing. ";
+  const none = found.is_here ? "none" : `Holders at ${what.node ? `node ${what.node}` : "its node"} are on its dashboard; readers of copies are on theirs, without a name.`;
+  $("details-note").textContent = rows.length ? first + rest + HOLDS_NOTE : rest + none;
+  const columns = isObject
+    ? [{ title: "process" }, { title: "place", right: true, wide: true }, { title: "held" }]
+    : [{ title: "object" }, { title: "bytes", right: true, wide: true }, { title: "held" }];
+  fill($("details-holds"), columns, rows.map((hold) => isObject
+    ? [processCell(hold), count(hold.client), held(hold)]
+    : [objectCell(hold), bytes(hold.bytes), held(hold)]));
+  $("details-holds").hidden = !rows.length;
 }
 
 function choose(name) {
@@ -352,5 +426,6 @@ $("query").addEventListener("input", () => {
   typing = setTimeout(search, 200);
 });
 for (const id of ["state", "at-node"]) $(id).addEventListener("change", search);
+$("details").addEventListener("close", () => (opened = null));
 choose(location.hash.slice(1));
 poll();

@@ -89,7 +89,7 @@ class Sealing:
             if time.monotonic() > end:
                 raise TimeoutError(f"segments are not made after {timeout} s")
             if self._pending is None:
-                if self._trouble or not writer.engine.stats()["draining"]:
+                if self._trouble or not writer.engine.is_draining():
                     return
                 # Each call removes some sealed edges from this process.
                 writer.engine.learn_columns([none] * 4, [none.astype(float)] * writer.columns)

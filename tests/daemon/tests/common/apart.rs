@@ -25,14 +25,14 @@ pub struct Apart {
     pub daemons: Vec<Daemon>,
     pub names: Vec<String>,
     pub places: Namespaces,
-    mounts: Vec<Mount>,
+    mounts: Vec<MountNamespace>,
     _folder: tempfile::TempDir,
 }
 
 /// A mount namespace with a tmpfs, as long as this lives.
-struct Mount(Child);
+struct MountNamespace(Child);
 
-impl Mount {
+impl MountNamespace {
     fn make(at: &str) -> Result<Self, String> {
         let script = format!(
             "mount -t tmpfs -o size=256m none {at} && echo ok && exec sleep {HELD_SECONDS}"
@@ -51,7 +51,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for MountNamespace {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -70,7 +70,8 @@ impl Apart {
         let shm = folder.path().join("shm");
         fs::create_dir(&shm).unwrap();
         let shm = shm.to_str().unwrap().to_owned();
-        let mounts = (0..count).map(|_| Mount::make(&shm)).collect::<Result<Vec<_>, _>>()?;
+        let mounts =
+            (0..count).map(|_| MountNamespace::make(&shm)).collect::<Result<Vec<_>, _>>()?;
         let certs_dir = folder.path().join("certs");
         certs::init(&certs_dir, 30 * DAY).unwrap();
         let names: Vec<String> =

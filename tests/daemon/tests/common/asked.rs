@@ -21,13 +21,13 @@ pub const C: RemoteClient = RemoteClient { node: 0xc };
 pub type Answered = Result<ReplyBody, WireError>;
 
 /// A node with local and remote clients.
-pub struct Asked {
+pub struct RequestedNode {
     pub state: NodeState,
     pub sessions: u64,
     pub now_ms: u64,
 }
 
-impl Asked {
+impl RequestedNode {
     pub fn new() -> Self {
         let mut options = RegionOptions::for_capacity(Length(4 << 20));
         options.clients_max = 8;

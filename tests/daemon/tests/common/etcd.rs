@@ -12,19 +12,19 @@ use super::wait_for;
 /// Makes a machine without etcd a failure.
 const REQUIRE: &str = "FARROW_ETCD";
 
-pub struct Etcd {
+pub struct EtcdServers {
     dir: tempfile::TempDir,
     more: Vec<String>,
-    members: Vec<Member>,
+    members: Vec<EtcdMember>,
 }
 
-struct Member {
+struct EtcdMember {
     /// For clients, and for the other members.
     ports: [u16; 2],
     child: Option<Child>,
 }
 
-impl Etcd {
+impl EtcdServers {
     /// `None`, with a message, if there is no etcd and none is required.
     pub fn start() -> Option<Self> {
         Self::start_with(1, &[])
@@ -45,7 +45,7 @@ impl Etcd {
             let more = more.iter().map(|word| (*word).to_owned()).collect();
             let mut etcd = Self { dir: dir.unwrap(), more, members: Vec::new() };
             for pair in super::free_ports(2 * count).chunks_exact(2) {
-                etcd.members.push(Member { ports: [pair[0], pair[1]], child: None });
+                etcd.members.push(EtcdMember { ports: [pair[0], pair[1]], child: None });
             }
             (0..count).for_each(|member| etcd.spawn(member));
             if (0..count).all(|member| etcd.is_serving(member)) {
@@ -65,7 +65,7 @@ impl Etcd {
 
     fn spawn(&mut self, member: usize) {
         let scheme = if self.is_tls() { "https" } else { "http" };
-        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.ports[1]);
+        let peer = |member: &EtcdMember| format!("http://127.0.0.1:{}", member.ports[1]);
         let all = self.members.iter().enumerate();
         let all: Vec<String> = all.map(|(n, one)| format!("m{n}={}", peer(one))).collect();
         let (client, peer) = {
@@ -91,7 +91,7 @@ impl Etcd {
     /// Waits until it answers; false when it ended instead.
     fn is_serving(&mut self, member: usize) -> bool {
         let is_tls = self.is_tls();
-        let Member { ports: [port, _], child } = &mut self.members[member];
+        let EtcdMember { ports: [port, _], child } = &mut self.members[member];
         let (port, child) = (*port, child.as_mut().unwrap());
         wait_for("an etcd that serves", || {
             if child.try_wait().unwrap().is_some() {
@@ -146,7 +146,7 @@ impl Etcd {
     }
 }
 
-impl Drop for Etcd {
+impl Drop for EtcdServers {
     fn drop(&mut self) {
         (0..self.members.len()).for_each(|member| self.kill9(member));
     }

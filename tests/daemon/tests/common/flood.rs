@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 60;
 
 /// The kind of a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FloodKind {
     /// Connects and closes.
     Connect,
     /// Connects, sends bytes that are no message, and closes.
@@ -39,7 +39,7 @@ pub enum Kind {
     Scrapes,
 }
 
-impl Kind {
+impl FloodKind {
     pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::Garbage,
@@ -62,20 +62,20 @@ pub fn flood() {
         return;
     };
     let kind = std::env::var(KIND).unwrap();
-    let kind = Kind::ALL.into_iter().find(|one| one.name() == kind).unwrap();
+    let kind = FloodKind::ALL.into_iter().find(|one| one.name() == kind).unwrap();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
     match kind {
-        Kind::Connect => connect(&place),
-        Kind::Garbage => garbage(&place),
-        Kind::Silence => silence(&place),
-        Kind::Requests => requests(&place),
-        Kind::Watches => watches(&place),
-        Kind::Waits => waits(&place),
-        Kind::Unread => unread(&place),
-        Kind::Scrapes => scrapes(&place),
+        FloodKind::Connect => connect(&place),
+        FloodKind::Garbage => garbage(&place),
+        FloodKind::Silence => silence(&place),
+        FloodKind::Requests => requests(&place),
+        FloodKind::Watches => watches(&place),
+        FloodKind::Waits => waits(&place),
+        FloodKind::Unread => unread(&place),
+        FloodKind::Scrapes => scrapes(&place),
     }
 }
 
@@ -181,7 +181,7 @@ fn requests(place: &Path) {
 
 fn unread(place: &Path) {
     let (mut stream, _) = joined(place);
-    let frames = frame(1, RequestBody::Overview { cells: HEAP_CELLS_MAX }).repeat(100);
+    let frames = frame(1, RequestBody::Overview { cells: HEAP_CELLS_MAX, held_max: 0 }).repeat(100);
     stream.write_all(&frames).unwrap();
     say_it_begins();
     while stream.write_all(&frames).is_ok() {}

@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Dice;
-use super::netns::{Placed, required};
-use super::nodes::Nodes;
+use super::SeededDice;
+use super::netns::{PlacedNodes, required};
+use super::nodes::DaemonNodes;
 use super::proxy::{Linked, Weather};
 
 pub enum Ground {
     /// Links never fail.
-    Loopback(Nodes),
+    Loopback(DaemonNodes),
     /// Memory that is coherent inside each node only, in files of a temporary folder.
-    NodeLocal(Nodes, tempfile::TempDir),
+    NodeLocal(DaemonNodes, tempfile::TempDir),
     /// Links go through proxies, which delay, lose and reset too.
     Proxied(Linked),
     /// Links are those of the kernel.
-    Namespaces(Placed),
+    Namespaces(PlacedNodes),
 }
 
 impl Ground {
     /// `None`: this machine has none, and they are not required.
     pub fn namespaces(count: usize, memory: &str, more: &[&str]) -> Option<Self> {
-        required(Placed::start(count, memory, more)).map(Self::Namespaces)
+        required(PlacedNodes::start(count, memory, more)).map(Self::Namespaces)
     }
 
-    pub fn nodes(&self) -> &Nodes {
+    pub fn nodes(&self) -> &DaemonNodes {
         match self {
             Self::Loopback(nodes) | Self::NodeLocal(nodes, _) => nodes,
             Self::Proxied(linked) => &linked.nodes,
@@ -36,7 +36,7 @@ impl Ground {
         }
     }
 
-    fn nodes_mut(&mut self) -> &mut Nodes {
+    fn nodes_mut(&mut self) -> &mut DaemonNodes {
         match self {
             Self::Loopback(nodes) | Self::NodeLocal(nodes, _) => nodes,
             Self::Proxied(linked) => &mut linked.nodes,
@@ -98,7 +98,7 @@ impl Ground {
     }
 
     /// Sets random delays, losses and resets of links. `None` if links do not support them.
-    pub fn roll_weather(&self, dice: &mut Dice) -> Option<String> {
+    pub fn roll_weather(&self, dice: &mut SeededDice) -> Option<String> {
         let Self::Proxied(linked) = self else { return None };
         let weather = Weather {
             delay: Duration::from_millis([0, 2, 10, 40][dice.roll(4) as usize]),

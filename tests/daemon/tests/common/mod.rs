@@ -368,9 +368,9 @@ pub fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// A small random number generator; failing tests print their seed.
-pub struct Dice(pub u64);
+pub struct SeededDice(pub u64);
 
-impl Dice {
+impl SeededDice {
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -14,7 +14,7 @@ use farrow_cluster::certs;
 use farrow_memory::sync::{AtomicU64, Ordering};
 
 use super::Daemon;
-use super::nodes::Nodes;
+use super::nodes::DaemonNodes;
 
 /// Makes a machine without namespaces a failure.
 const REQUIRE: &str = "FARROW_NETNS";
@@ -51,13 +51,13 @@ pub fn required_if<T>(is_required: bool, made: Result<T, String>) -> Result<T, S
 
 /// Nodes with certificates, each in its own namespace. Dropped in this order: the daemons before
 /// their namespaces.
-pub struct Placed {
-    pub nodes: Nodes,
+pub struct PlacedNodes {
+    pub nodes: DaemonNodes,
     pub places: Namespaces,
     _certs: tempfile::TempDir,
 }
 
-impl Placed {
+impl PlacedNodes {
     /// So many nodes that know all others, started with more words.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Placed {
             let [enter, place] = places.enter(number);
             Daemon::start_by(&[&enter, &place], memory, &words)
         });
-        let nodes = Nodes { daemons: daemons.collect(), names: names.clone() };
+        let nodes = DaemonNodes { daemons: daemons.collect(), names: names.clone() };
         nodes.settle(count);
         Ok(Self { nodes, places, _certs: dir })
     }

@@ -6,7 +6,7 @@ use farrow::{Client, ConnectOptions, Members, Reach};
 
 use super::{Daemon, PATIENCE};
 
-pub struct Nodes {
+pub struct DaemonNodes {
     pub daemons: Vec<Daemon>,
     pub names: Vec<String>,
 }
@@ -14,7 +14,7 @@ pub struct Nodes {
 /// Lease of the nodes in tests.
 pub const LEASE_MS: u64 = 2000;
 
-impl Nodes {
+impl DaemonNodes {
     /// So many nodes, of which each knows all others, or an etcd; named a, b, c and so on.
     pub fn start(count: usize, memory: &str, more: &[&str]) -> Self {
         Self::start_each(count, more, |_, words| Daemon::start(memory, words))

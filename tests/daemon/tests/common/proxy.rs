@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Daemon;
-use super::nodes::Nodes;
+use super::nodes::DaemonNodes;
 
 /// Most connections at a time through all proxies of a test; more are closed.
 const CONNECTIONS_MAX: usize = 256;
@@ -41,7 +41,7 @@ pub struct Weather {
     pub reset_per_mille: u64,
 }
 
-struct Shared {
+struct ProxyState {
     /// By sender, then receiver.
     weather: Vec<Vec<Weather>>,
     /// Process ids of the daemons.
@@ -49,16 +49,16 @@ struct Shared {
     /// Connections, each with the node that called, its end and the other.
     streams: BTreeMap<u64, (usize, [TcpStream; 2])>,
     next_stream: u64,
-    dice: super::Dice,
+    dice: super::SeededDice,
     is_over: bool,
 }
 
 /// All links between the nodes of a test.
 #[derive(Clone)]
-pub struct Links(Arc<Mutex<Shared>>);
+pub struct ProxyLinks(Arc<Mutex<ProxyState>>);
 
-impl Links {
-    fn with<T>(&self, ask: impl FnOnce(&mut Shared) -> T) -> T {
+impl ProxyLinks {
+    fn with<T>(&self, ask: impl FnOnce(&mut ProxyState) -> T) -> T {
         ask(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
@@ -175,7 +175,13 @@ impl Links {
     }
 
     /// Takes what comes in, with the time at which it is to arrive.
-    fn read(&self, mut source: &TcpStream, sender: &SyncSender<Piece>, from: usize, to: usize) {
+    fn read(
+        &self,
+        mut source: &TcpStream,
+        sender: &SyncSender<DelayedBytes>,
+        from: usize,
+        to: usize,
+    ) {
         let mut last = Instant::now();
         loop {
             let mut bytes = vec![0; PIECE_BYTES];
@@ -205,7 +211,7 @@ impl Links {
         &self,
         source: &TcpStream,
         mut sink: &TcpStream,
-        pieces: &Receiver<Piece>,
+        pieces: &Receiver<DelayedBytes>,
         from: usize,
         to: usize,
     ) {
@@ -228,7 +234,7 @@ impl Links {
     }
 }
 
-type Piece = (Instant, Vec<u8>);
+type DelayedBytes = (Instant, Vec<u8>);
 
 /// Whether the other end has closed; what it sent stays there to be read.
 fn is_ended(stream: &TcpStream) -> bool {
@@ -250,8 +256,8 @@ fn inode_of(address: SocketAddr) -> Option<u64> {
 
 /// Nodes all of whose links go through proxies; dropped, the proxies end.
 pub struct Linked {
-    pub nodes: Nodes,
-    pub links: Links,
+    pub nodes: DaemonNodes,
+    pub links: ProxyLinks,
     fronts: Vec<SocketAddr>,
 }
 
@@ -259,10 +265,10 @@ impl Linked {
     /// So many nodes, each of which knows all others by the addresses of their proxies.
     pub fn start(count: usize, memory: &str, more: &[&str]) -> Self {
         let weather = vec![vec![Weather::default(); count]; count];
-        let dice = super::Dice(0x11_4e5);
+        let dice = super::SeededDice(0x11_4e5);
         let (pids, streams) = (vec![0; count], BTreeMap::new());
-        let shared = Shared { weather, pids, streams, next_stream: 0, dice, is_over: false };
-        let links = Links(Arc::new(Mutex::new(shared)));
+        let shared = ProxyState { weather, pids, streams, next_stream: 0, dice, is_over: false };
+        let links = ProxyLinks(Arc::new(Mutex::new(shared)));
         let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = |one: &TcpListener| one.local_addr().unwrap();
         // Those of the nodes are held until all are chosen, so that no two are the same.
@@ -297,7 +303,7 @@ impl Linked {
             links.know(number, &daemon);
             daemon
         });
-        let nodes = Nodes { daemons: daemons.collect(), names: names.clone() };
+        let nodes = DaemonNodes { daemons: daemons.collect(), names: names.clone() };
         let linked = Self { nodes, links, fronts };
         linked.nodes.settle(count);
         linked

@@ -12,12 +12,12 @@ use farrow_wire::{
 use super::{Daemon, PATIENCE, wait_for};
 
 /// A socket on which a test sends arbitrary messages.
-pub struct Raw {
+pub struct RawSocket {
     pub stream: UnixStream,
     input: Vec<u8>,
 }
 
-impl Raw {
+impl RawSocket {
     pub fn open(daemon: &Daemon) -> Self {
         Self::open_at(&daemon.socket)
     }

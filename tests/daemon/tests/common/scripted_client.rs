@@ -33,7 +33,7 @@ pub struct ScriptedClient {
 
 /// What a scripted client answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ScriptedAnswer {
     /// Done; the id where there is one.
     Done(String),
     /// Refused, by the name of the error.
@@ -79,12 +79,12 @@ impl ScriptedClient {
             }
         });
         let mut scripted_client = Self { child, input, answers };
-        assert_eq!(scripted_client.ask("hello"), Answer::Done(String::new()));
+        assert_eq!(scripted_client.ask("hello"), ScriptedAnswer::Done(String::new()));
         scripted_client
     }
 
     /// One command, one answer.
-    pub fn ask(&mut self, command: &str) -> Answer {
+    pub fn ask(&mut self, command: &str) -> ScriptedAnswer {
         self.begin(command);
         self.answer(command)
     }
@@ -95,15 +95,15 @@ impl ScriptedClient {
     }
 
     /// What became of it.
-    pub fn answer(&mut self, command: &str) -> Answer {
+    pub fn answer(&mut self, command: &str) -> ScriptedAnswer {
         let answer = self
             .answers
             .recv_timeout(2 * PATIENCE)
             .unwrap_or_else(|error| panic!("no answer to {command:?}: {error}"));
         match answer.split_once(' ') {
-            Some(("ok", rest)) => Answer::Done(rest.to_owned()),
-            Some((_, kind)) => Answer::Refused(kind.to_owned()),
-            None => Answer::Done(String::new()),
+            Some(("ok", rest)) => ScriptedAnswer::Done(rest.to_owned()),
+            Some((_, kind)) => ScriptedAnswer::Refused(kind.to_owned()),
+            None => ScriptedAnswer::Done(String::new()),
         }
     }
 

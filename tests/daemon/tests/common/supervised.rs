@@ -11,14 +11,14 @@ use super::shmem::Ledger;
 use super::{Daemon, wait_for};
 
 /// A node with a supervisor and memory without a name, whose memory is counted.
-pub struct Supervised {
+pub struct SupervisedNode {
     /// Its process is the supervisor's.
     pub node: Daemon,
     // After the node, which runs in it.
     pub ledger: Ledger,
 }
 
-impl Supervised {
+impl SupervisedNode {
     pub fn start(name: &str, memory: &str, more: &[&str]) -> Self {
         let ledger = Ledger::new(name);
         let prefix = ledger.prefix();

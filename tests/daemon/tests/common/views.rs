@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions, Error, Members, Value};
 
-use super::nodes::Nodes;
+use super::nodes::DaemonNodes;
 use super::{Daemon, PATIENCE, bytes_of};
 
 const NOW: Duration = Duration::ZERO;
@@ -94,7 +94,7 @@ pub fn assert_there(client: &Client, name: &str, seed: u64) {
 }
 
 /// All see all, with leases; the views are one.
-pub fn assert_one_view(nodes: &Nodes) {
+pub fn assert_one_view(nodes: &DaemonNodes) {
     let count = nodes.daemons.len();
     nodes.settle(count);
     let until = Instant::now() + PATIENCE;
@@ -116,7 +116,7 @@ pub fn assert_one_view(nodes: &Nodes) {
 }
 
 /// No name is in the memory of two nodes.
-pub fn owners(nodes: &Nodes) -> BTreeMap<String, String> {
+pub fn owners(nodes: &DaemonNodes) -> BTreeMap<String, String> {
     let client = nodes.client(0);
     let mut owners = BTreeMap::new();
     for node in &nodes.names {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectKey, Value, Writer};
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Dice, bytes_of, client_at, this_test_again};
+use super::{SeededDice, bytes_of, client_at, this_test_again};
 
-/// Set in the environment of a child that works: number, seed and [`Limits`].
+/// Set in the environment of a child that works: number, seed and [`WorkerLimits`].
 const WORKER: &str = "FARROW_TEST_WORKER";
 const SOCKET: &str = "FARROW_TEST_WORKER_SOCKET";
 /// Time that a worker gives each message of a call: less than the longest faults, so that a call
@@ -64,35 +64,35 @@ fn raced_bytes(seed: u64) -> Vec<u8> {
 
 /// By what the calls of a worker are measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// The deadline of each message that a call sends.
     pub call: Duration,
     /// What it may take beyond that.
     pub slack: Duration,
 }
 
-impl Default for Limits {
+impl Default for WorkerLimits {
     fn default() -> Self {
         Self { call: CALL, slack: SLACK }
     }
 }
 
 /// The driver's end.
-pub struct Worker {
+pub struct WorkerProcess {
     child: Child,
     input: Option<ChildStdin>,
     said: Arc<Mutex<Vec<String>>>,
     reader: std::thread::JoinHandle<()>,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// The test executable again, at the test `worker` of the calling file.
     pub fn start(socket: &Path, number: u64, seed: u64) -> Self {
-        Self::start_with(socket, number, seed, Limits::default())
+        Self::start_with(socket, number, seed, WorkerLimits::default())
     }
 
     /// One whose calls are measured by other limits than those that they have.
-    pub fn start_with(socket: &Path, number: u64, seed: u64, limits: Limits) -> Self {
+    pub fn start_with(socket: &Path, number: u64, seed: u64, limits: WorkerLimits) -> Self {
         let limits = format!("{} {}", limits.call.as_millis(), limits.slack.as_millis());
         let mut child = this_test_again("worker")
             .env(SOCKET, socket)
@@ -181,7 +181,7 @@ fn watch_pauses() -> Arc<AtomicU64> {
 
 /// Measures calls.
 struct Clock {
-    limits: Limits,
+    limits: WorkerLimits,
     paused_ms: Arc<AtomicU64>,
     calls: u64,
     /// Of the call that came nearest to its deadline, or was the latest: what it took beyond.
@@ -218,13 +218,13 @@ impl Clock {
     }
 }
 
-struct Work {
+struct WorkerState {
     client: Client,
     nodes: Vec<String>,
     /// Those at which it has a place.
     remote_sessions: BTreeSet<String>,
     number: u64,
-    dice: Dice,
+    dice: SeededDice,
     next_seed: u64,
     names: Vec<String>,
     ids: Vec<(ObjectId, u64, usize)>,
@@ -242,8 +242,10 @@ pub fn work() {
     let numbers = std::env::var(WORKER).unwrap();
     let numbers: Vec<u64> = numbers.split(' ').map(|one| one.parse().unwrap()).collect();
     let [number, seed, call_ms, slack_ms] = numbers[..] else { panic!("four numbers") };
-    let limits =
-        Limits { call: Duration::from_millis(call_ms), slack: Duration::from_millis(slack_ms) };
+    let limits = WorkerLimits {
+        call: Duration::from_millis(call_ms),
+        slack: Duration::from_millis(slack_ms),
+    };
     let is_over = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&is_over);
     std::thread::spawn(move || {
@@ -260,12 +262,12 @@ pub fn work() {
     let nodes = members.unwrap().nodes;
     let own = nodes.iter().filter(|node| node.is_own).map(|node| node.name.clone()).collect();
     let nodes = nodes.into_iter().map(|node| node.name).collect();
-    let mut work = Work {
+    let mut work = WorkerState {
         client,
         nodes,
         remote_sessions: own,
         number,
-        dice: Dice(seed | 1),
+        dice: SeededDice(seed | 1),
         next_seed: (number + 1) * 1_000_000,
         names: Vec::new(),
         ids: Vec::new(),
@@ -291,7 +293,7 @@ fn look(name: &str, bytes: &[u8]) {
     }
 }
 
-impl Work {
+impl WorkerState {
     fn step(&mut self) {
         let what = ["put", "create", "nameless", "get", "by id", "delete", "race", "look"]
             [[0, 0, 0, 1, 2, 2, 3, 3, 3, 4, 5, 6, 6, 7][self.dice.roll(14) as usize]];

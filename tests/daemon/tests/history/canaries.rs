@@ -3,74 +3,74 @@
 
 use super::judge::{Judgement, judge_all};
 use super::partition::Partitions;
-use super::record::{Call, Draft, Outcome, Recorded, Seen};
+use super::record::{HistoryCall, HistoryOutcome, ObjectDraft, ReadObject, Recorded};
 
-fn put(name: &str, version: u64) -> Call {
-    let draft = Draft { name: Some(name.to_owned()), version };
-    Call::Put { drafts: vec![draft], node: "a".to_owned() }
+fn put(name: &str, version: u64) -> HistoryCall {
+    let draft = ObjectDraft { name: Some(name.to_owned()), version };
+    HistoryCall::Put { drafts: vec![draft], node: "a".to_owned() }
 }
 
-fn replace(name: &str, version: u64) -> Call {
-    let draft = Draft { name: Some(name.to_owned()), version };
-    Call::Replace { draft, node: "a".to_owned() }
+fn replace(name: &str, version: u64) -> HistoryCall {
+    let draft = ObjectDraft { name: Some(name.to_owned()), version };
+    HistoryCall::Replace { draft, node: "a".to_owned() }
 }
 
-fn made(version: u64) -> Outcome {
-    Outcome::Put { ids: vec![format!("id {version}")] }
+fn made(version: u64) -> HistoryOutcome {
+    HistoryOutcome::Put { ids: vec![format!("id {version}")] }
 }
 
-fn get(name: &str) -> Call {
-    Call::Get { names: vec![name.to_owned()] }
+fn get(name: &str) -> HistoryCall {
+    HistoryCall::Get { names: vec![name.to_owned()] }
 }
 
-fn got(version: u64) -> Outcome {
-    Outcome::Got { objects: vec![Seen { id: format!("id {version}"), version }] }
+fn got(version: u64) -> HistoryOutcome {
+    HistoryOutcome::Got { objects: vec![ReadObject { id: format!("id {version}"), version }] }
 }
 
-fn not_found(name: &str) -> Outcome {
-    Outcome::NotFound { name: Some(name.to_owned()) }
+fn not_found(name: &str) -> HistoryOutcome {
+    HistoryOutcome::NotFound { name: Some(name.to_owned()) }
 }
 
-fn taken(name: &str) -> Outcome {
-    Outcome::Taken { name: name.to_owned() }
+fn taken(name: &str) -> HistoryOutcome {
+    HistoryOutcome::Taken { name: name.to_owned() }
 }
 
 /// Calls that follow one another.
-fn history(calls: Vec<(Call, Option<Outcome>)>) -> Vec<Recorded> {
-    let one = |(number, (call, outcome)): (usize, (Call, Option<Outcome>))| {
+fn history(calls: Vec<(HistoryCall, Option<HistoryOutcome>)>) -> Vec<Recorded> {
+    let one = |(number, (call, outcome)): (usize, (HistoryCall, Option<HistoryOutcome>))| {
         let begin_ns = 10 * number as i64;
         Recorded { begin_ns, call, end: outcome.map(|outcome| (begin_ns + 5, outcome)) }
     };
     calls.into_iter().enumerate().map(one).collect()
 }
 
-fn judged(calls: Vec<(Call, Option<Outcome>)>, is_evicted: bool) -> Judgement {
+fn judged(calls: Vec<(HistoryCall, Option<HistoryOutcome>)>, is_evicted: bool) -> Judgement {
     let parts = Partitions::of(&history(calls), &[]);
     assert!(parts.wrong.is_empty(), "{:?}", parts.wrong);
     judge_all(&parts, is_evicted)
 }
 
-fn right() -> Vec<(Call, Option<Outcome>)> {
+fn right() -> Vec<(HistoryCall, Option<HistoryOutcome>)> {
     let n = || "n".to_owned();
-    let unknown = || Some(Outcome::Unknown("lost".to_owned()));
-    let flags = |set, clear| Call::SetFlags { name: "f".to_owned(), set, clear };
+    let unknown = || Some(HistoryOutcome::Unknown("lost".to_owned()));
+    let flags = |set, clear| HistoryCall::SetFlags { name: "f".to_owned(), set, clear };
     vec![
         (get("n"), Some(not_found("n"))),
         (put("n", 1), Some(made(1))),
         (put("n", 2), Some(taken("n"))),
         (get("n"), Some(got(1))),
-        (Call::Contains { name: n() }, Some(Outcome::Is(true))),
-        (Call::Delete { name: n() }, Some(Outcome::Deleted)),
-        (Call::GetById { version: 1 }, Some(Outcome::NotFound { name: None })),
-        (flags(1, 0), Some(Outcome::Flags(1))),
-        (flags(2, 0), Some(Outcome::Flags(3))),
-        (flags(4, 1), Some(Outcome::Flags(6))),
+        (HistoryCall::Contains { name: n() }, Some(HistoryOutcome::Is(true))),
+        (HistoryCall::Delete { name: n() }, Some(HistoryOutcome::Deleted)),
+        (HistoryCall::GetById { version: 1 }, Some(HistoryOutcome::NotFound { name: None })),
+        (flags(1, 0), Some(HistoryOutcome::Flags(1))),
+        (flags(2, 0), Some(HistoryOutcome::Flags(3))),
+        (flags(4, 1), Some(HistoryOutcome::Flags(6))),
         (put("n", 3), unknown()),
-        (Call::Wait { name: n() }, Some(Outcome::Is(false))),
+        (HistoryCall::Wait { name: n() }, Some(HistoryOutcome::Is(false))),
         (get("n"), Some(got(3))),
-        (Call::DeleteById { version: 3 }, unknown()),
+        (HistoryCall::DeleteById { version: 3 }, unknown()),
         (get("n"), Some(got(3))),
-        (Call::Contains { name: n() }, Some(Outcome::Is(false))),
+        (HistoryCall::Contains { name: n() }, Some(HistoryOutcome::Is(false))),
         (put("n", 4), None),
         (put("n", 5), Some(taken("n"))),
     ]
@@ -86,17 +86,17 @@ fn a_right_history_is_right() {
 
 #[test]
 fn what_was_changed_is_found() {
-    let changes: [(&str, usize, Outcome); 10] = [
+    let changes: [(&str, usize, HistoryOutcome); 10] = [
         ("found before it was put", 0, got(1)),
         ("a name made twice", 2, made(2)),
         ("another object", 3, got(4)),
-        ("there, and not found", 4, Outcome::Is(false)),
+        ("there, and not found", 4, HistoryOutcome::Is(false)),
         ("deleted, and then not there to be deleted", 5, not_found("n")),
         ("back after its deletion", 6, got(1)),
-        ("flags that were not set", 7, Outcome::Flags(2)),
-        ("flags that were lost", 8, Outcome::Flags(2)),
-        ("deleted by an unknown call, and found", 15, Outcome::Is(true)),
-        ("waited for in vain", 11, Outcome::Is(true)),
+        ("flags that were not set", 7, HistoryOutcome::Flags(2)),
+        ("flags that were lost", 8, HistoryOutcome::Flags(2)),
+        ("deleted by an unknown call, and found", 15, HistoryOutcome::Is(true)),
+        ("waited for in vain", 11, HistoryOutcome::Is(true)),
     ];
     for (what, at, outcome) in changes {
         let mut calls = right();
@@ -121,11 +121,11 @@ fn replaced_objects_do_not_come_back() {
             (put("n", 1), Some(made(1))),
             (replace("n", 2), Some(made(2))),
             (get("n"), Some(got(2))),
-            (Call::GetById { version: 1 }, Some(Outcome::NotFound { name: None })),
-            (replace("n", 3), Some(Outcome::Unknown("lost".to_owned()))),
+            (HistoryCall::GetById { version: 1 }, Some(HistoryOutcome::NotFound { name: None })),
+            (replace("n", 3), Some(HistoryOutcome::Unknown("lost".to_owned()))),
             (get("n"), Some(got(3))),
             (replace("n", 4), None),
-            (Call::Delete { name: "n".to_owned() }, Some(Outcome::Deleted)),
+            (HistoryCall::Delete { name: "n".to_owned() }, Some(HistoryOutcome::Deleted)),
             (replace("n", 5), Some(made(5))),
         ]
     };
@@ -148,7 +148,7 @@ fn replaced_objects_do_not_come_back() {
 /// Where objects are evicted, what was not there may be right; what was there may not be wrong.
 #[test]
 fn what_was_changed_is_found_where_objects_are_evicted() {
-    let changes: [(&str, usize, Outcome, usize); 5] = [
+    let changes: [(&str, usize, HistoryOutcome, usize); 5] = [
         ("evicted, and put again", 2, made(2), 0),
         ("evicted", 3, not_found("n"), 0),
         ("another object", 3, got(4), 1),
@@ -169,7 +169,7 @@ fn what_was_changed_is_found_where_objects_are_evicted() {
 fn a_name_that_is_taken_by_nobody_is_found() {
     let calls = vec![
         (put("n", 1), Some(made(1))),
-        (Call::Delete { name: "n".to_owned() }, Some(Outcome::Deleted)),
+        (HistoryCall::Delete { name: "n".to_owned() }, Some(HistoryOutcome::Deleted)),
         (put("n", 2), Some(taken("n"))),
     ];
     let judgement = judged(calls, false);
@@ -179,8 +179,8 @@ fn a_name_that_is_taken_by_nobody_is_found() {
 
 fn flags_judged(values: &[(u64, u64, u64)], losses: &[(i64, i64)]) -> Judgement {
     let call = |(set, clear, flags): &(u64, u64, u64)| {
-        let call = Call::SetFlags { name: "f".to_owned(), set: *set, clear: *clear };
-        (call, Some(Outcome::Flags(*flags)))
+        let call = HistoryCall::SetFlags { name: "f".to_owned(), set: *set, clear: *clear };
+        (call, Some(HistoryOutcome::Flags(*flags)))
     };
     judge_all(&Partitions::of(&history(values.iter().map(call).collect()), losses), false)
 }

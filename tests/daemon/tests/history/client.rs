@@ -15,9 +15,9 @@ use farrow::{
 };
 use farrow_memory::sync::{AtomicBool, Ordering};
 
-use super::common::{Dice, this_test_again, wait_for};
+use super::common::{SeededDice, this_test_again, wait_for};
 use super::content::{content, version_of};
-use super::record::{Call, Draft, Outcome, Recorder, Seen, now_ns};
+use super::record::{HistoryCall, HistoryOutcome, ObjectDraft, ReadObject, Recorder, now_ns};
 
 /// Set in the environment of such a process: its [`Job`].
 const JOB: &str = "FARROW_TEST_HISTORY";
@@ -41,12 +41,12 @@ const FLAGS: u64 = 3;
 const FLAGS_MS: u64 = 3_000;
 
 /// The driver's end.
-pub struct Clients {
+pub struct ClientProcess {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-impl Clients {
+impl ClientProcess {
     /// This program again, at its test `worker`.
     pub fn start(socket: &Path, folder: &Path, number: u64, (seed, from_ns): (u64, i64)) -> Self {
         let job = [socket.to_str().unwrap(), folder.to_str().unwrap()].join("\n");
@@ -79,7 +79,7 @@ impl Clients {
     }
 }
 
-impl Drop for Clients {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -109,12 +109,12 @@ pub fn work() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let client_number = number * THREADS + thread;
-            let mut work = Work {
+            let mut work = ClientWork {
                 client: client.clone(),
                 nodes: nodes.clone(),
                 own: own.clone(),
                 recorder: Recorder::create(Path::new(folder), client_number),
-                dice: Dice(seed.wrapping_mul(client_number * 2 + 3) | 1),
+                dice: SeededDice(seed.wrapping_mul(client_number * 2 + 3) | 1),
                 from_ns,
                 next_version: client_number << 32,
                 known: Vec::new(),
@@ -133,12 +133,12 @@ pub fn work() {
     });
 }
 
-struct Work {
+struct ClientWork {
     client: Client,
     nodes: Vec<String>,
     own: String,
     recorder: Recorder,
-    dice: Dice,
+    dice: SeededDice,
     /// When the run began.
     from_ns: i64,
     next_version: u64,
@@ -151,35 +151,35 @@ struct Work {
 }
 
 /// An error of a call that changes something, or of one that does not.
-fn outcome_of(error: &Error) -> Outcome {
+fn outcome_of(error: &Error) -> HistoryOutcome {
     let text = error.to_string();
     match error {
-        Error::AlreadyExists { name } => Outcome::Taken { name: name.clone() },
+        Error::AlreadyExists { name } => HistoryOutcome::Taken { name: name.clone() },
         Error::OutOfMemory(_) | Error::TooMany { .. } | Error::CutOff { .. } => {
-            Outcome::Refused(text)
+            HistoryOutcome::Refused(text)
         }
         // No name is granted or looked for while a lost node may have it.
         Error::NodeLost { reason, .. } if reason.contains("have is not known") => {
             // A history of refusals says nothing.
             std::thread::sleep(REFUSED);
-            Outcome::Refused(text)
+            HistoryOutcome::Refused(text)
         }
         // Calls to a node that the cluster has excluded fail at once, and a history in which most
         // outcomes are unknown cannot be judged.
         Error::Disconnected { .. } => {
             std::thread::sleep(REFUSED);
-            Outcome::Unknown(text)
+            HistoryOutcome::Unknown(text)
         }
-        Error::NodeLost { .. } | Error::Timeout { .. } => Outcome::Unknown(text),
+        Error::NodeLost { .. } | Error::Timeout { .. } => HistoryOutcome::Unknown(text),
         // Where objects are brought: a node that did not answer may have it, or may have done it.
         Error::NodeUnreachable(NodeUnreachable { reason, .. })
             if reason.contains("did not say") =>
         {
-            Outcome::Unknown(text)
+            HistoryOutcome::Unknown(text)
         }
         // Its place, when it comes back to a daemon that has not noticed yet that it went.
-        Error::PermissionDenied(_) => Outcome::Unknown(text),
-        _ => Outcome::Wrong(format!("{error:?}")),
+        Error::PermissionDenied(_) => HistoryOutcome::Unknown(text),
+        _ => HistoryOutcome::Wrong(format!("{error:?}")),
     }
 }
 
@@ -191,15 +191,15 @@ enum PutTarget {
 
 impl PutTarget {
     /// An error of a put there. A node that is not reached may have received what was sent.
-    fn outcome_of(&self, error: &Error) -> Outcome {
+    fn outcome_of(&self, error: &Error) -> HistoryOutcome {
         match (self, error) {
-            (Self::ByNet, Error::NodeUnreachable(_)) => Outcome::Unknown(error.to_string()),
+            (Self::ByNet, Error::NodeUnreachable(_)) => HistoryOutcome::Unknown(error.to_string()),
             _ => outcome_of(error),
         }
     }
 }
 
-impl Work {
+impl ClientWork {
     fn step(&mut self) {
         match self.dice.roll(100) {
             0..14 => self.put(false),
@@ -246,9 +246,9 @@ impl Work {
         format!("f-{}-{}", now_ms / FLAGS_MS, self.dice.roll(FLAGS))
     }
 
-    fn draft(&mut self, name: Option<String>) -> (Draft, Vec<u8>) {
+    fn draft(&mut self, name: Option<String>) -> (ObjectDraft, Vec<u8>) {
         self.next_version += 1;
-        let draft = Draft { name, version: self.next_version };
+        let draft = ObjectDraft { name, version: self.next_version };
         let more = LENGTHS[self.dice.roll(LENGTHS.len() as u64) as usize];
         let bytes = content(&draft, more);
         (draft, bytes)
@@ -291,12 +291,12 @@ impl Work {
         let (client, node, version) = (self.client.clone(), self.own.clone(), draft.version);
         let name = draft.name.clone();
         let mut made = None;
-        self.recorder.call(Call::Replace { draft, node }, || {
+        self.recorder.call(HistoryCall::Replace { draft, node }, || {
             let options = ObjectOptions { replace: true, ..ObjectOptions::named(name.as_deref()) };
             match client.put_with(&Value::Bytes(&bytes), &options) {
                 Ok(id) => {
                     made = Some(id);
-                    Outcome::Put { ids: vec![id.to_string()] }
+                    HistoryOutcome::Put { ids: vec![id.to_string()] }
                 }
                 Err(error) => outcome_of(&error),
             }
@@ -315,7 +315,7 @@ impl Work {
         if self.nameless.len() > KNOWN_MAX
             && let Some((id, version)) = self.nameless.pop_front()
         {
-            self.delete_now(Call::DeleteById { version }, id.into());
+            self.delete_now(HistoryCall::DeleteById { version }, id.into());
         }
     }
 
@@ -330,18 +330,18 @@ impl Work {
             for number in (0..count).filter(|one| (one + client_number).is_multiple_of(3)) {
                 let name = format!("{kind}-{turn}-{number}");
                 let target = name.as_str().into();
-                self.delete_now(Call::Delete { name }, target);
+                self.delete_now(HistoryCall::Delete { name }, target);
             }
         }
     }
 
-    fn put_one(&mut self, draft: Draft, bytes: &[u8], is_created: bool) -> Option<ObjectId> {
+    fn put_one(&mut self, draft: ObjectDraft, bytes: &[u8], is_created: bool) -> Option<ObjectId> {
         let (place, node) = self.somewhere()?;
         let version = draft.version;
         let name = draft.name.clone();
         let mut made = None;
         let (own, at) = (self.client.clone(), node.clone());
-        self.recorder.call(Call::Put { drafts: vec![draft], node }, || {
+        self.recorder.call(HistoryCall::Put { drafts: vec![draft], node }, || {
             let options = ObjectOptions::named(name.as_deref());
             let put = match (&place, is_created) {
                 (PutTarget::Mapped(client), true) => {
@@ -358,11 +358,11 @@ impl Work {
             match put {
                 Ok(id) => {
                     made = Some(id);
-                    Outcome::Put { ids: vec![id.to_string()] }
+                    HistoryOutcome::Put { ids: vec![id.to_string()] }
                 }
                 // Sealed, and deleted before its creator held it.
                 Err(error @ Error::NotFound { .. }) if is_created => {
-                    Outcome::Unknown(error.to_string())
+                    HistoryOutcome::Unknown(error.to_string())
                 }
                 Err(error) => place.outcome_of(&error),
             }
@@ -374,25 +374,27 @@ impl Work {
     }
 
     fn put_many(&mut self) {
-        let mut all: BTreeMap<String, (Draft, Vec<u8>)> = BTreeMap::new();
+        let mut all: BTreeMap<String, (ObjectDraft, Vec<u8>)> = BTreeMap::new();
         for _ in 0..2 {
             let name = self.name(false);
             all.insert(name.clone(), self.draft(Some(name)));
         }
         let Some((place, node)) = self.somewhere() else { return };
-        let drafts: Vec<Draft> = all.values().map(|(draft, _)| draft.clone()).collect();
+        let drafts: Vec<ObjectDraft> = all.values().map(|(draft, _)| draft.clone()).collect();
         let values: Vec<(Value<'_>, ObjectOptions<'_>)> = all
             .iter()
             .map(|(name, (_, bytes))| (Value::Bytes(bytes), ObjectOptions::named(Some(name))))
             .collect();
         let (own, at) = (self.client.clone(), node.clone());
-        self.recorder.call(Call::Put { drafts, node }, || {
+        self.recorder.call(HistoryCall::Put { drafts, node }, || {
             let put = match &place {
                 PutTarget::Mapped(client) => client.put_many(&values),
                 PutTarget::ByNet => own.put_many_on(&at, &values),
             };
             match put {
-                Ok(ids) => Outcome::Put { ids: ids.iter().map(ToString::to_string).collect() },
+                Ok(ids) => {
+                    HistoryOutcome::Put { ids: ids.iter().map(ToString::to_string).collect() }
+                }
                 Err(error) => place.outcome_of(&error),
             }
         });
@@ -404,7 +406,7 @@ impl Work {
         names.dedup();
         let client = self.client.clone();
         let mut views = Vec::new();
-        self.recorder.call(Call::Get { names: names.clone() }, || {
+        self.recorder.call(HistoryCall::Get { names: names.clone() }, || {
             let targets: Vec<ObjectKey> = names.iter().map(|name| name.as_str().into()).collect();
             let found = match &targets[..] {
                 [one] => client.get(one, NOW).map(|object| vec![object]),
@@ -419,7 +421,7 @@ impl Work {
                     seen(&views, &names)
                 }
                 Err(Error::NotFound { what }) => {
-                    Outcome::NotFound { name: Some(what.trim_matches('"').to_owned()) }
+                    HistoryOutcome::NotFound { name: Some(what.trim_matches('"').to_owned()) }
                 }
                 Err(error) => outcome_of(&error),
             }
@@ -436,17 +438,21 @@ impl Work {
         let Some((id, version)) = self.pick_known() else { return };
         let client = self.client.clone();
         let mut view = None;
-        self.recorder.call(Call::GetById { version }, || {
+        self.recorder.call(HistoryCall::GetById { version }, || {
             match client.get(&id.into(), NOW).and_then(|object| object.into_view()) {
                 Ok(found) => match version_of(&found, None) {
                     Ok(same) if same == version => {
                         view = Some(found);
-                        Outcome::Got { objects: vec![Seen { id: id.to_string(), version }] }
+                        HistoryOutcome::Got {
+                            objects: vec![ReadObject { id: id.to_string(), version }],
+                        }
                     }
-                    Ok(other) => Outcome::Wrong(format!("{id} is {other:#x}, not {version:#x}")),
-                    Err(wrong) => Outcome::Wrong(wrong),
+                    Ok(other) => {
+                        HistoryOutcome::Wrong(format!("{id} is {other:#x}, not {version:#x}"))
+                    }
+                    Err(wrong) => HistoryOutcome::Wrong(wrong),
                 },
-                Err(Error::NotFound { .. }) => Outcome::NotFound { name: None },
+                Err(Error::NotFound { .. }) => HistoryOutcome::NotFound { name: None },
                 Err(error) => outcome_of(&error),
             }
         });
@@ -456,9 +462,9 @@ impl Work {
     fn contains(&mut self) {
         let name = self.name(false);
         let client = self.client.clone();
-        self.recorder.call(Call::Contains { name: name.clone() }, || {
+        self.recorder.call(HistoryCall::Contains { name: name.clone() }, || {
             match client.contains(&name.as_str().into()) {
-                Ok(is_there) => Outcome::Is(is_there),
+                Ok(is_there) => HistoryOutcome::Is(is_there),
                 Err(error) => outcome_of(&error),
             }
         });
@@ -467,25 +473,25 @@ impl Work {
     fn delete(&mut self) {
         let name = self.name(true);
         let target = name.as_str().into();
-        self.delete_now(Call::Delete { name: name.clone() }, target);
+        self.delete_now(HistoryCall::Delete { name: name.clone() }, target);
     }
 
     fn delete_by_id(&mut self) {
         let Some((id, version)) = self.pick_known() else { return };
-        self.delete_now(Call::DeleteById { version }, id.into());
+        self.delete_now(HistoryCall::DeleteById { version }, id.into());
     }
 
-    fn delete_now(&mut self, call: Call, target: ObjectKey) {
+    fn delete_now(&mut self, call: HistoryCall, target: ObjectKey) {
         let client = self.client.clone();
         self.recorder.call(call, || {
             // A delete that does not know where the object is says no other error than one that
             // was sent and not answered; what is known of neither would be much.
             if let Err(error) = client.contains(&target) {
-                return Outcome::Refused(error.to_string());
+                return HistoryOutcome::Refused(error.to_string());
             }
             match client.delete(&[target]) {
-                Ok(()) => Outcome::Deleted,
-                Err(Error::NotFound { .. }) => Outcome::NotFound { name: None },
+                Ok(()) => HistoryOutcome::Deleted,
+                Err(Error::NotFound { .. }) => HistoryOutcome::NotFound { name: None },
                 Err(error) => outcome_of(&error),
             }
         });
@@ -494,9 +500,9 @@ impl Work {
     fn wait(&mut self) {
         let name = self.name(false);
         let client = self.client.clone();
-        self.recorder.call(Call::Wait { name: name.clone() }, || {
+        self.recorder.call(HistoryCall::Wait { name: name.clone() }, || {
             match client.wait(&[name.as_str().into()], 1, WAIT) {
-                Ok(ready) => Outcome::Is(ready == [true]),
+                Ok(ready) => HistoryOutcome::Is(ready == [true]),
                 Err(error) => outcome_of(&error),
             }
         });
@@ -508,13 +514,13 @@ impl Work {
         let Some((place, node)) = self.somewhere() else { return };
         let (own, at) = (self.client.clone(), node.clone());
         let names = (0..KINDS[kind].0).map(|number| format!("{prefix}{number}")).collect();
-        self.recorder.call(Call::List { names, node }, || {
+        self.recorder.call(HistoryCall::List { names, node }, || {
             let listed = match &place {
                 PutTarget::Mapped(client) => client.list(&prefix),
                 PutTarget::ByNet => own.list_on(&at, &prefix, &Metadata::default()),
             };
             match listed {
-                Ok(listed) => Outcome::Listed(
+                Ok(listed) => HistoryOutcome::Listed(
                     listed
                         .into_iter()
                         .filter_map(|one| Some((one.name?, one.id.to_string())))
@@ -528,21 +534,24 @@ impl Work {
     fn set_flags(&mut self) {
         let (name, set, clear) = (self.flags(), 1 << self.dice.roll(8), 1 << self.dice.roll(8));
         let client = self.client.clone();
-        self.recorder.call(Call::SetFlags { name: name.clone(), set, clear }, || {
-            match client.set_flags(&name, set, clear) {
-                Ok(flags) => Outcome::Flags(flags),
+        self.recorder.call(
+            HistoryCall::SetFlags { name: name.clone(), set, clear },
+            || match client.set_flags(&name, set, clear) {
+                Ok(flags) => HistoryOutcome::Flags(flags),
                 Err(error) => outcome_of(&error),
-            }
-        });
+            },
+        );
     }
 
     fn wait_flags(&mut self) {
         let (name, mask) = (self.flags(), (1 << self.dice.roll(8)) | (1 << self.dice.roll(8)));
         let client = self.client.clone();
-        self.recorder.call(Call::WaitFlags { name: name.clone(), mask }, || {
+        self.recorder.call(HistoryCall::WaitFlags { name: name.clone(), mask }, || {
             match client.wait_flags(&name, mask, WAIT) {
-                Ok(flags) => Outcome::Flags(flags),
-                Err(Error::Timeout { what, .. }) if what.starts_with("flags") => Outcome::NotSet,
+                Ok(flags) => HistoryOutcome::Flags(flags),
+                Err(Error::Timeout { what, .. }) if what.starts_with("flags") => {
+                    HistoryOutcome::NotSet
+                }
                 Err(error) => outcome_of(&error),
             }
         });
@@ -553,7 +562,8 @@ impl Work {
         for view in self.views.drain(..) {
             if let Err(wrong) = version_of(&view, None) {
                 let version = 0;
-                self.recorder.call(Call::GetById { version }, || Outcome::Wrong(wrong));
+                self.recorder
+                    .call(HistoryCall::GetById { version }, || HistoryOutcome::Wrong(wrong));
             }
         }
     }
@@ -565,12 +575,13 @@ fn written(writer: Result<Writer, Error>, bytes: &[u8]) -> Result<ObjectId, Erro
     writer.seal()
 }
 
-fn seen(views: &[ObjectBytes], names: &[String]) -> Outcome {
+fn seen(views: &[ObjectBytes], names: &[String]) -> HistoryOutcome {
     let one = |(view, name): (&ObjectBytes, &String)| {
-        version_of(view, Some(name)).map(|version| Seen { id: view.id().to_string(), version })
+        version_of(view, Some(name))
+            .map(|version| ReadObject { id: view.id().to_string(), version })
     };
     match views.iter().zip(names).map(one).collect() {
-        Ok(objects) => Outcome::Got { objects },
-        Err(wrong) => Outcome::Wrong(wrong),
+        Ok(objects) => HistoryOutcome::Got { objects },
+        Err(wrong) => HistoryOutcome::Wrong(wrong),
     }
 }

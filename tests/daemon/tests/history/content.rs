@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use super::common::bytes_of;
-use super::record::Draft;
+use super::record::ObjectDraft;
 
 /// Bytes that say what they are: version, checksum of all others, name, and more.
-pub fn content(draft: &Draft, more: usize) -> Vec<u8> {
+pub fn content(draft: &ObjectDraft, more: usize) -> Vec<u8> {
     let name = draft.name.as_deref().unwrap_or_default();
     let mut bytes = draft.version.to_le_bytes().to_vec();
     bytes.extend([0; 4]);
@@ -40,7 +40,7 @@ pub fn version_of(bytes: &[u8], name: Option<&str>) -> Result<u64, String> {
 /// The bytes of an object are told from others, by one bit even.
 #[test]
 fn a_wrong_byte_is_seen() {
-    let draft = Draft { name: Some("n".into()), version: 0x1_0000_0002 };
+    let draft = ObjectDraft { name: Some("n".into()), version: 0x1_0000_0002 };
     let mut bytes = content(&draft, 700);
     assert_eq!(version_of(&bytes, Some("n")), Ok(draft.version));
     version_of(&bytes, Some("m")).unwrap_err();

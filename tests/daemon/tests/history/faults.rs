@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::client::Clients;
-use super::common::Dice;
+use super::client::ClientProcess;
+use super::common::SeededDice;
 use super::common::ground::Ground;
 use super::record::now_ns;
 
@@ -15,14 +15,14 @@ pub const LEASE_MS: u64 = 1000;
 /// Processes with clients on each node.
 const PER_NODE: usize = 2;
 
-pub struct Run {
+pub struct FaultyRun {
     pub ground: Ground,
     pub folder: PathBuf,
     pub from_ns: i64,
     seed: u64,
-    dice: Dice,
+    dice: SeededDice,
     /// Each with the number of its node.
-    clients: Vec<(usize, Clients)>,
+    clients: Vec<(usize, ClientProcess)>,
     started: u64,
     pub faults: u64,
     /// From when to when each of them was that may have cost a node what it retained for others.
@@ -31,7 +31,7 @@ pub struct Run {
     view: (u64, i64),
 }
 
-impl Run {
+impl FaultyRun {
     pub fn start(ground: Ground, folder: &Path, seed: u64) -> Self {
         let from_ns = now_ns();
         let mut run = Self {
@@ -39,7 +39,7 @@ impl Run {
             folder: folder.to_owned(),
             from_ns,
             seed,
-            dice: Dice(seed | 1),
+            dice: SeededDice(seed | 1),
             clients: Vec::new(),
             started: 0,
             faults: 0,
@@ -54,7 +54,8 @@ impl Run {
 
     fn start_clients(&mut self, node: usize) {
         let socket = &self.ground.nodes().daemons[node].socket;
-        let clients = Clients::start(socket, &self.folder, self.started, (self.seed, self.from_ns));
+        let clients =
+            ClientProcess::start(socket, &self.folder, self.started, (self.seed, self.from_ns));
         self.started += 1;
         self.clients.push((node, clients));
     }

@@ -13,7 +13,7 @@ use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
 
-use super::model::{EvictedNames, Flags, Names, Operation, STEPS_LEFT};
+use super::model::{EvictedNames, FlagsModel, NamesModel, Operation, STEPS_LEFT};
 use super::partition::{CLOSE_NS, NEVER, Partitions, Timed};
 
 /// Steps of the search in one part; an honest history of 1,000 operations takes some 2,000.
@@ -24,7 +24,7 @@ const OPERATIONS_SHOWN_MAX: usize = 60;
 
 /// What the checker said of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PartVerdict {
     Linearizable,
     Not,
     /// The search took more steps than it may.
@@ -32,7 +32,7 @@ pub enum Verdict {
 }
 
 /// Judges one part, in the order of its times: of two at one time the begin is first.
-pub fn judge<S: Specification>(ops: &[Timed<S::Operation>]) -> Verdict {
+pub fn judge<S: Specification>(ops: &[Timed<S::Operation>]) -> PartVerdict {
     let mut events: Vec<(i64, bool, usize)> = Vec::with_capacity(2 * ops.len());
     for (number, one) in ops.iter().enumerate() {
         events.push((one.begin_ns, false, number));
@@ -47,9 +47,9 @@ pub fn judge<S: Specification>(ops: &[Timed<S::Operation>]) -> Verdict {
     STEPS_LEFT.set(STEPS_MAX);
     let is_linearizable = WGLChecker::<S>::is_linearizable(history);
     match (is_linearizable, STEPS_LEFT.get()) {
-        (true, _) => Verdict::Linearizable,
-        (false, 0) => Verdict::Undecided,
-        (false, _) => Verdict::Not,
+        (true, _) => PartVerdict::Linearizable,
+        (false, 0) => PartVerdict::Undecided,
+        (false, _) => PartVerdict::Not,
     }
 }
 
@@ -73,7 +73,7 @@ where
     let (mut right, mut wrong) = (0, ends.len() - 1);
     while right + 1 < wrong {
         let middle = (right + wrong) / 2;
-        let is_wrong = judge::<S>(&until(ends[middle])) == Verdict::Not;
+        let is_wrong = judge::<S>(&until(ends[middle])) == PartVerdict::Not;
         *(if is_wrong { &mut wrong } else { &mut right }) = middle;
     }
     let mut some = until(ends[wrong]);
@@ -105,9 +105,9 @@ impl Judgement {
             self.operations += ops.len();
             self.longest = self.longest.max(ops.len());
             match judge::<S>(ops) {
-                Verdict::Linearizable => {}
-                Verdict::Undecided => self.undecided += 1,
-                Verdict::Not => {
+                PartVerdict::Linearizable => {}
+                PartVerdict::Undecided => self.undecided += 1,
+                PartVerdict::Not => {
                     self.not_count += 1;
                     if self.not.len() < SHOWN_MAX {
                         self.not.push(in_words(name, &shortest_wrong::<S>(ops)));
@@ -147,16 +147,16 @@ pub fn judge_all(parts: &Partitions, is_evicted: bool) -> Judgement {
     let mut judgement = Judgement::default();
     match is_evicted {
         true => judgement.add::<EvictedNames>(&parts.names),
-        false => judgement.add::<Names>(&parts.names),
+        false => judgement.add::<NamesModel>(&parts.names),
     }
-    judgement.add::<Flags>(&parts.flags);
+    judgement.add::<FlagsModel>(&parts.flags);
     judgement
 }
 
 /// The parts as porcupine's judge reads them: a line for each.
 pub fn export(parts: &Partitions, is_evicted: bool, to: &Path) {
     #[derive(Serialize)]
-    struct Part<'a, Op> {
+    struct JudgedPart<'a, Op> {
         part: &'a str,
         kind: &'a str,
         operations: &'a [Timed<Op>],
@@ -164,11 +164,11 @@ pub fn export(parts: &Partitions, is_evicted: bool, to: &Path) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(to).unwrap());
     let kind = if is_evicted { "evicted names" } else { "names" };
     for (part, operations) in &parts.names {
-        serde_json::to_writer(&mut file, &Part { part, kind, operations }).unwrap();
+        serde_json::to_writer(&mut file, &JudgedPart { part, kind, operations }).unwrap();
         file.write_all(b"\n").unwrap();
     }
     for (part, operations) in &parts.flags {
-        serde_json::to_writer(&mut file, &Part { part, kind: "flags", operations }).unwrap();
+        serde_json::to_writer(&mut file, &JudgedPart { part, kind: "flags", operations }).unwrap();
         file.write_all(b"\n").unwrap();
     }
     file.flush().unwrap();

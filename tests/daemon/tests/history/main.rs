@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use common::Daemon;
 use common::ground::Ground;
-use common::nodes::Nodes;
+use common::nodes::DaemonNodes;
 use common::proxy::Linked;
 use farrow_store::failpoints;
-use faults::Run;
+use faults::FaultyRun;
 use judge::{Judgement, judge_all};
 use partition::Partitions;
 
@@ -71,7 +71,7 @@ fn retained_folder() -> Option<PathBuf> {
 }
 
 /// What a run is to be.
-struct Plan {
+struct RunPlan {
     name: &'static str,
     seed: u64,
     operations: u64,
@@ -80,7 +80,7 @@ struct Plan {
     has_faults: bool,
 }
 
-impl Plan {
+impl RunPlan {
     fn new(name: &'static str, seed: u64) -> Self {
         let seed = number_of(SEED_VARIABLE, seed);
         let operations = number_of(OPERATIONS_VARIABLE, OPERATIONS);
@@ -92,7 +92,7 @@ impl Plan {
         let Self { name, seed, operations, .. } = *self;
         println!("{name}: seed {seed:#x}; {SEED_VARIABLE} sets it");
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut run = Run::start(ground, folder.path(), seed);
+        let mut run = FaultyRun::start(ground, folder.path(), seed);
         let until = Instant::now() + Duration::from_secs(60 + operations * SECONDS_PER_1000 / 1000);
         while run.recorded_bytes() < operations * CALL_BYTES {
             assert!(Instant::now() < until, "{name}: too slow: {} bytes", run.recorded_bytes());
@@ -155,8 +155,8 @@ fn names_and_flags_are_linearizable_where_nothing_is_evicted() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let more = [NODES, &["--spill", spill.path().to_str().unwrap()]].concat();
-    let ground = Ground::Loopback(Nodes::start(3, MEMORY, &more));
-    Plan::new("spilled", 0x4157_0001).assert_linearizable(ground);
+    let ground = Ground::Loopback(DaemonNodes::start(3, MEMORY, &more));
+    RunPlan::new("spilled", 0x4157_0001).assert_linearizable(ground);
 }
 
 /// As before, and links are cut, flap, lose and delay, in one direction too.
@@ -166,7 +166,7 @@ fn names_and_flags_are_linearizable_where_links_fail() {
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let more = [NODES, &["--spill", spill.path().to_str().unwrap()]].concat();
     let ground = Ground::Proxied(Linked::start(3, MEMORY, &more));
-    Plan::new("links", 0x4157_0004).assert_linearizable(ground);
+    RunPlan::new("links", 0x4157_0004).assert_linearizable(ground);
 }
 
 /// As the first, in memory that each machine keeps coherent for itself only, which is refreshed and
@@ -174,8 +174,8 @@ fn names_and_flags_are_linearizable_where_links_fail() {
 #[test]
 fn names_and_flags_are_linearizable_in_node_local_memory() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (nodes, _devices) = Nodes::node_local(3, MEMORY_BYTES, &[], NODES);
-    Plan::new("node-local", 0x4157_0005).assert_linearizable(Ground::Loopback(nodes));
+    let (nodes, _devices) = DaemonNodes::node_local(3, MEMORY_BYTES, &[], NODES);
+    RunPlan::new("node-local", 0x4157_0005).assert_linearizable(Ground::Loopback(nodes));
 }
 
 /// As the first, on nodes that map nothing of each other: what one reads of another is a copy.
@@ -184,8 +184,8 @@ fn names_and_flags_are_linearizable_where_objects_are_brought_by_network() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let more = ["--net", "only", "--spill", spill.path().to_str().unwrap()];
-    let ground = Ground::Loopback(Nodes::start(3, MEMORY, &[NODES, &more].concat()));
-    Plan::new("by-net", 0x4157_0006).assert_linearizable(ground);
+    let ground = Ground::Loopback(DaemonNodes::start(3, MEMORY, &[NODES, &more].concat()));
+    RunPlan::new("by-net", 0x4157_0006).assert_linearizable(ground);
 }
 
 /// As before, and the links of both the membership and the objects are cut, flap, lose and delay, in
@@ -196,7 +196,7 @@ fn names_and_flags_are_linearizable_where_the_network_of_objects_fails() {
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let more = ["--net", "only", "--spill", spill.path().to_str().unwrap()];
     let ground = Ground::Proxied(Linked::start(3, MEMORY, &[NODES, &more].concat()));
-    Plan::new("by-net-links", 0x4158_f76b).assert_linearizable(ground);
+    RunPlan::new("by-net-links", 0x4158_f76b).assert_linearizable(ground);
 }
 
 /// What does not fit goes, by the policy: then nothing says that a name must be there, but what is
@@ -205,8 +205,8 @@ fn names_and_flags_are_linearizable_where_the_network_of_objects_fails() {
 fn names_and_flags_are_linearizable_where_objects_are_evicted() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let more = [NODES, &["--evict", "lru"]].concat();
-    let ground = Ground::Loopback(Nodes::start(3, MEMORY_TO_EVICT, &more));
-    let plan = Plan { is_evicted: true, ..Plan::new("evicted", 0x4157_0002) };
+    let ground = Ground::Loopback(DaemonNodes::start(3, MEMORY_TO_EVICT, &more));
+    let plan = RunPlan { is_evicted: true, ..RunPlan::new("evicted", 0x4157_0002) };
     plan.assert_linearizable(ground);
 }
 
@@ -215,7 +215,7 @@ fn names_and_flags_are_linearizable_where_objects_are_evicted() {
 fn names_that_are_given_away_twice_are_found() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let fault = format!("{}=names.blind", failpoints::FAULT_VARIABLE);
-    let nodes = Nodes::start_each(3, NODES, |_, words| {
+    let nodes = DaemonNodes::start_each(3, NODES, |_, words| {
         Daemon::start_by(&["/usr/bin/env", &fault], MEMORY, words)
     });
     assert_found("blind", 0x4157_0003, nodes);
@@ -226,15 +226,16 @@ fn names_that_are_given_away_twice_are_found() {
 fn deleted_objects_that_other_nodes_still_find_are_found() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let fault = format!("{}=replicas.retained", failpoints::FAULT_VARIABLE);
-    let nodes = Nodes::start_each(3, &[NODES, &["--net", "only"]].concat(), |_, words| {
+    let nodes = DaemonNodes::start_each(3, &[NODES, &["--net", "only"]].concat(), |_, words| {
         Daemon::start_by(&["/usr/bin/env", &fault], MEMORY, words)
     });
     assert_found("retained", 0x4157_0008, nodes);
 }
 
 /// Nodes with a planted fault, and a history that tells it.
-fn assert_found(name: &'static str, seed: u64, nodes: Nodes) {
-    let plan = Plan { operations: CANARY_OPERATIONS, has_faults: false, ..Plan::new(name, seed) };
+fn assert_found(name: &'static str, seed: u64, nodes: DaemonNodes) {
+    let plan =
+        RunPlan { operations: CANARY_OPERATIONS, has_faults: false, ..RunPlan::new(name, seed) };
     let parts = plan.run(Ground::Loopback(nodes));
     let judgement = plan.judge(&parts);
     assert!(judgement.not_count > 0, "{judgement}");

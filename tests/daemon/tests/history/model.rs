@@ -107,7 +107,7 @@ impl Operation for FlagsOp {
 
 /// A name: the version of the object that has it, if one has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct NameState {
+pub struct NameVersions {
     version: Option<u64>,
     /// Deletes of which nothing is known that took place.
     may_deletes: u32,
@@ -129,43 +129,43 @@ fn may_step() -> bool {
 
 /// A name whose objects do not go by themselves.
 #[derive(Debug)]
-pub struct Names;
+pub struct NamesModel;
 
-impl Specification for Names {
-    type State = NameState;
+impl Specification for NamesModel {
+    type State = NameVersions;
     type Operation = NameOp;
 
     fn init() -> Self::State {
-        NameState::default()
+        NameVersions::default()
     }
 
-    fn apply(op: &NameOp, state: &NameState) -> (bool, NameState) {
+    fn apply(op: &NameOp, state: &NameVersions) -> (bool, NameVersions) {
         step_within(op, *state, false)
     }
 }
 
-/// As [`Names`], where objects are evicted at any time.
+/// As [`NamesModel`], where objects are evicted at any time.
 #[derive(Debug)]
 pub struct EvictedNames;
 
 impl Specification for EvictedNames {
-    type State = NameState;
+    type State = NameVersions;
     type Operation = NameOp;
 
     fn init() -> Self::State {
-        NameState::default()
+        NameVersions::default()
     }
 
-    fn apply(op: &NameOp, state: &NameState) -> (bool, NameState) {
+    fn apply(op: &NameOp, state: &NameVersions) -> (bool, NameVersions) {
         step_within(op, *state, true)
     }
 }
 
-fn step_within(op: &NameOp, state: NameState, is_evicted: bool) -> (bool, NameState) {
+fn step_within(op: &NameOp, state: NameVersions, is_evicted: bool) -> (bool, NameVersions) {
     let mut next = step(op, state);
     // What needs a free name is right if the object was evicted just before.
     if is_evicted && next.is_none() {
-        next = step(op, NameState { version: None, ..state });
+        next = step(op, NameVersions { version: None, ..state });
     }
     match next.filter(|_| may_step()) {
         Some(next) => (true, next),
@@ -174,9 +174,9 @@ fn step_within(op: &NameOp, state: NameState, is_evicted: bool) -> (bool, NameSt
 }
 
 /// The state behind an operation, if it is possible.
-fn step(op: &NameOp, state: NameState) -> Option<NameState> {
+fn step(op: &NameOp, state: NameVersions) -> Option<NameVersions> {
     let version = state.version;
-    let now = |version: Option<u64>| NameState { version, ..state };
+    let now = |version: Option<u64>| NameVersions { version, ..state };
     if state.is_closed {
         let is_open_ended = matches!(
             op,
@@ -207,12 +207,12 @@ fn step(op: &NameOp, state: NameState) -> Option<NameState> {
         NameOp::Unmade { version: old } => (true, now(version.filter(|one| one != old))),
         NameOp::MayDelete { order } => (
             version.is_some() && *order == state.may_deletes,
-            NameState { version: None, may_deletes: order + 1, ..state },
+            NameVersions { version: None, may_deletes: order + 1, ..state },
         ),
         NameOp::DeletedById { version: old } | NameOp::MayDeleteById { version: old } => {
             (version == Some(*old), now(None))
         }
-        NameOp::Close => (true, NameState { is_closed: true, ..state }),
+        NameOp::Close => (true, NameVersions { is_closed: true, ..state }),
     };
     is_possible.then_some(next)
 }
@@ -234,9 +234,9 @@ pub enum FlagsOp {
 
 /// Flags: all that they may be. Clear at first.
 #[derive(Debug)]
-pub struct Flags;
+pub struct FlagsModel;
 
-impl Specification for Flags {
+impl Specification for FlagsModel {
     type State = BTreeSet<u64>;
     type Operation = FlagsOp;
 

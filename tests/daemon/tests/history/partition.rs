@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::model::{FlagsOp, NameOp};
-use super::record::{Call, Draft, Outcome, Recorded, Seen};
+use super::record::{HistoryCall, HistoryOutcome, ObjectDraft, ReadObject, Recorded};
 
 /// The end of what has none in time.
 pub const NEVER: i64 = i64::MAX;
@@ -64,7 +64,7 @@ struct Versions {
     at: BTreeMap<(String, String), Vec<u64>>,
 }
 
-fn partition_of(draft: &Draft) -> String {
+fn partition_of(draft: &ObjectDraft) -> String {
     draft.name.clone().unwrap_or_else(|| format!("#{:x}", draft.version))
 }
 
@@ -79,13 +79,15 @@ impl Versions {
                     let there = versions.at.entry((partition.clone(), node.clone()));
                     there.or_default().push(draft.version);
                     versions.partition.insert(draft.version, partition);
-                    if let Some(Outcome::Put { ids }) = outcome {
+                    if let Some(HistoryOutcome::Put { ids }) = outcome {
                         versions.is(&ids[at], draft.version, wrong);
                     }
                 }
             }
-            if let Some(Outcome::Got { objects }) = outcome {
-                objects.iter().for_each(|Seen { id, version }| versions.is(id, *version, wrong));
+            if let Some(HistoryOutcome::Got { objects }) = outcome {
+                objects
+                    .iter()
+                    .for_each(|ReadObject { id, version }| versions.is(id, *version, wrong));
             }
         }
         versions
@@ -126,9 +128,9 @@ impl Partitions {
         let Some((_, outcome)) = &one.end else { return };
         self.counts.calls += 1;
         match outcome {
-            Outcome::Unknown(_) => self.counts.unknown += 1,
-            Outcome::Refused(_) => self.counts.without_effect += 1,
-            Outcome::Wrong(what) => self.wrong.push(format!("{:?}: {what}", one.call)),
+            HistoryOutcome::Unknown(_) => self.counts.unknown += 1,
+            HistoryOutcome::Refused(_) => self.counts.without_effect += 1,
+            HistoryOutcome::Wrong(what) => self.wrong.push(format!("{:?}: {what}", one.call)),
             _ => self.counts.judged += 1,
         }
         let word = |text: String| {
@@ -141,7 +143,7 @@ impl Partitions {
     fn add(&mut self, one: &Recorded, versions: &Versions, puts: &mut Puts) {
         let begin_ns = one.begin_ns;
         let (end_ns, outcome) = match &one.end {
-            Some((_, Outcome::Unknown(_))) | None => (NEVER, None),
+            Some((_, HistoryOutcome::Unknown(_))) | None => (NEVER, None),
             Some((end_ns, outcome)) => (*end_ns, Some(outcome)),
         };
         let mut name = |name: &str, end_ns: i64, op: NameOp| {
@@ -149,29 +151,29 @@ impl Partitions {
             ops.push(Timed { begin_ns, end_ns, op });
         };
         let of = |version: &u64| versions.partition.get(version).cloned().unwrap_or_default();
-        let is_replacing = matches!(one.call, Call::Replace { .. });
+        let is_replacing = matches!(one.call, HistoryCall::Replace { .. });
         match (&one.call, outcome) {
-            (Call::Put { .. } | Call::Replace { .. }, outcome) => {
+            (HistoryCall::Put { .. } | HistoryCall::Replace { .. }, outcome) => {
                 let drafts = one.call.drafts().map(|(drafts, _)| drafts).unwrap_or_default();
                 for draft in drafts {
                     let (partition, version) = (partition_of(draft), draft.version);
-                    let is_taken = matches!(outcome, Some(Outcome::Taken { name })
+                    let is_taken = matches!(outcome, Some(HistoryOutcome::Taken { name })
                         if draft.name.as_ref() == Some(name));
-                    let is_refused = matches!(outcome, Some(Outcome::Refused(_)));
+                    let is_refused = matches!(outcome, Some(HistoryOutcome::Refused(_)));
                     let more_ns = if is_refused { GIVEN_BACK_NS } else { 0 };
                     let until_ns = end_ns.saturating_add(more_ns);
                     puts.entry(partition.clone()).or_default().push((begin_ns, until_ns));
                     match outcome {
-                        Some(Outcome::Put { .. }) if is_replacing => {
+                        Some(HistoryOutcome::Put { .. }) if is_replacing => {
                             name(&partition, end_ns, NameOp::Replaced { version });
                         }
                         None if is_replacing => {
                             name(&partition, NEVER, NameOp::MayReplace { version });
                         }
-                        Some(Outcome::Put { .. }) => {
+                        Some(HistoryOutcome::Put { .. }) => {
                             name(&partition, end_ns, NameOp::Put { version });
                         }
-                        Some(Outcome::Taken { .. }) if is_taken => {
+                        Some(HistoryOutcome::Taken { .. }) if is_taken => {
                             name(&partition, end_ns, NameOp::Taken { is_in_flight: false });
                         }
                         None => {
@@ -187,41 +189,44 @@ impl Partitions {
                     }
                 }
             }
-            (Call::Get { names }, Some(Outcome::Got { objects })) => {
-                for (one, Seen { version, .. }) in names.iter().zip(objects) {
+            (HistoryCall::Get { names }, Some(HistoryOutcome::Got { objects })) => {
+                for (one, ReadObject { version, .. }) in names.iter().zip(objects) {
                     name(one, end_ns, NameOp::Got { version: *version });
                 }
             }
-            (Call::Get { .. }, Some(Outcome::NotFound { name: Some(which) })) => {
+            (HistoryCall::Get { .. }, Some(HistoryOutcome::NotFound { name: Some(which) })) => {
                 name(which, end_ns, NameOp::NotFound);
             }
-            (Call::GetById { version }, Some(Outcome::Got { .. })) => {
+            (HistoryCall::GetById { version }, Some(HistoryOutcome::Got { .. })) => {
                 name(&of(version), end_ns, NameOp::Got { version: *version });
             }
             (
-                Call::GetById { version } | Call::DeleteById { version },
-                Some(Outcome::NotFound { .. }),
+                HistoryCall::GetById { version } | HistoryCall::DeleteById { version },
+                Some(HistoryOutcome::NotFound { .. }),
             ) => name(&of(version), end_ns, NameOp::IsNot { version: *version }),
-            (Call::Contains { name: one } | Call::Wait { name: one }, Some(Outcome::Is(is))) => {
+            (
+                HistoryCall::Contains { name: one } | HistoryCall::Wait { name: one },
+                Some(HistoryOutcome::Is(is)),
+            ) => {
                 let there = NameOp::IsThere { is_in_flight: false };
                 name(one, end_ns, if *is { there } else { NameOp::NotFound });
             }
-            (Call::Delete { name: one }, Some(Outcome::Deleted)) => {
+            (HistoryCall::Delete { name: one }, Some(HistoryOutcome::Deleted)) => {
                 name(one, end_ns, NameOp::Deleted { is_in_flight: false });
             }
-            (Call::Delete { name: one }, Some(Outcome::NotFound { .. })) => {
+            (HistoryCall::Delete { name: one }, Some(HistoryOutcome::NotFound { .. })) => {
                 name(one, end_ns, NameOp::NotFound);
             }
-            (Call::Delete { name: one }, None) => {
+            (HistoryCall::Delete { name: one }, None) => {
                 name(one, NEVER, NameOp::MayDelete { order: 0 });
             }
-            (Call::DeleteById { version }, Some(Outcome::Deleted)) => {
+            (HistoryCall::DeleteById { version }, Some(HistoryOutcome::Deleted)) => {
                 name(&of(version), end_ns, NameOp::DeletedById { version: *version });
             }
-            (Call::DeleteById { version }, None) => {
+            (HistoryCall::DeleteById { version }, None) => {
                 name(&of(version), NEVER, NameOp::MayDeleteById { version: *version });
             }
-            (Call::List { names, node }, Some(Outcome::Listed(listed))) => {
+            (HistoryCall::List { names, node }, Some(HistoryOutcome::Listed(listed))) => {
                 for one in names {
                     let there = versions.at.get(&(one.clone(), node.clone()));
                     let op = match listed.get(one).map(|id| versions.by_id.get(id)) {
@@ -236,21 +241,25 @@ impl Partitions {
                     name(one, end_ns, op);
                 }
             }
-            (Call::SetFlags { name, set, clear }, outcome) => {
+            (HistoryCall::SetFlags { name, set, clear }, outcome) => {
                 let (set, clear) = (*set, *clear);
                 let op = match outcome {
-                    Some(Outcome::Flags(flags)) => FlagsOp::Set { set, clear, flags: *flags },
+                    Some(HistoryOutcome::Flags(flags)) => {
+                        FlagsOp::Set { set, clear, flags: *flags }
+                    }
                     // A node that the others went on without does not know either.
-                    None | Some(Outcome::Refused(_)) => FlagsOp::MaySet { set, clear },
+                    None | Some(HistoryOutcome::Refused(_)) => FlagsOp::MaySet { set, clear },
                     Some(_) => return,
                 };
                 let end_ns = if matches!(op, FlagsOp::MaySet { .. }) { NEVER } else { end_ns };
                 self.flag(name, Timed { begin_ns, end_ns, op });
             }
-            (Call::WaitFlags { name, mask }, outcome) => {
+            (HistoryCall::WaitFlags { name, mask }, outcome) => {
                 let op = match outcome {
-                    Some(Outcome::Flags(flags)) => FlagsOp::Met { mask: *mask, flags: *flags },
-                    Some(Outcome::NotSet) => FlagsOp::NotMet { mask: *mask },
+                    Some(HistoryOutcome::Flags(flags)) => {
+                        FlagsOp::Met { mask: *mask, flags: *flags }
+                    }
+                    Some(HistoryOutcome::NotSet) => FlagsOp::NotMet { mask: *mask },
                     _ => return,
                 };
                 self.flag(name, Timed { begin_ns, end_ns, op });

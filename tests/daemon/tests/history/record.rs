@@ -14,39 +14,39 @@ use serde::{Deserialize, Serialize};
 
 /// A line of a history.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Line {
+pub struct HistoryLine {
     /// The client: a thread of a process.
     pub client: u64,
     /// The number of the call of that client.
     pub number: u64,
     pub time_ns: i64,
-    pub event: Event,
+    pub event: HistoryEvent,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Event {
-    Begin(Call),
-    End(Outcome),
+pub enum HistoryEvent {
+    Begin(HistoryCall),
+    End(HistoryOutcome),
 }
 
 /// An object that is to be: its version is in its bytes and in those of no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Draft {
+pub struct ObjectDraft {
     /// `None`: an object without a name.
     pub name: Option<String>,
     pub version: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Call {
+pub enum HistoryCall {
     /// All or none, in the memory of a node; one, but for `put_many`.
     Put {
-        drafts: Vec<Draft>,
+        drafts: Vec<ObjectDraft>,
         node: String,
     },
     /// One, with a name that another object of the node may have.
     Replace {
-        draft: Draft,
+        draft: ObjectDraft,
         node: String,
     },
     /// All, or an error; one, but for `get_many`.
@@ -84,9 +84,9 @@ pub enum Call {
     },
 }
 
-impl Call {
+impl HistoryCall {
     /// What is to be made, and in the memory of which node.
-    pub fn drafts(&self) -> Option<(&[Draft], &String)> {
+    pub fn drafts(&self) -> Option<(&[ObjectDraft], &String)> {
         match self {
             Self::Put { drafts, node } => Some((drafts, node)),
             Self::Replace { draft, node } => Some((std::slice::from_ref(draft), node)),
@@ -96,7 +96,7 @@ impl Call {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum HistoryOutcome {
     /// The ids, in the order of the drafts.
     Put {
         ids: Vec<String>,
@@ -105,7 +105,7 @@ pub enum Outcome {
         name: String,
     },
     Got {
-        objects: Vec<Seen>,
+        objects: Vec<ReadObject>,
     },
     /// `name`: which of several; `None` where an id was asked for.
     NotFound {
@@ -128,7 +128,7 @@ pub enum Outcome {
 
 /// An object that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ReadObject {
     pub id: String,
     pub version: u64,
 }
@@ -148,19 +148,23 @@ impl Recorder {
     }
 
     /// Makes a call between its two lines.
-    pub fn call(&mut self, call: Call, make: impl FnOnce() -> Outcome) -> Outcome {
+    pub fn call(
+        &mut self,
+        call: HistoryCall,
+        make: impl FnOnce() -> HistoryOutcome,
+    ) -> HistoryOutcome {
         self.number += 1;
-        self.write(Event::Begin(call));
+        self.write(HistoryEvent::Begin(call));
         let outcome = make();
-        self.write(Event::End(outcome.clone()));
+        self.write(HistoryEvent::End(outcome.clone()));
         outcome
     }
 
-    fn write(&mut self, event: Event) {
+    fn write(&mut self, event: HistoryEvent) {
         let (client, number) = (self.client, self.number);
         // Of a begin, a time before the call; of an end, one behind it: what is between took
         // longer.
-        let line = Line { client, number, time_ns: now_ns(), event };
+        let line = HistoryLine { client, number, time_ns: now_ns(), event };
         let mut bytes = serde_json::to_vec(&line).unwrap();
         bytes.push(b'\n');
         self.file.write_all(&bytes).unwrap();
@@ -176,8 +180,8 @@ pub fn now_ns() -> i64 {
 #[derive(Debug)]
 pub struct Recorded {
     pub begin_ns: i64,
-    pub call: Call,
-    pub end: Option<(i64, Outcome)>,
+    pub call: HistoryCall,
+    pub end: Option<(i64, HistoryOutcome)>,
 }
 
 /// What all clients recorded in a folder.
@@ -187,12 +191,12 @@ pub fn read(folder: &Path) -> Vec<Recorded> {
         let file = BufReader::new(File::open(file.unwrap().path()).unwrap());
         for line in file.lines() {
             // The last line of a client that was killed may be cut off.
-            let Ok(line) = serde_json::from_str::<Line>(&line.unwrap()) else { continue };
+            let Ok(line) = serde_json::from_str::<HistoryLine>(&line.unwrap()) else { continue };
             match line.event {
-                Event::Begin(call) => {
+                HistoryEvent::Begin(call) => {
                     all.push(Recorded { begin_ns: line.time_ns, call, end: None });
                 }
-                Event::End(outcome) => {
+                HistoryEvent::End(outcome) => {
                     all.last_mut().expect("a begin").end = Some((line.time_ns, outcome));
                 }
             }

@@ -29,10 +29,11 @@ unsafe extern "C" {
     fn farrow_last_error() -> *const std::ffi::c_char;
 }
 
-type Upkeep = unsafe extern "C" fn(*const FarrowClient, *const c_void, u64) -> FarrowStatus;
+type MaintenanceFunction =
+    unsafe extern "C" fn(*const FarrowClient, *const c_void, u64) -> FarrowStatus;
 
 /// A client of C, and an object that it writes.
-struct Caller {
+struct CoherenceCaller {
     client: *mut FarrowClient,
     writer: *mut FarrowWriter,
     /// Address of its first byte.
@@ -41,7 +42,7 @@ struct Caller {
 
 const OBJECT_BYTES: u64 = 64 << 10;
 
-impl Caller {
+impl CoherenceCaller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let (mut client, mut writer) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -55,7 +56,7 @@ impl Caller {
         }
     }
 
-    fn act(&self, act: Upkeep, address: usize, size: u64) -> FarrowStatus {
+    fn act(&self, act: MaintenanceFunction, address: usize, size: u64) -> FarrowStatus {
         // SAFETY: the client is open; the address is not dereferenced, wherever it points.
         unsafe { act(self.client, std::ptr::without_provenance(address), size) }
     }
@@ -73,7 +74,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for CoherenceCaller {
     fn drop(&mut self) {
         // SAFETY: both are open, and not used afterwards.
         unsafe {
@@ -91,7 +92,7 @@ fn numbers(stats: &FabricStats) -> [u64; 4] {
 #[test]
 fn each_line_around_a_range_is_counted_once() {
     let node = TestNode::start_node_local(16 << 20);
-    let caller = Caller::new(&node);
+    let caller = CoherenceCaller::new(&node);
     let line = caller.line_bytes();
     for (first, size, lines) in [
         (0, 0, 0),
@@ -126,9 +127,9 @@ fn each_line_around_a_range_is_counted_once() {
 #[test]
 fn a_coherent_fabric_has_no_line_to_act_on() {
     let node = TestNode::start(16 << 20);
-    let caller = Caller::new(&node);
+    let caller = CoherenceCaller::new(&node);
     let [lines, others, calls, other_calls] = numbers(&caller.stats());
-    for act in [farrow_publish as Upkeep, farrow_refresh] {
+    for act in [farrow_publish as MaintenanceFunction, farrow_refresh] {
         assert_eq!(caller.act(act, caller.data + 1, 5000), FarrowStatus::Ok);
     }
     let expected = [lines, others, calls + 1, other_calls + 1];
@@ -138,7 +139,7 @@ fn a_coherent_fabric_has_no_line_to_act_on() {
 #[test]
 fn what_is_no_range_of_the_region_is_refused_with_its_numbers() {
     let node = TestNode::start_node_local(16 << 20);
-    let caller = Caller::new(&node);
+    let caller = CoherenceCaller::new(&node);
     // SAFETY: the client is open.
     let region = unsafe { &*caller.client }.get().region();
     let (base, end) = (region.base().0, region.base().0 + region.length().as_usize());
@@ -159,7 +160,7 @@ fn what_is_no_range_of_the_region_is_refused_with_its_numbers() {
         (0, 8),
         (std::ptr::from_ref(&on_the_stack).addr(), 1),
     ] {
-        for act in [farrow_publish as Upkeep, farrow_refresh] {
+        for act in [farrow_publish as MaintenanceFunction, farrow_refresh] {
             let status = caller.act(act, address, size);
             assert_eq!(status, FarrowStatus::InvalidArgument, "{size} B at {address:#x}");
             // SAFETY: valid until the next error of this thread.
@@ -168,7 +169,7 @@ fn what_is_no_range_of_the_region_is_refused_with_its_numbers() {
             assert_eq!(text, expected);
         }
     }
-    for act in [farrow_publish as Upkeep, farrow_refresh] {
+    for act in [farrow_publish as MaintenanceFunction, farrow_refresh] {
         // SAFETY: NULL is an allowed argument, which the call refuses.
         let status = unsafe { act(std::ptr::null(), std::ptr::null(), 1) };
         assert_eq!(status, FarrowStatus::InvalidArgument);

@@ -93,9 +93,9 @@ fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_str().unwrap().to_owned()
 }
 
-struct Caller(*mut FarrowClient);
+struct ListingCaller(*mut FarrowClient);
 
-impl Caller {
+impl ListingCaller {
     fn new(node: &TestNode) -> Self {
         let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
         let mut client = null_mut();
@@ -143,7 +143,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for ListingCaller {
     fn drop(&mut self) {
         // SAFETY: the client is closed once.
         unsafe { farrow_close(self.0) };
@@ -182,7 +182,7 @@ unsafe fn item(list: *const FarrowList, index: usize) -> FarrowListed {
 #[test]
 fn labels_come_back_by_key_and_a_list_has_them() {
     let node = TestNode::start(MEMORY);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"a/1", &[(c"unit", c"m"), (c"day", c"monday")]), FarrowStatus::Ok);
     assert_eq!(caller.put(c"a/2", &[(c"unit", c"s")]), FarrowStatus::Ok);
     assert_eq!(caller.put(c"b", &[]), FarrowStatus::Ok);
@@ -227,7 +227,7 @@ fn labels_come_back_by_key_and_a_list_has_them() {
 #[test]
 fn a_created_object_has_labels_too() {
     let node = TestNode::start(MEMORY);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     let labels = pairs(&[(c"unit", c"m")]);
     let options = options(c"made", &labels);
     let mut writer = null_mut();
@@ -243,7 +243,7 @@ fn a_created_object_has_labels_too() {
 #[test]
 fn a_wait_tells_which_are_sealed() {
     let node = TestNode::start(MEMORY);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"first", &[]), FarrowStatus::Ok);
     let names = [c"first", c"second"];
     assert_eq!(caller.wait(&names, 1, 3600.0), (FarrowStatus::Ok, vec![1, 0]));
@@ -254,7 +254,7 @@ fn a_wait_tells_which_are_sealed() {
 
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let other = Caller::new(&node);
+            let other = ListingCaller::new(&node);
             assert_eq!(other.put(c"second", &[]), FarrowStatus::Ok);
         });
         assert_eq!(caller.wait(&names, 2, 30.0), (FarrowStatus::Ok, vec![1, 1]));
@@ -264,7 +264,7 @@ fn a_wait_tells_which_are_sealed() {
 #[test]
 fn a_quota_is_told_from_a_full_table() {
     let node = TestNode::start_with_objects_max(MEMORY, 1);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"first", &[]), FarrowStatus::Ok);
     assert_eq!(caller.put(c"second", &[]), FarrowStatus::QuotaExceeded);
     assert!(last_error().contains("1 of 1 in use"), "{}", last_error());
@@ -273,7 +273,7 @@ fn a_quota_is_told_from_a_full_table() {
 #[test]
 fn an_object_whose_file_is_lost_is_told_from_one_that_is_not_there() {
     let node = TestNode::start_spilling(MEMORY);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"cold", &[]), FarrowStatus::Ok);
     assert_eq!(node.client().evict(MEMORY).unwrap().objects, 1);
     for file in files(&node.spill_folder()) {
@@ -302,7 +302,7 @@ fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 #[test]
 fn bad_labels_are_refused_with_numbers() {
     let node = TestNode::start(MEMORY);
-    let caller = Caller::new(&node);
+    let caller = ListingCaller::new(&node);
     let long = CString::new(vec![b'v'; 5000]).unwrap();
     assert_eq!(caller.put(c"x", &[(c"k", &long)]), FarrowStatus::InvalidArgument);
     assert!(last_error().contains("at most 4096 B"), "{}", last_error());

@@ -129,8 +129,8 @@ fn what_is_put_again_refers_to_the_blocks_it_came_from_and_outlives_the_first_ob
 
 /// An Int64 array whose values lie in the client's pool.
 fn pooled(client: &Client, pool: &Arc<farrow::Pool>, rows: usize) -> (ArrayData, usize) {
-    struct Owner(Arc<farrow::Pool>, usize, usize);
-    impl Drop for Owner {
+    struct PoolPages(Arc<farrow::Pool>, usize, usize);
+    impl Drop for PoolPages {
         fn drop(&mut self) {
             let pointer = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(self.1));
             self.0.free(pointer.unwrap(), self.2);
@@ -143,7 +143,7 @@ fn pooled(client: &Client, pool: &Arc<farrow::Pool>, rows: usize) -> (ArrayData,
         unsafe { pointer.cast::<i64>().add(row).write(row as i64) };
     }
     let address = pointer.as_ptr().expose_provenance();
-    let owner = Owner(Arc::clone(pool), address, bytes);
+    let owner = PoolPages(Arc::clone(pool), address, bytes);
     let owner = Arc::new(std::panic::AssertUnwindSafe(owner));
     assert!(client.locate(pointer.as_ptr(), bytes).is_some());
     // SAFETY: the owner frees the bytes when the last buffer goes; nobody writes them any more.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure is the result")]
 
 use arrow_schema::{DataType, Field, Schema};
-use farrow_arrow::testing::{Random, RegionBytes, random_array, sample_types};
+use farrow_arrow::testing::{RegionBytes, SplitMix64, random_array, sample_types};
 use farrow_arrow::{BatchData, DescriptorStamp, Plan, Rebuilt, SchemaNode};
 use farrow_store::ObjectId;
 
@@ -32,7 +32,7 @@ impl HomeObject {
         let field =
             |(number, of): (usize, &DataType)| Field::new(format!("c{number}"), of.clone(), true);
         let schema = Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>());
-        let columns = types.iter().map(|of| random_array(&mut Random::new(3), of, ROWS, true));
+        let columns = types.iter().map(|of| random_array(&mut SplitMix64::new(3), of, ROWS, true));
         let batch = BatchData { rows: ROWS, columns: columns.collect() };
         let schema = SchemaNode::try_from(&schema).unwrap();
         let plan = Plan::table(&schema, std::slice::from_ref(&batch), &mut |_, _| None).unwrap();
@@ -120,7 +120,7 @@ fn a_part_of_each_type_has_the_rows_and_little_more() {
     let list = |item| DataType::List(Field::new("item", item, true).into());
     let mut types: Vec<DataType> = sample_types()
         .into_iter()
-        .filter(|of| !random_array(&mut Random::new(3), of, 8, true).is_empty())
+        .filter(|of| !random_array(&mut SplitMix64::new(3), of, 8, true).is_empty())
         .collect();
     types.push(list(list(DataType::Utf8)));
     let mut object = HomeObject::new(&types);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_message_arrives_with_who_and_which_life() {
-    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
     assert_eq!(b.told(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
     a.peers.set_incarnation(8);
@@ -14,7 +14,7 @@ fn a_message_arrives_with_who_and_which_life() {
 
 #[test]
 fn a_question_of_four_mebibytes_gets_an_answer_of_four_mebibytes() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let (there, back) = (pattern(0, ASK_BYTES_MAX), pattern(9, ASK_BYTES_MAX));
     a.peers.ask(1, &b.address(), there.clone().into(), LIMIT).unwrap();
     let (token, from, body) = b.asked();
@@ -26,7 +26,7 @@ fn a_question_of_four_mebibytes_gets_an_answer_of_four_mebibytes() {
 
 #[test]
 fn what_is_too_long_is_refused_here() {
-    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let long = Bytes::from(vec![0; ASK_BYTES_MAX + 1]);
     let too_large = PeerError::TooLarge { bytes: ASK_BYTES_MAX + 1, max: ASK_BYTES_MAX };
     assert_eq!(a.peers.ask(1, &b.address(), long.clone(), LIMIT), Err(too_large.clone()));
@@ -37,7 +37,7 @@ fn what_is_too_long_is_refused_here() {
 
 #[test]
 fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), Duration::from_millis(300)).unwrap();
     let (token, ..) = b.asked();
     assert_eq!(a.answered(1), Err(PeerError::Deadline { deadline_ms: 300 }));
@@ -52,8 +52,8 @@ fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
 
 #[test]
 fn nobody_at_the_address_is_said_at_once_and_to_every_asker() {
-    let mut a = Node::new("a");
-    let gone = Node::new("b").address();
+    let mut a = DrivenNode::new("a");
+    let gone = DrivenNode::new("b").address();
     for token in 0..3 {
         a.peers.ask(token, &gone, Bytes::new(), LIMIT).unwrap();
     }
@@ -71,7 +71,7 @@ fn more_questions_than_are_allowed_wait_and_many_more_are_refused() {
     let mut options = options("a");
     options.limits.asks_max = 2;
     options.limits.asks_waiting_bytes_max = 2 * 512 + 100;
-    let (mut a, mut b) = (Node::with(options), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::with(options), DrivenNode::new("b"));
     for token in 0..4 {
         a.peers.ask(token, &b.address(), Bytes::new(), LIMIT).unwrap();
     }
@@ -100,7 +100,7 @@ fn more_questions_than_are_allowed_wait_and_many_more_are_refused() {
 
 #[test]
 fn to_end_waits_for_nobody() {
-    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
     a.peers.open_remote_session(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();
     b.asked();
@@ -122,7 +122,7 @@ fn plain_text_is_for_loopback_and_only_when_asked_for() {
     let error = start(wide);
     assert!(matches!(error, StartError::PlaintextOffLoopback { .. }), "{error}");
     assert!(error.to_string().contains("--certs"), "{error}");
-    let mut a = Node::new("a");
+    let mut a = DrivenNode::new("a");
     a.peers.ask(1, &"192.0.2.1:7000".parse().unwrap(), Bytes::new(), LIMIT).unwrap();
     let error = a.answered(1).unwrap_err();
     assert!(matches!(error, PeerError::NotSecured { .. }), "{error}");

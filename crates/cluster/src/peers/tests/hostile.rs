@@ -42,9 +42,9 @@ async fn remote_session(
 
 #[test]
 fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     runtime().block_on(async {
-        let raw = Raw::new(b.peers.local_address());
+        let raw = RawPeer::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap();
         let refused = calls.tell(message(VERSION + 1, "raw", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -67,16 +67,16 @@ fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
         assert_eq!(refused.code(), Code::PermissionDenied);
     });
     assert_eq!(b.told().0.as_str(), "raw");
-    let mut honest = Node::new("a");
+    let mut honest = DrivenNode::new("a");
     honest.ask_through(&mut b, 1);
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
 }
 
 #[test]
 fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     runtime().block_on(async {
-        let raw = Raw::new(b.peers.local_address());
+        let raw = RawPeer::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap().max_encoding_message_size(64 << 20);
         let long = calls.tell(message(VERSION, "raw", MESSAGE_BYTES_MAX + 1)).await.unwrap_err();
         assert_eq!(long.code(), Code::InvalidArgument);
@@ -103,12 +103,12 @@ fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
         let (id, ..) = b.opened();
         assert_eq!(b.ended(id).0, None);
     }
-    Node::new("a").ask_through(&mut b, 1);
+    DrivenNode::new("a").ask_through(&mut b, 1);
 }
 
 #[test]
 fn garbage_and_silence_on_the_port_hurt_nobody() {
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     let connect = || TcpStream::connect(b.peers.local_address()).unwrap();
     let mut garbage = Vec::new();
     for seed in 0..10_u32 {
@@ -124,19 +124,19 @@ fn garbage_and_silence_on_the_port_hurt_nobody() {
         let _ = stream.write_all(text.as_bytes());
         garbage.push(stream);
     }
-    Node::new("a").ask_through(&mut b, 1);
+    DrivenNode::new("a").ask_through(&mut b, 1);
     for stream in garbage {
         assert!(is_closed(stream), "a stranger may stay");
     }
-    Node::new("a").ask_through(&mut b, 2);
+    DrivenNode::new("a").ask_through(&mut b, 2);
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
 }
 
 #[test]
 fn a_body_that_is_no_message_gets_a_status() {
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     runtime().block_on(async {
-        let raw = Raw::new(b.peers.local_address());
+        let raw = RawPeer::new(b.peers.local_address());
         // A frame in place of a message: its tags have another meaning there.
         let mut live = raw.link.connection(&raw.client, Lane::Work).await.unwrap();
         for (path, body) in [
@@ -159,7 +159,7 @@ fn a_body_that_is_no_message_gets_a_status() {
             assert!(status.is_some_and(|code| code != "0"), "{path}: {answer:?}");
         }
     });
-    Node::new("a").ask_through(&mut b, 1);
+    DrivenNode::new("a").ask_through(&mut b, 1);
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
 }
 
@@ -182,12 +182,12 @@ impl hyper::body::Body for Once {
 fn a_flood_is_refused_and_others_are_served() {
     let mut limits = options("b");
     limits.limits.calls_per_second = 100;
-    let mut b = Node::with(limits);
+    let mut b = DrivenNode::with(limits);
     let to = b.peers.local_address();
     let (stop, is_stopped) = std::sync::mpsc::channel::<()>();
     let flood = std::thread::spawn(move || {
         runtime().block_on(async {
-            let raw = Raw::new(to);
+            let raw = RawPeer::new(to);
             let calls = raw.calls().await.unwrap();
             let (mut taken, mut refused) = (0, 0_usize);
             while is_stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
@@ -208,7 +208,7 @@ fn a_flood_is_refused_and_others_are_served() {
             (taken, refused)
         })
     });
-    let mut a = Node::new("a");
+    let mut a = DrivenNode::new("a");
     for token in 0..5 {
         a.ask_through(&mut b, token);
         a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
@@ -230,9 +230,9 @@ fn a_flood_is_refused_and_others_are_served() {
 fn messages_that_nobody_takes_are_refused_beyond_their_limit() {
     let mut few = options("b");
     few.limits.messages_waiting_max = 3;
-    let mut b = Node::with(few);
+    let mut b = DrivenNode::with(few);
     runtime().block_on(async {
-        let raw = Raw::new(b.peers.local_address());
+        let raw = RawPeer::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap();
         for _ in 0..3 {
             calls.tell(message(VERSION, "raw", 1)).await.unwrap();
@@ -248,8 +248,8 @@ fn messages_that_nobody_takes_are_refused_beyond_their_limit() {
 fn connections_beyond_the_limits_are_closed_and_those_that_stand_go_on() {
     let mut few = options("b");
     few.limits.strangers_per_address_max = 3;
-    let mut b = Node::with(few);
-    let mut a = Node::new("a");
+    let mut b = DrivenNode::with(few);
+    let mut a = DrivenNode::new("a");
     a.ask_through(&mut b, 1);
     let mut strangers: Vec<_> =
         (0..8).map(|_| TcpStream::connect(b.peers.local_address()).unwrap()).collect();
@@ -260,7 +260,7 @@ fn connections_beyond_the_limits_are_closed_and_those_that_stand_go_on() {
         assert!(is_closed(stranger));
     }
     // The permits were released.
-    Node::new("c").ask_through(&mut b, 3);
+    DrivenNode::new("c").ask_through(&mut b, 3);
 }
 
 #[test]
@@ -274,12 +274,12 @@ fn a_server_that_talks_nonsense_is_an_error_here() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nnonsense");
         }
     });
-    let mut a = Node::new("a");
+    let mut a = DrivenNode::new("a");
     a.peers.ask(1, &address, Bytes::new(), LIMIT).unwrap();
     assert!(a.answered(1).is_err());
     a.peers.send_message(&address, Bytes::new());
     server.join().unwrap();
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     a.ask_through(&mut b, 2);
 }
 
@@ -287,13 +287,13 @@ fn a_server_that_talks_nonsense_is_an_error_here() {
 /// with the numbers, and another node is served.
 #[test]
 fn bodies_of_one_node_take_its_part_of_the_memory_and_come_back() {
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     let (_, all) = b.peers.buffered_bytes();
     let to = b.peers.local_address();
     let (sender, refused) = std::sync::mpsc::channel();
     let greedy = std::thread::spawn(move || {
         runtime().block_on(async {
-            let raw = Raw::new(to);
+            let raw = RawPeer::new(to);
             let calls = raw.calls().await.unwrap();
             let asks = (0..8).map(|_| {
                 let (mut calls, sender) = (calls.clone(), sender.clone());
@@ -315,7 +315,7 @@ fn bodies_of_one_node_take_its_part_of_the_memory_and_come_back() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(status.message().contains(&format!("of {} B free for this node", all / 4)), "{status}");
     assert!(b.peers.buffered_bytes().0 <= all / 4);
-    let mut a = Node::new("a");
+    let mut a = DrivenNode::new("a");
     a.peers.ask(1, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
     let (_, (token, body)) = b.next(|event| match event {
         PeerEvent::Request { token, from, body, .. } if from.as_str() == "a" => {

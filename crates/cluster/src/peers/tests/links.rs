@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::*;
 
 /// Forwards between two nodes until it is stopped. Then connections stay open, but no data arrives.
-struct Wall {
+struct Blackhole {
     address: PeerAddress,
     built: Sender<()>,
 }
 
-impl Wall {
-    fn before(node: &Node) -> Self {
+impl Blackhole {
+    fn before(node: &DrivenNode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
         let to = node.peers.local_address();
@@ -57,10 +57,10 @@ fn carry(listener: &TcpListener, to: SocketAddr, is_built: &Receiver<()>) {
 #[test]
 fn an_address_that_stays_silent_leaves_the_next_to_be_tried() {
     let dir = tls::authority();
-    let b = Node::with(tls::certified(dir.path(), "b"));
+    let b = DrivenNode::with(tls::certified(dir.path(), "b"));
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let addresses = [silent.local_addr().unwrap(), b.peers.local_address()];
-    let raw = Raw::with(tls::certified(dir.path(), "a"), &b.address().to_string());
+    let raw = RawPeer::with(tls::certified(dir.path(), "a"), &b.address().to_string());
     let until = Instant::now() + raw.client.times.connect;
     let connected = runtime().block_on(async {
         let attempt = raw.link.connect_to_one_of(&addresses, &raw.client, until);
@@ -78,8 +78,8 @@ fn alert(name: &str) -> PeersOptions {
 
 #[test]
 fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
-    let (mut a, mut b) = (Node::with(alert("a")), Node::with(alert("b")));
-    let wall = Wall::before(&a);
+    let (mut a, mut b) = (DrivenNode::with(alert("a")), DrivenNode::with(alert("b")));
+    let wall = Blackhole::before(&a);
     let remote_session = RemoteSessionId::outgoing(1);
     b.peers.open_remote_session(remote_session, &wall.address, PROCESS).unwrap();
     let (at_a, ..) = a.opened();
@@ -98,8 +98,8 @@ fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
 
 #[test]
 fn a_node_that_comes_back_at_its_address_is_reached_again() {
-    let mut a = Node::new("a");
-    let b = Node::new("b");
+    let mut a = DrivenNode::new("a");
+    let b = DrivenNode::new("b");
     let address = b.address();
     let mut again = options("b");
     again.listen = b.peers.local_address();
@@ -109,7 +109,7 @@ fn a_node_that_comes_back_at_its_address_is_reached_again() {
     // Until the port is free and the back-off has passed, requests fail at once.
     a.peers.ask(2, &address, Bytes::new(), LIMIT).unwrap();
     a.answered(2).unwrap_err();
-    let mut b = Node::with(again);
+    let mut b = DrivenNode::with(again);
     let until = Instant::now() + LIMIT;
     for token in 3.. {
         a.peers.ask(token, &address, Bytes::new(), LIMIT).unwrap();
@@ -132,7 +132,7 @@ fn a_node_that_comes_back_at_its_address_is_reached_again() {
 
 #[test]
 fn a_forgotten_peer_has_no_connection_left() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.ask_through(&mut b, 1);
     a.peers.forget(&b.address());
     assert!(a.peers.retained().links.is_empty());
@@ -141,7 +141,7 @@ fn a_forgotten_peer_has_no_connection_left() {
 
 #[test]
 fn links_with_nothing_under_way_are_forgotten_beyond_the_limit() {
-    let a = Node::new("a");
+    let a = DrivenNode::new("a");
     for port in 1..=u16::try_from(2 * LINKS_MAX).unwrap() {
         a.peers.link(&PeerAddress { name: None, host: "127.0.0.1".into(), port });
     }

@@ -28,7 +28,7 @@ use crate::certs::NodeName;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A node whose event loop is driven by the test.
-struct Node {
+struct DrivenNode {
     peers: Peers,
     waiting: Vec<PeerEvent>,
 }
@@ -52,7 +52,7 @@ fn options(name: &str) -> PeersOptions {
     }
 }
 
-impl Node {
+impl DrivenNode {
     fn new(name: &str) -> Self {
         Self::with(options(name))
     }
@@ -177,12 +177,12 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A raw client: it makes any call with any content.
-struct Raw {
+struct RawPeer {
     client: Arc<PeerClient>,
     link: Arc<PeerLink>,
 }
 
-impl Raw {
+impl RawPeer {
     fn new(to: SocketAddr) -> Self {
         Self::with(options("raw"), &to.to_string())
     }

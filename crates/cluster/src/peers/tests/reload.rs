@@ -15,7 +15,7 @@ const RENEWED: Duration = Duration::from_millis(500);
 const HOUR: time::Duration = time::Duration::HOUR;
 
 /// Waits until a node has used changed files this often, or refuses the present ones.
-fn wait_for(node: &Node, is_so: impl Fn(&CredentialStatus) -> bool) -> CredentialStatus {
+fn wait_for(node: &DrivenNode, is_so: impl Fn(&CredentialStatus) -> bool) -> CredentialStatus {
     let until = Instant::now() + LIMIT;
     loop {
         let status = node.peers.credentials().unwrap().status();
@@ -50,8 +50,8 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     let dir = authority();
     let now = OffsetDateTime::now_utc();
     certify(dir.path(), "b", now - 2 * HOUR, now - HOUR);
-    let mut b = Node::with(certified(dir.path(), "b"));
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     let error = refused(&mut a, &b.address()).to_string();
     assert!(error.contains("expired"), "{error}");
 
@@ -62,15 +62,15 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     assert!(status.expires > now.unix_timestamp(), "{status:?}");
     // As a server and as a client.
     a.ask_through(&mut b, 1);
-    let mut c = Node::with(certified(dir.path(), "c"));
+    let mut c = DrivenNode::with(certified(dir.path(), "c"));
     b.ask_through(&mut c, 2);
 }
 
 #[test]
 fn files_that_cannot_be_used_change_nothing_and_are_reported() {
     let dir = authority();
-    let mut b = Node::with(certified(dir.path(), "b"));
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     let own = files(dir.path(), "b");
     let good = [&own.certificate, &own.key].map(|path| fs::read(path).unwrap());
     let now = OffsetDateTime::now_utc();
@@ -96,7 +96,7 @@ fn files_that_cannot_be_used_change_nothing_and_are_reported() {
         fs::write(&own.key, key).unwrap();
         let reason = wait_for(&b, |status| status.refused.is_some()).refused.unwrap();
         assert!(reason.contains(word), "{word}: {reason}");
-        let mut c = Node::with(certified(other.path(), &format!("c{at}")));
+        let mut c = DrivenNode::with(certified(other.path(), &format!("c{at}")));
         c.ask_through(&mut b, 1);
         b.ask_through(&mut a, at as u64);
         fs::write(&own.certificate, &good[0]).unwrap();
@@ -109,10 +109,10 @@ fn files_that_cannot_be_used_change_nothing_and_are_reported() {
 fn a_revoked_node_is_cut_off_by_all_that_have_the_list_and_returns_with_a_new_certificate() {
     let dir = authority();
     let far = same_authority(dir.path());
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     // The revoked node does not get the list.
-    let mut c = Node::with(certified(far.path(), "c"));
+    let mut c = DrivenNode::with(certified(far.path(), "c"));
     a.ask_through(&mut b, 1);
     a.ask_through(&mut c, 2);
     c.ask_through(&mut b, 3);
@@ -153,9 +153,9 @@ fn a_revoked_node_is_cut_off_by_all_that_have_the_list_and_returns_with_a_new_ce
 #[test]
 fn a_list_of_another_authority_or_one_that_is_lost_changes_nothing() {
     let (dir, strange) = (authority(), authority());
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     let far = same_authority(dir.path());
-    let mut b = Node::with(certified(far.path(), "b"));
+    let mut b = DrivenNode::with(certified(far.path(), "b"));
     certs::issue(strange.path(), "b", &[], DAY).unwrap();
     certs::revoke(strange.path(), "b").unwrap();
     let list = dir.path().join(certs::REVOKED_FILE);
@@ -180,7 +180,7 @@ fn one_authority_replaces_another_while_nodes_run() {
     let (old, new) = (authority(), authority());
     let dirs = ["a", "b"].map(|_| same_authority(old.path()));
     let [mut a, mut b] = [("a", &dirs[0]), ("b", &dirs[1])]
-        .map(|(name, dir)| Node::with(certified(dir.path(), name)));
+        .map(|(name, dir)| DrivenNode::with(certified(dir.path(), name)));
     a.ask_through(&mut b, 1);
     // As with heartbeats.
     b.ask_through(&mut a, 1);
@@ -200,7 +200,7 @@ fn one_authority_replaces_another_while_nodes_run() {
         wait_for(node, |status| status.reloads > before);
     }
     a.ask_through(&mut b, 2);
-    let mut c = Node::with(certified(new.path(), "c"));
+    let mut c = DrivenNode::with(certified(new.path(), "c"));
     a.ask_through(&mut c, 3);
 
     // Regression test: nodes still used the connections from before, which end now, with their calls.
@@ -228,8 +228,8 @@ fn one_authority_replaces_another_while_nodes_run() {
 #[test]
 fn remote_sessions_outlive_a_renewal_and_not_all_of_many() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     let mut sessions = Vec::new();
     for round in 1..=6 {
         let open = RemoteSessionId::outgoing(round);
@@ -256,8 +256,8 @@ fn remote_sessions_outlive_a_renewal_and_not_all_of_many() {
 #[test]
 fn other_files_than_the_certificate_retire_no_connection() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     let open = RemoteSessionId::outgoing(1);
     a.peers.open_remote_session(open, &b.address(), PROCESS).unwrap();
     let (at_b, ..) = b.opened();
@@ -284,8 +284,8 @@ fn other_files_than_the_certificate_retire_no_connection() {
 fn a_new_certificate_that_a_peer_refuses_ends_no_connection() {
     let (old, new) = (authority(), authority());
     let far = same_authority(old.path());
-    let mut a = Node::with(certified(old.path(), "a"));
-    let mut b = Node::with(certified(far.path(), "b"));
+    let mut a = DrivenNode::with(certified(old.path(), "a"));
+    let mut b = DrivenNode::with(certified(far.path(), "b"));
     a.ask_through(&mut b, 1);
     b.ask_through(&mut a, 2);
     let roots = [&old, &new].map(|dir| fs::read(dir.path().join("ca.pem")).unwrap());

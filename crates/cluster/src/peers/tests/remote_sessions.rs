@@ -5,7 +5,7 @@ use super::*;
 const REMOTE_SESSION: RemoteSessionId = RemoteSessionId::outgoing(0);
 
 /// Opens a remote session at `a` for a client of `b`.
-fn open_session(a: &mut Node, b: &Node) -> RemoteSessionId {
+fn open_session(a: &mut DrivenNode, b: &DrivenNode) -> RemoteSessionId {
     b.peers.open_remote_session(REMOTE_SESSION, &a.address(), PROCESS).unwrap();
     let (remote_session, from, process) = a.opened();
     assert_eq!((from.as_str(), process, remote_session.is_incoming()), ("b", PROCESS, true));
@@ -14,7 +14,7 @@ fn open_session(a: &mut Node, b: &Node) -> RemoteSessionId {
 
 /// Sends all bytes, and waits for room if there is none.
 fn send_all(
-    node: &mut Node,
+    node: &mut DrivenNode,
     remote_session: RemoteSessionId,
     bytes: Vec<u8>,
     piece: usize,
@@ -35,7 +35,7 @@ fn send_all(
 #[test]
 fn bytes_go_both_ways_in_order_and_the_end_says_whether_the_process_lives() {
     for has_process_ended in [false, true] {
-        let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+        let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
         let remote_session = open_session(&mut a, &b);
         b.peers.send(REMOTE_SESSION, Bytes::from_static(b"hello")).unwrap();
         assert_eq!(a.read(remote_session, 5), b"hello");
@@ -52,7 +52,7 @@ fn bytes_go_both_ways_in_order_and_the_end_says_whether_the_process_lives() {
 
 #[test]
 fn the_node_with_the_memory_can_end_a_remote_session_too() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     let last = pattern(0, 3 << 20);
     a.peers.send(remote_session, last.clone().into()).unwrap();
@@ -66,7 +66,7 @@ fn the_node_with_the_memory_can_end_a_remote_session_too() {
 
 #[test]
 fn twenty_mebibytes_in_frames_of_all_sizes_arrive_whole() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     let all = pattern(0, 20 << 20);
     let mut got = Vec::new();
@@ -101,7 +101,7 @@ fn the_pattern_shows_a_lost_a_doubled_and_a_moved_piece() {
 }
 
 /// Fills some remote sessions until each is blocked. Returns the number of bytes sent on the first.
-fn fill(node: &Node, remote_sessions: &[RemoteSessionId]) -> usize {
+fn fill(node: &DrivenNode, remote_sessions: &[RemoteSessionId]) -> usize {
     let (mut sent, mut full) = (vec![0; remote_sessions.len()], 0);
     let until = Instant::now() + LIMIT;
     // Full for a while, so the bytes in flight have arrived.
@@ -120,7 +120,7 @@ fn fill(node: &Node, remote_sessions: &[RemoteSessionId]) -> usize {
 
 #[test]
 fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     b.peers.send(REMOTE_SESSION, pattern(0, 0).into()).unwrap();
     let sent = fill(&b, &[REMOTE_SESSION]);
@@ -148,7 +148,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
 
 #[test]
 fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions() {
-    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_sessions: Vec<_> = (0..10).map(RemoteSessionId::outgoing).collect();
     let mut theirs = Vec::new();
     for remote_session in &remote_sessions {
@@ -168,7 +168,7 @@ fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions
 
 #[test]
 fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
-    let (mut a, b) = (Node::new("a"), Node::new("b"));
+    let (mut a, b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     fill(&b, &[REMOTE_SESSION]);
     b.peers.end_remote_session(REMOTE_SESSION, true);
@@ -183,13 +183,13 @@ fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
 
 #[test]
 fn a_killed_node_ends_its_remote_sessions_and_says_nothing_of_the_process() {
-    let (mut a, b) = (Node::new("a"), Node::new("b"));
+    let (mut a, b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     b.peers.send(REMOTE_SESSION, Bytes::from_static(b"half a requ")).unwrap();
     assert_eq!(a.read(remote_session, 11), b"half a requ");
     drop(b);
     assert_eq!(a.ended(remote_session).0, None);
-    let mut b = Node::new("b");
+    let mut b = DrivenNode::new("b");
     open_session(&mut a, &b);
     drop(a);
     assert_eq!(b.ended(REMOTE_SESSION).0, None);
@@ -201,7 +201,7 @@ fn remote_sessions_have_a_limit_on_both_sides_and_their_places_come_back() {
     let (mut few, mut many) = (options("a"), options("b"));
     few.limits.remote_sessions_max = 2;
     many.limits.remote_sessions_max = 3;
-    let (mut a, mut b) = (Node::with(few), Node::with(many));
+    let (mut a, mut b) = (DrivenNode::with(few), DrivenNode::with(many));
     for number in 0..3 {
         b.peers
             .open_remote_session(RemoteSessionId::outgoing(number), &a.address(), PROCESS)

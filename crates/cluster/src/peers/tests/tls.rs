@@ -38,12 +38,12 @@ pub(super) fn certified(dir: &Path, name: &str) -> PeersOptions {
     PeersOptions { tls: Some(files(dir, name)), is_plaintext_allowed: false, ..options(name) }
 }
 
-pub(super) fn named(name: &str, node: &Node) -> PeerAddress {
+pub(super) fn named(name: &str, node: &DrivenNode) -> PeerAddress {
     PeerAddress { name: Some(name.parse().unwrap()), ..node.address() }
 }
 
 /// Asserts that `a` gets no answer from the address, and returns the error.
-pub(super) fn refused(a: &mut Node, address: &PeerAddress) -> PeerError {
+pub(super) fn refused(a: &mut DrivenNode, address: &PeerAddress) -> PeerError {
     a.peers.ask(99, address, Bytes::new(), LIMIT).unwrap();
     a.answered(99).unwrap_err()
 }
@@ -51,8 +51,8 @@ pub(super) fn refused(a: &mut Node, address: &PeerAddress) -> PeerError {
 #[test]
 fn certified_nodes_speak_and_the_answer_says_who() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     for (token, address) in [b.address(), named("b", &b)].into_iter().enumerate() {
         let token = token as u64;
         a.peers.ask(token, &address, pattern(0, 1 << 20).into(), LIMIT).unwrap();
@@ -75,13 +75,13 @@ fn certified_nodes_speak_and_the_answer_says_who() {
 #[test]
 fn another_node_than_the_expected_one_is_not_spoken_to() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let b = Node::with(certified(dir.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let b = DrivenNode::with(certified(dir.path(), "b"));
     let error = refused(&mut a, &named("c", &b));
     assert!(matches!(error, PeerError::WrongNode { .. }), "{error}");
     // Without a name the host must be certified. That of this node is not.
     certs::issue(dir.path(), "d", &["192.0.2.1".into()], DAY).unwrap();
-    let mut d = Node::with(certified(dir.path(), "d"));
+    let mut d = DrivenNode::with(certified(dir.path(), "d"));
     let error = refused(&mut a, &d.address());
     assert!(matches!(error, PeerError::WrongNode { .. }), "{error}");
     let by_name = named("d", &d);
@@ -94,22 +94,22 @@ fn another_node_than_the_expected_one_is_not_spoken_to() {
 #[test]
 fn who_has_no_certificate_of_this_authority_is_let_in_nowhere() {
     let (dir, other) = (authority(), authority());
-    let mut a = Node::with(certified(dir.path(), "a"));
-    let mut stranger = Node::with(certified(other.path(), "b"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
+    let mut stranger = DrivenNode::with(certified(other.path(), "b"));
     refused(&mut stranger, &a.address());
     let error = refused(&mut a, &stranger.address()).to_string();
     assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
     // Trusts the authority, but has a certificate of another one.
     let mut mixed = certified(other.path(), "c");
     mixed.tls.as_mut().unwrap().ca = dir.path().join("ca.pem");
-    let mut mixed = Node::with(mixed);
+    let mut mixed = DrivenNode::with(mixed);
     refused(&mut mixed, &a.address());
     // Plain text to a node with TLS.
-    let mut plain = Node::new("p");
+    let mut plain = DrivenNode::new("p");
     refused(&mut plain, &a.address());
     // TLS to a node with plain text.
     refused(&mut a, &plain.address());
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     b.ask_through(&mut a, 1);
     assert!(a.waiting.is_empty(), "{:?}", a.waiting);
 }
@@ -118,7 +118,7 @@ fn who_has_no_certificate_of_this_authority_is_let_in_nowhere() {
 fn tls_without_a_certificate_of_the_client_gets_no_answer() {
     // In TLS 1.3 the client's handshake completes before the server refuses it.
     let dir = authority();
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     let root = rustls::pki_types::pem::PemObject::from_pem_file(dir.path().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(root).unwrap();
@@ -140,7 +140,7 @@ fn tls_without_a_certificate_of_the_client_gets_no_answer() {
     let got = io::Read::read(&mut stream, &mut [0; 100]);
     assert!(!matches!(got, Ok(1..)), "served {got:?}");
     assert!(!matches!(&got, Err(error) if error.kind() == io::ErrorKind::WouldBlock), "hangs");
-    Node::with(certified(dir.path(), "a")).ask_through(&mut b, 1);
+    DrivenNode::with(certified(dir.path(), "a")).ask_through(&mut b, 1);
 }
 
 /// Certifies a node for this period.
@@ -157,14 +157,14 @@ pub(super) fn certify(dir: &Path, name: &str, begin: OffsetDateTime, end: Offset
 #[test]
 fn a_certificate_that_ran_out_or_is_not_yet_good_opens_nothing() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     let now = OffsetDateTime::now_utc();
     let hour = time::Duration::hours(1);
     for (name, begin, end) in
         [("old", now - 2 * hour, now - hour), ("new", now + hour, now + 2 * hour)]
     {
         certify(dir.path(), name, begin, end);
-        let mut bad = Node::with(certified(dir.path(), name));
+        let mut bad = DrivenNode::with(certified(dir.path(), name));
         refused(&mut bad, &a.address());
         let error = refused(&mut a, &bad.address()).to_string();
         assert!(error.contains("expired") || error.contains("not valid yet"), "{error}");
@@ -177,11 +177,11 @@ fn a_certificate_that_ran_out_or_is_not_yet_good_opens_nothing() {
 #[test]
 fn a_certificate_that_expires_during_a_run_ends_no_connection() {
     let dir = authority();
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     let now = OffsetDateTime::now_utc();
     let expires = now + time::Duration::seconds(3);
     certify(dir.path(), "b", now - time::Duration::hours(1), expires);
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     a.ask_through(&mut b, 1);
     // The times of certificates are whole seconds.
     while OffsetDateTime::now_utc() < expires + time::Duration::seconds(1) {
@@ -189,7 +189,7 @@ fn a_certificate_that_expires_during_a_run_ends_no_connection() {
     }
     a.ask_through(&mut b, 2);
 
-    let mut c = Node::with(certified(dir.path(), "c"));
+    let mut c = DrivenNode::with(certified(dir.path(), "c"));
     let error = refused(&mut c, &b.address()).to_string();
     assert!(error.contains("expired"), "{error}");
     a.ask_through(&mut b, 3);
@@ -197,7 +197,7 @@ fn a_certificate_that_expires_during_a_run_ends_no_connection() {
     drop(b);
     let now = OffsetDateTime::now_utc();
     certify(dir.path(), "b", now - time::Duration::hours(1), now + time::Duration::hours(1));
-    let mut again = Node::with(certified(dir.path(), "b"));
+    let mut again = DrivenNode::with(certified(dir.path(), "b"));
     c.ask_through(&mut again, 4);
     a.ask_through(&mut again, 5);
 }
@@ -205,10 +205,10 @@ fn a_certificate_that_expires_during_a_run_ends_no_connection() {
 #[test]
 fn a_node_speaks_for_nobody_else() {
     let dir = authority();
-    let mut b = Node::with(certified(dir.path(), "b"));
+    let mut b = DrivenNode::with(certified(dir.path(), "b"));
     let to = b.peers.local_address().to_string();
     runtime().block_on(async {
-        let raw = Raw::with(certified(dir.path(), "raw"), &to);
+        let raw = RawPeer::with(certified(dir.path(), "raw"), &to);
         let mut calls = raw.calls().await.unwrap();
         let message = |from: &str| Message {
             version: VERSION,
@@ -228,12 +228,13 @@ fn connections_of_one_node_share_its_limits() {
     let dir = authority();
     let mut few = certified(dir.path(), "b");
     few.limits.connections_per_node_max = 2;
-    let mut b = Node::with(few);
+    let mut b = DrivenNode::with(few);
     let to = b.peers.local_address().to_string();
     runtime().block_on(async {
         let message =
             || Message { version: VERSION, from: "raw".into(), incarnation: 1, body: Bytes::new() };
-        let raws: Vec<_> = (0..3).map(|_| Raw::with(certified(dir.path(), "raw"), &to)).collect();
+        let raws: Vec<_> =
+            (0..3).map(|_| RawPeer::with(certified(dir.path(), "raw"), &to)).collect();
         for raw in &raws[..2] {
             raw.calls().await.unwrap().tell(message()).await.unwrap();
         }
@@ -244,7 +245,7 @@ fn connections_of_one_node_share_its_limits() {
         assert!(third.is_err());
         raws[0].calls().await.unwrap().tell(message()).await.unwrap();
     });
-    let mut a = Node::with(certified(dir.path(), "a"));
+    let mut a = DrivenNode::with(certified(dir.path(), "a"));
     a.ask_through(&mut b, 1);
 }
 

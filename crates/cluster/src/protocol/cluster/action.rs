@@ -19,7 +19,7 @@ pub enum PeerAction {
         /// The message.
         body: Vec<u8>,
     },
-    /// Asks another node; [`NodeState::answered`](crate::protocol::NodeState::answered) is called by the deadline.
+    /// Asks another node; [`NodeState::on_response`](crate::protocol::NodeState::on_response) is called by the deadline.
     Ask {
         /// Identifies the question.
         token: u64,
@@ -76,6 +76,8 @@ pub enum PeerAction {
     WatchProcess {
         /// Identifies the question.
         token: u64,
+        /// The node that asks.
+        node: String,
         /// The process.
         pid: u32,
         /// Its start time.

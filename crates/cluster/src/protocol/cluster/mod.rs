@@ -38,3 +38,4 @@ pub(in crate::protocol) use questions::queues::WAITING_MAX;
 pub(in crate::protocol) use questions::send::PeerQuestion;
 pub(in crate::protocol) use state::OptionalCluster;
 pub use stats::ClusterStats;
+pub(in crate::protocol) use waits::remote::AwaitContext;

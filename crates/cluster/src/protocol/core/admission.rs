@@ -269,7 +269,7 @@ mod tests {
 
     /// Memory without addresses; a request that may evict gets what is evictable too.
     #[derive(Debug, Default)]
-    struct Memory {
+    struct CountedMemory {
         free: u64,
         evictable: u64,
         freed: u64,
@@ -278,14 +278,14 @@ mod tests {
         freed_for: Option<(u64, u64)>,
     }
 
-    impl Memory {
+    impl CountedMemory {
         fn give_back(&mut self, bytes: u64) {
             self.free += bytes;
             self.freed += bytes;
         }
     }
 
-    impl RoomSource for Memory {
+    impl RoomSource for CountedMemory {
         fn take(&mut self, _: ClientSlot, ask: &RoomRequest) -> Result<Vec<Span>, WireError> {
             let bytes = ask.bytes();
             if let Some((_, freed)) = self.freed_for.take_if(|(one, _)| *one == bytes) {
@@ -329,14 +329,14 @@ mod tests {
     }
 
     /// Requests of one client each, numbered from 1 on.
-    struct Queue {
+    struct AdmissionQueue {
         admission: Admission,
-        memory: Memory,
+        memory: CountedMemory,
         asked: u64,
     }
 
-    impl Queue {
-        fn new(memory: Memory) -> Self {
+    impl AdmissionQueue {
+        fn new(memory: CountedMemory) -> Self {
             Self { admission: Admission::default(), memory, asked: 0 }
         }
 
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_memory_until_its_deadline_and_learns_how_long() {
-        let mut queue = Queue::new(Memory { free: 10, ..Memory::default() });
+        let mut queue = AdmissionQueue::new(CountedMemory { free: 10, ..CountedMemory::default() });
         assert_eq!(queue.ask(ask(4, 0), 0), Some(Ok(())));
         assert_eq!(queue.ask(ask(20, 100), 5), None);
         assert_eq!(queue.serve(104), []);
@@ -384,7 +384,7 @@ mod tests {
     /// Requests that may not wait overtake by the same rule as those that wait.
     #[test]
     fn smaller_requests_overtake_the_first_until_they_have_as_many_bytes_as_it_asks_for() {
-        let mut queue = Queue::new(Memory { free: 8, ..Memory::default() });
+        let mut queue = AdmissionQueue::new(CountedMemory { free: 8, ..CountedMemory::default() });
         assert_eq!(queue.ask(ask(10, 1_000), 0), None);
         assert_eq!(queue.ask(ask(4, 0), 0), Some(Ok(())));
         assert_eq!(queue.ask(ask(4, 1_000), 0), Some(Ok(())));
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn only_the_first_of_the_queue_causes_evictions() {
-        let mut queue = Queue::new(Memory::default());
+        let mut queue = AdmissionQueue::new(CountedMemory::default());
         let evicting = |bytes| RoomRequest { may_evict: true, ..ask(bytes, 1_000) };
         assert_eq!(queue.ask(evicting(20), 0), None);
         assert_eq!(queue.ask(evicting(6), 0), None);
@@ -417,7 +417,7 @@ mod tests {
     /// What is evicted for the first of the queue can be enough for one that was looked at before.
     #[test]
     fn memory_that_a_later_request_frees_is_not_lost_on_an_earlier_one() {
-        let mut queue = Queue::new(Memory { free: 4, ..Memory::default() });
+        let mut queue = AdmissionQueue::new(CountedMemory { free: 4, ..CountedMemory::default() });
         assert_eq!(queue.ask(ask(20, 1_000), 0), None);
         assert_eq!(queue.ask(ask(6, 1_000), 0), None);
         assert_eq!(queue.ask(ask(2, 1_000), 0), Some(Ok(())));
@@ -430,7 +430,8 @@ mod tests {
 
     #[test]
     fn a_request_that_may_not_wait_waits_while_memory_is_freed_for_it() {
-        let mut queue = Queue::new(Memory { is_making_room: true, ..Memory::default() });
+        let mut queue =
+            AdmissionQueue::new(CountedMemory { is_making_room: true, ..CountedMemory::default() });
         let evicting = RoomRequest { may_evict: true, ..ask(8, 0) };
         assert_eq!(queue.ask(evicting.clone(), 0), None);
         assert_eq!(queue.admission.next_deadline_ms(queue.memory.freed()), Some(0));
@@ -446,7 +447,7 @@ mod tests {
 
     #[test]
     fn the_queue_has_an_end_and_forgets_sessions_and_requests() {
-        let mut queue = Queue::new(Memory::default());
+        let mut queue = AdmissionQueue::new(CountedMemory::default());
         for _ in 0..WAITING_MAX {
             assert_eq!(queue.ask(ask(1, 1_000), 0), None);
         }

@@ -1,8 +1,12 @@
 //! What the region keeps for the cluster: the membership state, the rules for other nodes, and
 //! settings that were changed while the node served.
 
-use super::drain::DrainRecord;
-use crate::protocol::requests::settings::SettingsRecord;
+use farrow_store::{Home, StoreError};
+use farrow_wire::WireError;
+
+use super::drain::state::DrainRecord;
+use super::settings::SettingsRecord;
+use crate::protocol::convert::store_error;
 use crate::protocol::rights::RightsTable;
 
 /// The content of the record.
@@ -29,8 +33,69 @@ pub(in crate::protocol) struct RecordNumbers {
     pub(in crate::protocol) compared_for: u64,
 }
 
+/// What the record has beside the membership state and the state of a drain.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct RecordParts<'a> {
+    pub(in crate::protocol) rules: &'a RightsTable,
+    pub(in crate::protocol) settings: Option<&'a SettingsRecord>,
+    pub(in crate::protocol) numbers: RecordNumbers,
+}
+
+impl RecordParts<'_> {
+    /// Stores all of this beside the membership state that is stored already, to survive a kill.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read or written.
+    pub(in crate::protocol) fn keep(
+        &self,
+        home: &mut Home,
+        drain: &DrainRecord,
+    ) -> Result<(), WireError> {
+        let membership = retained_membership(home).map_err(store_error)?;
+        self.keep_with(home, membership.as_deref(), drain).map_err(store_error)
+    }
+
+    /// As [`Self::keep`], with another membership state.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be written.
+    pub(in crate::protocol) fn keep_with(
+        &self,
+        home: &mut Home,
+        membership: Option<&[u8]>,
+        drain: &DrainRecord,
+    ) -> Result<(), StoreError> {
+        let Self { rules, settings, numbers } = *self;
+        home.keep_for_cluster(&encode(membership, rules, settings, drain.to_keep(), numbers))
+    }
+}
+
+/// The membership state that an earlier incarnation stored.
+///
+/// # Errors
+///
+/// The region cannot be read.
+pub(in crate::protocol) fn retained_membership(home: &Home) -> Result<Option<Vec<u8>>, StoreError> {
+    let retained = home.retained_for_cluster()?;
+    Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.membership))
+}
+
+/// The changed settings that an earlier daemon stored.
+///
+/// # Errors
+///
+/// The region cannot be read.
+pub(in crate::protocol) fn retained_settings(
+    home: &Home,
+) -> Result<Option<SettingsRecord>, StoreError> {
+    let retained = home.retained_for_cluster()?;
+    Ok(retained.and_then(|bytes| decode(&bytes)).and_then(|record| record.settings))
+}
+
 /// The rules that an earlier incarnation stored. If they cannot be read, no node has any right.
-pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTable {
+pub(in crate::protocol) fn retained_rules(home: &Home) -> RightsTable {
     let retained = home.retained_for_cluster();
     let rules = retained.map(|bytes| bytes.map(|bytes| decode(&bytes)));
     match rules {
@@ -43,7 +108,7 @@ pub(in crate::protocol) fn retained_rules(home: &farrow_store::Home) -> RightsTa
     }
 }
 
-pub(in crate::protocol) fn encode(
+fn encode(
     membership: Option<&[u8]>,
     rules: &RightsTable,
     settings: Option<&SettingsRecord>,
@@ -77,7 +142,7 @@ pub(in crate::protocol) fn decode(bytes: &[u8]) -> Option<ClusterRecord> {
 }
 
 /// What an earlier incarnation stored, but for the rules.
-pub(in crate::protocol) fn retained_state(home: &farrow_store::Home) -> ClusterRecord {
+pub(in crate::protocol) fn retained_state(home: &Home) -> ClusterRecord {
     match home.retained_for_cluster() {
         Ok(retained) => retained.and_then(|bytes| decode(&bytes)).unwrap_or_default(),
         Err(error) => {
@@ -92,7 +157,7 @@ mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
     use super::*;
-    use crate::protocol::core::drain::{
+    use crate::protocol::core::drain::state::{
         DRAINING_MAX, INCOMING_MAX, IncomingMove, OutgoingMove, UNDONE_MAX,
     };
     use crate::protocol::rights::RULES_MAX;

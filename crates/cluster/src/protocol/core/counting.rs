@@ -16,8 +16,13 @@ pub(in crate::protocol) enum CountKind {
     Scrape,
     /// The namespaces and their usage.
     Namespaces,
-    /// Clients and the heap, in this number of cells.
-    Overview(u32),
+    /// Clients and the heap.
+    Overview {
+        /// Equal parts of the heap.
+        cells: u32,
+        /// Holds to list at most.
+        held_max: u32,
+    },
 }
 
 impl CountKind {
@@ -108,10 +113,10 @@ impl CountQueue {
             self.later.drain(..).partition(|one| one.kind.is_like(kind));
         self.later.extend(later);
         let registration =
-            (!matches!(kind, CountKind::Overview(_))).then(EntryRegistration::default);
+            (!matches!(kind, CountKind::Overview { .. })).then(EntryRegistration::default);
         let survey = match kind {
             CountKind::Stats | CountKind::Scrape => Some(HoldSurvey::default()),
-            CountKind::Overview(cells) => Some(home.survey_for_overview(cells)),
+            CountKind::Overview { cells, .. } => Some(home.survey_for_overview(cells)),
             CountKind::Namespaces => None,
         };
         Some(CountJob { kind, requests, registration, survey })

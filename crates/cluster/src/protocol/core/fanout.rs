@@ -3,18 +3,19 @@
 
 use std::collections::VecDeque;
 
-use crate::protocol::action::Action;
+use super::waits::Waits;
+use crate::protocol::action::{Action, answer_wait};
 use crate::protocol::identity::SessionId;
 
 /// Limit of such answers in one turn: encoding and sending one takes about 4 us.
-pub(in crate::protocol) const ANSWERS_PER_TURN: usize = 64;
+const ANSWERS_PER_TURN: usize = 64;
 
 /// Answers that are not sent yet.
 #[derive(Debug)]
 pub(in crate::protocol) struct FanOut {
     /// Number of answers that this turn may still send.
-    pub(in crate::protocol) left: usize,
-    pub(in crate::protocol) later: VecDeque<Action>,
+    left: usize,
+    later: VecDeque<Action>,
 }
 
 impl Default for FanOut {
@@ -38,6 +39,24 @@ impl FanOut {
                 self.later.push_back(answer);
             }
         }
+    }
+
+    /// Answers waits whose names are sealed, as far as they fit into this turn.
+    pub(in crate::protocol) fn answer(&mut self, waits: &mut Waits, out: &mut Vec<Action>) {
+        let ready = waits.ready(self.left());
+        self.add(ready.into_iter().map(answer_wait), out);
+    }
+
+    /// Once a turn: sends the answers that did not fit into the last one.
+    pub(in crate::protocol) fn next_turn(&mut self, waits: &mut Waits, out: &mut Vec<Action>) {
+        self.left = ANSWERS_PER_TURN;
+        while self.left > 0
+            && let Some(answer) = self.later.pop_front()
+        {
+            self.left -= 1;
+            out.push(answer);
+        }
+        self.answer(waits, out);
     }
 
     /// Number of answers that this turn may still send.

@@ -1,6 +1,6 @@
 //! When deleted objects that were held are freed.
 
-use farrow_store::Home;
+use farrow_store::{Home, RECLAIMED_MAX, Room};
 
 /// First pause before deleted objects that are held are checked again. Clients announce releases;
 /// the timer is for clients that died or failed to.
@@ -35,12 +35,19 @@ impl Reclaim {
         self.at_ms = Some(0);
     }
 
-    /// Frees what no client holds any more, if it is time.
+    /// Frees what no client holds any more, if it is time. Of many objects some, and the rest in the
+    /// next turns.
     pub(in crate::protocol) fn tick(&mut self, home: &mut Home, now_ms: u64) {
         if self.at_ms.is_none_or(|at| at > now_ms) {
             return;
         }
-        reclaim(home);
+        let freed = home.reclaim_some(RECLAIMED_MAX).map(|reclaimed| reclaimed.objects as usize);
+        if let Err(error) = &freed {
+            tracing::error!(%error, "deleted objects cannot be reclaimed");
+        }
+        if freed.is_ok_and(|objects| objects == RECLAIMED_MAX) {
+            return self.next_turn();
+        }
         self.at_ms = home.has_retiring().then(|| {
             self.wait_ms = (self.wait_ms * 2).min(RECLAIM_MS_MAX);
             now_ms.saturating_add(self.wait_ms)
@@ -52,7 +59,14 @@ impl Reclaim {
     }
 }
 
-/// Frees deleted objects that are held no more.
+/// Frees deleted objects that are held no more, until there is room.
+pub(in crate::protocol) fn reclaim_for(home: &mut Home, room: &Room) {
+    if let Err(error) = home.reclaim_until(|home| home.has_room(room)) {
+        tracing::error!(%error, "deleted objects cannot be reclaimed");
+    }
+}
+
+/// Frees all deleted objects that are held no more.
 pub(in crate::protocol) fn reclaim(home: &mut Home) {
     if let Err(error) = home.reclaim() {
         tracing::error!(%error, "deleted objects cannot be reclaimed");

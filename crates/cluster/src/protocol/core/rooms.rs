@@ -125,6 +125,10 @@ impl Rooms<'_> {
             self.quota.serve(self.home, now_ms, out);
             self.quota.check_objects(self.home, slot, ask.objects.max(1))?;
         }
+        // Bytes of deleted objects that are held no more count until they are freed.
+        let Self { home, quota, .. } = self;
+        let reclaimed = home.reclaim_until(|home| allowance(home, quota, slot, ask).is_ok());
+        reclaimed.map_err(store_error)?;
         self.allowance(slot, ask).map(drop)
     }
 
@@ -136,17 +140,26 @@ impl Rooms<'_> {
         Length(u64::try_from(part).unwrap_or(u64::MAX).max(ask.bytes()))
     }
 
-    /// Checks the quotas for all ranges; returns the bytes that they allow.
     fn allowance(&self, slot: ClientSlot, ask: &RoomRequest) -> Result<Length, WireError> {
-        let page = self.home.layout().page.0;
-        let whole = |run: &Length| run.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
-        let bytes = match ask.room.runs[..] {
-            [] => return Ok(Length(0)),
-            [one] => one.0,
-            _ => ask.room.runs.iter().map(whole).fold(0, u64::saturating_add),
-        };
-        self.quota.allowance(self.home, slot, Length(bytes), Length(ask.want.max(bytes)))
+        allowance(self.home, self.quota, slot, ask)
     }
+}
+
+/// Checks the quotas for all ranges; returns the bytes that they allow.
+fn allowance(
+    home: &Home,
+    quota: &Quota,
+    slot: ClientSlot,
+    ask: &RoomRequest,
+) -> Result<Length, WireError> {
+    let page = home.layout().page.0;
+    let whole = |run: &Length| run.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+    let bytes = match ask.room.runs[..] {
+        [] => return Ok(Length(0)),
+        [one] => one.0,
+        _ => ask.room.runs.iter().map(whole).fold(0, u64::saturating_add),
+    };
+    quota.allowance(home, slot, Length(bytes), Length(ask.want.max(bytes)))
 }
 
 impl RoomSource for Rooms<'_> {

@@ -69,7 +69,7 @@ pub(crate) enum SenderAnswer {
 pub(crate) type ReaderId = (MemberLife, HoldId);
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingReader {
     reader: ReaderId,
     since: Instant,
     seen: Instant,
@@ -90,7 +90,7 @@ struct BroadcastTree {
     complete: BTreeMap<MemberLife, ReplicaKey>,
     /// Transfers under way.
     sends: BTreeMap<ReaderId, Sending>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingReader>,
 }
 
 /// The trees of a home's objects, by the low halves of their ids. Time is an argument.
@@ -127,7 +127,7 @@ impl Broadcasts {
             tree.complete.retain(|member, _| member.name != failed);
             return tree.send_from_home(reader, now);
         }
-        let is_there = |one: &Waiting| {
+        let is_there = |one: &WaitingReader| {
             one.reader == reader || now.saturating_duration_since(one.seen) < SILENT_MAX
         };
         tree.waiting.retain(is_there);
@@ -136,7 +136,7 @@ impl Broadcasts {
             None if tree.waiting.len() >= WAITING_MAX => return tree.send_from_home(reader, now),
             None => {
                 let reader = reader.clone();
-                tree.waiting.push_back(Waiting { reader, since: now, seen: now });
+                tree.waiting.push_back(WaitingReader { reader, since: now, seen: now });
                 tree.waiting.len() - 1
             }
         };
@@ -255,12 +255,12 @@ mod tests {
     }
 
     /// A home whose readers ask with one hold each.
-    struct Home {
+    struct BroadcastHome {
         broadcasts: Broadcasts,
         now: Instant,
     }
 
-    impl Home {
+    impl BroadcastHome {
         fn new() -> Self {
             Self { broadcasts: Broadcasts::default(), now: Instant::now() }
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn an_object_spreads_from_those_that_have_it() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         let mut left: Vec<String> = (0..26).map(|n| format!("{}", (b'a' + n) as char)).collect();
         let mut from_home = 0;
         let mut rounds = 0;
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn one_after_another_the_home_sends_it_once() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         assert_eq!(home.sender("a").as_deref(), Some("home"));
         home.complete("a");
         for reader in ["b", "c", "d"] {
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn waiting_ends_after_a_while_and_the_home_sends() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         assert_eq!(home.ask("a"), SenderAnswer::Home);
         home.pass(SLOW);
         assert_eq!(home.ask("b"), SenderAnswer::Home);
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_second_transfer_begins_beside_a_slow_one() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         assert_eq!(home.ask("a"), SenderAnswer::Home);
         home.pass(SLOW - Duration::from_millis(1));
         assert_eq!(home.ask("b"), SenderAnswer::Wait);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_silent_reader_loses_its_turn_and_a_lost_one_its_place() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         home.ask("a");
         assert_eq!(home.ask("b"), SenderAnswer::Wait);
         home.pass(SILENT_MAX);
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_failed_is_not_named_again_and_the_reader_does_not_wait() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         home.ask("a");
         home.complete("a");
         assert_eq!(home.sender("b").as_deref(), Some("a"));
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn untrusted_and_recalled_replicas_are_not_sent() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         home.ask("untrusted");
         home.complete("untrusted");
         assert_eq!(home.ask("a"), SenderAnswer::Home);
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_node_is_never_its_own_sender() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         home.ask("a");
         home.complete("a");
         // Its replica was evicted.
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_queue_has_a_limit() {
-        let mut home = Home::new();
+        let mut home = BroadcastHome::new();
         home.ask("a");
         for number in 0..WAITING_MAX {
             assert_eq!(home.ask(&format!("w{number}")), SenderAnswer::Wait);

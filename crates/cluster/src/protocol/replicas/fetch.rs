@@ -6,32 +6,30 @@ use farrow_store::{
     Home, NamespaceId, ObjectId, ReplicaSeal, ReplicasFirst, SpillHead, StoreError, Target,
     namespace_of, own_name,
 };
-use farrow_wire::{Extent, NoRoom, OutOfMemory, TooLarge, WireError};
+use farrow_wire::{Extent, NoRoom, WireError};
 
+use super::context::ReplicaContext;
 use super::replica_table::Replica;
 use super::search::{LocalReplica, LostFetch, answer_all, fetched};
-use super::state::Replicas;
+use super::state::{BroughtImport, Replicas};
 use super::transfers::{
     FetchKey, FetchSender, Fetching, ObjectAtHome, Opening, ROOM_MS_MAX, release,
 };
-use crate::protocol::Action;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::residency::CopyRoom;
 use crate::protocol::net::NetFault;
 use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::state::NodeState;
 
 /// Fewest remembered replicas at which evicted ones are forgotten.
 const REMEMBERED_MIN: usize = 1024;
 
-impl NodeState {
+impl Replicas {
     pub(super) fn begin_load(
         &mut self,
         opening: Opening,
         found: ObjectAtHome,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
         let ObjectAtHome { node, hold, opened, brought, head } = found;
         let origin = head.id;
         let Opening { key: FetchKey { wish, extent }, waiters, late, import, lost_ms, .. } =
@@ -39,31 +37,32 @@ impl NodeState {
         let part = extent.part().cloned();
         // The object exists until it is recalled, also for clients that asked after the answer.
         let waiters: Vec<_> = waiters.into_iter().chain(late).collect();
-        let whole = self.replica_of(origin, None).map(LocalReplica::Whole);
-        let known =
-            whole.or_else(|| self.replica_of(origin, part.as_ref()).map(LocalReplica::Part));
-        let is_loading = self.replicas.loading.contains_key(&origin);
+        let whole = self.replica_of(origin, None, context.home).map(LocalReplica::Whole);
+        let of_part = || self.replica_of(origin, part.as_ref(), context.home);
+        let known = whole.or_else(|| of_part().map(LocalReplica::Part));
+        let is_loading = self.loading.contains_key(&origin);
         if import.is_some() && is_loading {
-            release(out, node, hold);
+            release(context.out, node, hold);
             let text = format!("object {origin} is being brought already");
-            return answer_all(waiters, &Err(WireError::Invalid(text)), out);
+            answer_all(waiters, &Err(WireError::Invalid(text)), context.out);
+            return None;
         }
         if import.is_none() && (known.is_some() || is_loading) {
             // Somebody else was faster.
-            release(out, node, hold);
-            match self.replicas.loading.get_mut(&origin) {
+            release(context.out, node, hold);
+            match self.loading.get_mut(&origin) {
                 // The answers to the steps of an import are for its client only.
                 Some(one) if known.is_none() && one.part == part && one.import.is_none() => {
                     one.waiters.extend(waiters);
                 }
                 Some(loading) if known.is_none() => loading.later.extend(waiters),
-                _ => answer_all(waiters, &Ok(fetched(known)), out),
+                _ => answer_all(waiters, &Ok(fetched(known)), context.out),
             }
-            return;
+            return None;
         }
-        let (name, namespace) = self.name_of_fetched(&wish, &brought);
+        let (name, namespace) = name_of_fetched(&wish, &brought, context.home);
         let (name, part_of) = if part.is_some() { (None, name) } else { (name, None) };
-        let importer = import.as_ref().and_then(|one| self.home.client(one.slot).ok());
+        let importer = import.as_ref().and_then(|one| context.home.client(one.slot).ok());
         let namespace = importer.map_or(namespace, |record| record.namespace);
         let loading = Fetching {
             node,
@@ -85,80 +84,69 @@ impl NodeState {
             is_invalidated: false,
             is_recalled: false,
             lost_ms,
-            deadline_ms: now_ms.saturating_add(ROOM_MS_MAX),
+            deadline_ms: context.now_ms.saturating_add(ROOM_MS_MAX),
             import,
         };
-        self.replicas.loading.insert(origin, loading);
-        self.load_replica(origin, now_ms, out);
-    }
-
-    /// The full name for a replica, and its namespace here. `None`: it was not fetched by its name.
-    fn name_of_fetched(&self, wish: &NetQuery, brought: &Brought) -> (Option<String>, NamespaceId) {
-        let NetQuery::Name(full) = wish else { return (None, NamespaceId::DEFAULT) };
-        let is_it = brought.name.as_deref() == Some(own_name(full));
-        match self.home.namespace(namespace_of(full)) {
-            Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
-            _ => (None, NamespaceId::DEFAULT),
-        }
+        self.loading.insert(origin, loading);
+        self.load_replica(origin, context)
     }
 
     /// Starts the transfer of an object if there is room for it.
-    pub(super) fn load_replica(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(loading) = self.replicas.loading.get(&origin) else { return };
-        if loading.import.is_none() && !self.are_replicas_current(now_ms) {
+    pub(in crate::protocol) fn load_replica(
+        &mut self,
+        origin: ObjectId,
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
+        let loading = self.loading.get(&origin)?;
+        if loading.import.is_none() && !self.are_current(context.cluster, context.now_ms) {
             // What arrives without a lease is dropped, so the transfer begins with the lease.
-            if now_ms >= loading.deadline_ms {
-                let error = self.cluster.refusal_error("", &NameRefusal::NoLease);
-                self.end_load(origin, Err(error), now_ms, out);
+            if context.now_ms >= loading.deadline_ms {
+                let error = context.cluster.refusal_error("", &NameRefusal::NoLease);
+                self.end_load(origin, Err(error), context);
             }
-            return;
+            return None;
         }
         let (head, namespace) = (loading.head.clone(), loading.namespace);
         let import = loading.import.as_ref().map(|import| (import.slot, import.seal.is_some()));
         let room = match import {
-            Some((slot, is_put)) => self.room_for_import(&head, slot, is_put),
-            None => self.room_for_replica(&head, namespace),
+            Some((slot, is_put)) => self.room_for_import(&head, slot, is_put, context),
+            None => self.room_for_replica(&head, namespace, context),
         };
         let blocks = match room {
             Ok(Some(blocks)) => blocks,
             // Memory will become free.
-            Ok(None) if now_ms < loading_deadline(&self.replicas, origin) => return,
+            Ok(None) if context.now_ms < loading_deadline(self, origin) => return None,
             Ok(None) => {
-                let error = self.out_of_room(&head, ROOM_MS_MAX);
-                return self.end_load(origin, Err(error), now_ms, out);
+                let error = context.out_of_room(&head, ROOM_MS_MAX);
+                self.end_load(origin, Err(error), context);
+                return None;
             }
-            Err(error) => return self.end_load(origin, Err(error), now_ms, out),
+            Err(error) => {
+                self.end_load(origin, Err(error), context);
+                return None;
+            }
         };
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let loading = self.loading.get_mut(&origin)?;
         let from = &loading.opened.blocks;
         let lengths = |spans: &[Span]| spans.iter().map(|span| span.length).collect::<Vec<_>>();
         if lengths(from) != lengths(&blocks) {
             let node = &loading.node;
             let text =
                 format!("node {node} reported blocks of object {origin} that differ from its head");
-            self.abort_replica(origin);
-            return self.end_load(origin, Err(WireError::Damaged(text)), now_ms, out);
+            context.abort_replica(origin);
+            self.end_load(origin, Err(WireError::Damaged(text)), context);
+            return None;
         }
         loading.is_on_its_way = true;
         if !loading.opened.inline.is_empty() {
             let inline = std::mem::take(&mut loading.opened.inline);
-            let written = self.write_blocks(&blocks, &inline);
+            let written = write_blocks(context.home, &blocks, &inline);
             let written = written.map_err(|error| NetFault::Other(error.to_string()));
-            return self.loaded(origin, written, now_ms, out);
+            return self.loaded(origin, written, context);
         }
         loading.blocks = blocks;
-        self.begin_transfer(origin, now_ms, out);
-    }
-
-    fn write_blocks(&self, blocks: &[Span], mut bytes: &[u8]) -> Result<(), StoreError> {
-        for block in blocks {
-            let short = StoreError::BadRequest { reason: "fewer bytes than blocks" };
-            let (part, rest) = bytes.split_at_checked(block.length.as_usize()).ok_or(short)?;
-            self.home.region().write_by_call(block.offset, part)?;
-            self.home.region().publish(*block)?;
-            bytes = rest;
-        }
-        Ok(())
+        self.begin_transfer(origin, context);
+        None
     }
 
     /// Allocates memory for a replica. Other replicas are evicted first, then other objects.
@@ -167,63 +155,45 @@ impl NodeState {
         &mut self,
         head: &SpillHead,
         namespace: NamespaceId,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<Vec<Span>>, WireError> {
-        let bytes = self.check_size(Home::replica_bytes(head))?;
-        if let Some(max) = self.replicas.bytes_max {
-            self.keep_replicas_below(max, bytes)?;
+        let bytes = context.check_size(Home::replica_bytes(head))?;
+        if let Some(max) = self.bytes_max {
+            self.keep_below(context.home, max, bytes)?;
         }
         let room = CopyRoom { bytes, may_evict: true };
-        self.begin_with_room(head, room, |home| home.begin_replica(head, namespace))
+        let begin = |home: &mut Home| home.begin_replica(head, namespace);
+        self.begin_with_room(head, room, begin, context)
     }
 
     /// Begins a copy of an object. `None`: memory will become free.
     pub(super) fn begin_with_room(
-        &mut self,
+        &self,
         head: &SpillHead,
         room: CopyRoom,
         begin: impl Fn(&mut Home) -> Result<Vec<Span>, StoreError>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<Vec<Span>>, WireError> {
-        let begun = self.residency.begin_copy(&mut self.home, &self.replicas, room, begin);
+        let begun = context.residency.begin_copy(context.home, self, room, begin);
         begun.map_err(|error| match error {
-            StoreError::OutOfMemory { .. } => self.out_of_room(head, 0),
+            StoreError::OutOfMemory { .. } => context.out_of_room(head, 0),
             error => store_error(error),
         })
     }
 
-    /// The size of a copy, unless no region of this node's size has room for it.
-    pub(super) fn check_size(&self, bytes: Option<Length>) -> Result<Length, WireError> {
-        let bytes = bytes.unwrap_or(Length(u64::MAX));
-        let capacity = self.home.capacity();
-        if bytes > capacity {
-            return Err(WireError::TooLarge(TooLarge { asked: bytes.0, capacity: capacity.0 }));
-        }
-        Ok(bytes)
-    }
-
-    fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
-        let (free, largest) = self.home.free_bytes();
-        let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
-        WireError::OutOfMemory(OutOfMemory {
-            asked,
-            free: free.0,
-            largest: largest.0,
-            waiting: 0,
-            waited_ms,
-        })
-    }
-
     /// Evicts replicas until one more fits into their limit.
-    pub(in crate::protocol) fn keep_replicas_below(
+    pub(in crate::protocol) fn keep_below(
         &mut self,
+        home: &mut Home,
         max: u64,
         bytes: Length,
     ) -> Result<(), WireError> {
         let excess_of = |used: u64| used.saturating_add(bytes.0).saturating_sub(max);
-        let mut used = self.replicas.used_bytes();
+        let mut used = self.used_bytes();
         // A look at all of them is long: only if some were evicted for other objects.
-        if excess_of(used) > 0 && self.replicas.made.len() != self.home.replica_count() {
-            self.sweep_replicas();
-            used = self.replicas.used_bytes();
+        if excess_of(used) > 0 && self.made.len() != home.replica_count() {
+            self.sweep(home);
+            used = self.used_bytes();
         }
         let excess = excess_of(used);
         if excess == 0 {
@@ -231,8 +201,8 @@ impl NodeState {
         }
         let mut evicted_ids = Vec::new();
         let evicted =
-            self.home.evict_bytes(&ReplicasFirst, Length(excess), &mut |id| evicted_ids.push(id));
-        self.replicas.forget_evicted(evicted_ids);
+            home.evict_bytes(&ReplicasFirst, Length(excess), &mut |id| evicted_ids.push(id));
+        self.forget_evicted(evicted_ids);
         let evicted = evicted.map_err(store_error)?;
         if evicted.bytes.0 >= excess {
             return Ok(());
@@ -249,94 +219,95 @@ impl NodeState {
     }
 
     /// Forgets evicted replicas.
-    fn sweep_replicas(&mut self) {
-        let is_evicted = |local: &ObjectId| self.home.find(Target::Id(*local)).is_err();
-        let locals = self.replicas.made.iter().map(|(_, replica)| replica.local);
+    fn sweep(&mut self, home: &Home) {
+        let is_evicted = |local: &ObjectId| home.find(Target::Id(*local)).is_err();
+        let locals = self.made.iter().map(|(_, replica)| replica.local);
         let evicted = locals.filter(is_evicted).collect();
-        self.replicas.forget_evicted(evicted);
+        self.forget_evicted(evicted);
     }
 
     /// Forgets evicted replicas once they may be half of the remembered ones.
-    fn sweep_replicas_sometimes(&mut self) {
-        if self.replicas.made.len() >= self.replicas.sweep_at {
-            self.sweep_replicas();
-            self.replicas.sweep_at = REMEMBERED_MIN.max(2 * self.replicas.made.len());
-        }
-    }
-
-    pub(super) fn abort_replica(&mut self, origin: ObjectId) {
-        if let Err(error) = self.home.abort_replica(origin) {
-            tracing::error!(%origin, %error, "memory is lost");
+    fn sweep_sometimes(&mut self, home: &Home) {
+        if self.made.len() >= self.sweep_at {
+            self.sweep(home);
+            self.sweep_at = REMEMBERED_MIN.max(2 * self.made.len());
         }
     }
 
     /// Handles the end of a transfer into the blocks of an object.
-    pub(super) fn loaded(
+    pub(in crate::protocol) fn loaded(
         &mut self,
         origin: ObjectId,
         result: Result<(), NetFault>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        if !self.replicas.loading.contains_key(&origin) {
-            return self.abort_replica(origin);
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
+        if !self.loading.contains_key(&origin) {
+            context.abort_replica(origin);
+            return None;
         }
-        if self.another_sender(origin, result.is_err(), out) {
-            return;
+        if self.another_sender(origin, result.is_err(), context) {
+            return None;
         }
-        let Some(loading) = self.replicas.loading.get(&origin) else { return };
+        let loading = self.loading.get(&origin)?;
         let is_import = loading.import.is_some();
         // Without a lease the home may have forgotten this node already.
-        let has_lease = self.are_replicas_current(now_ms);
+        let has_lease = self.are_current(context.cluster, context.now_ms);
         if loading.is_invalidated || (!has_lease && !is_import && result.is_ok()) {
-            self.abort_replica(origin);
-            return self.open_again(origin, now_ms, out);
+            context.abort_replica(origin);
+            self.open_again(origin, context);
+            return None;
         }
-        if !is_import && matches!(result, Err(NetFault::Lost(_))) && now_ms < loading.lost_ms {
-            self.abort_replica(origin);
-            return self.open_after_loss(origin, now_ms, out);
+        if !is_import
+            && matches!(result, Err(NetFault::Lost(_)))
+            && context.now_ms < loading.lost_ms
+        {
+            context.abort_replica(origin);
+            self.open_after_loss(origin, context);
+            return None;
         }
         if let Err(fault) = result {
-            let error = self.cluster.unreachable_by_net(&loading.node)(
+            let error = context.cluster.unreachable_by_net(&loading.node)(
                 fault,
                 &Target::Id(origin).to_string(),
             );
-            self.abort_replica(origin);
-            return self.end_load(origin, Err(error), now_ms, out);
+            context.abort_replica(origin);
+            self.end_load(origin, Err(error), context);
+            return None;
         }
         if is_import {
-            return self.finish_import(origin, now_ms, out);
+            return self.import_brought(origin, context);
         }
         let bytes = Home::replica_bytes(&loading.head).unwrap_or_default().0;
         let node = loading.node.clone();
         let (part, part_of) = (loading.part.clone(), loading.part_of.clone());
-        match self.seal_replica(origin) {
+        match self.seal_replica(origin, context.home) {
             Ok(local) => {
                 let replica = Replica { local, node, bytes };
                 if let (Some(full), Some(part)) = (part_of, &part) {
                     let key =
                         FetchKey { wish: NetQuery::Name(full), extent: Extent::Part(part.clone()) };
-                    self.replicas.named_parts.insert(key, origin);
+                    self.named_parts.insert(key, origin);
                 }
-                self.replicas.made.insert((origin, part), replica);
-                self.sweep_replicas_sometimes();
-                self.replicas.fetched_total += 1;
-                self.replicas.fetched_bytes_total += bytes;
-                self.serve_to_others(origin, local, out);
-                self.end_load(origin, Ok(local), now_ms, out);
+                self.made.insert((origin, part), replica);
+                self.sweep_sometimes(context.home);
+                self.fetched_total += 1;
+                self.fetched_bytes_total += bytes;
+                self.serve_to_others(origin, local, context);
+                self.end_load(origin, Ok(local), context);
             }
-            Err(error) => self.end_load(origin, Err(store_error(error)), now_ms, out),
+            Err(error) => self.end_load(origin, Err(store_error(error)), context),
         }
-        self.reclaim.soon(&self.home, now_ms);
+        context.reclaim_soon();
+        None
     }
 
     /// Fetches again after the home was lost or recalled the object during the fetch. The home may
     /// still have it, or another node may have one of its name.
-    pub(super) fn open_again(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+    pub(super) fn open_again(&mut self, origin: ObjectId, context: &mut ReplicaContext<'_>) {
+        let Some(loading) = self.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, import, is_recalled, .. } = loading;
-        self.cluster.find_by_net_again(&node, now_ms);
-        release(out, node.as_str(), hold);
+        context.cluster.find_by_net_again(&node, context.now_ms);
+        release(context.out, node.as_str(), hold);
         if import.is_some() {
             let what = Target::Id(origin).to_string();
             let error = if is_recalled {
@@ -346,39 +317,39 @@ impl NodeState {
                 let reason = format!("it ended before all bytes of object {what} arrived");
                 WireError::NodeLost { node, reason }
             };
-            answer_all(waiters, &Err(error), out);
-            return self.fetch_again(later, now_ms, out);
+            answer_all(waiters, &Err(error), context.out);
+            return self.fetch_again(later, context);
         }
         waiters.extend(later);
-        self.fetch_again(waiters, now_ms, out);
+        self.fetch_again(waiters, context);
     }
 
     /// Fetches again after the connection was lost. However often that happens, it ends when the first
     /// loss would have been an error.
-    fn open_after_loss(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+    fn open_after_loss(&mut self, origin: ObjectId, context: &mut ReplicaContext<'_>) {
+        let Some(loading) = self.loading.remove(&origin) else { return };
         let Fetching { node, hold, mut waiters, later, lost_ms, .. } = loading;
-        self.cluster.find_by_net_again(&node, now_ms);
-        release(out, node.as_str(), hold);
+        context.cluster.find_by_net_again(&node, context.now_ms);
+        release(context.out, node.as_str(), hold);
         waiters.extend(later);
-        self.fetch_after_loss(waiters, &LostFetch { node, until_ms: lost_ms }, now_ms);
+        self.fetch_after_loss(waiters, &LostFetch { node, until_ms: lost_ms }, context);
     }
 
-    fn seal_replica(&mut self, origin: ObjectId) -> Result<ObjectId, StoreError> {
+    fn seal_replica(&self, origin: ObjectId, home: &mut Home) -> Result<ObjectId, StoreError> {
         let missing = || StoreError::NotFound { what: Target::Id(origin).to_string() };
-        let loading = self.replicas.loading.get(&origin).ok_or_else(missing)?;
+        let loading = self.loading.get(&origin).ok_or_else(missing)?;
         let mut name = loading.name.as_deref();
         if let Some(full) = name
-            && let Ok(entry) = self.home.find(Target::Name(full))
+            && let Ok(entry) = home.find(Target::Name(full))
         {
             if entry.is_replica {
                 // A replica of an earlier object of this name, whose invalidation is under way.
-                self.home.delete(Target::Id(entry.id))?;
+                home.delete(Target::Id(entry.id))?;
             } else {
                 name = None;
             }
         }
-        if name.is_some_and(|full| self.home.is_reserved(full)) {
+        if name.is_some_and(|full| home.is_reserved(full)) {
             name = None;
         }
         let brought = &loading.brought;
@@ -392,8 +363,8 @@ impl NodeState {
             sealed_at_ns: brought.sealed_at_ns,
             importer: None,
         };
-        let now_ns = self.home.now_ns();
-        self.home.finish_replica(origin, &seal, now_ns)
+        let now_ns = home.now_ns();
+        home.finish_replica(origin, &seal, now_ns)
     }
 
     /// Ends a fetch: answers its clients and releases the home's hold.
@@ -401,24 +372,48 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         result: Result<ObjectId, WireError>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let Some(loading) = self.replicas.loading.remove(&origin) else { return };
+        let Some(loading) = self.loading.remove(&origin) else { return };
         let Fetching { node, hold, waiters, later, part, import, sender, .. } = loading;
         // The answer of the home to the notice about the replica releases it otherwise.
         if sender != FetchSender::Done {
-            release(out, node, hold);
+            release(context.out, node, hold);
         }
-        let importer = import.and_then(|import| self.clients.session(import.session));
+        let importer = import.and_then(|import| context.clients.session(import.session));
         if let (Some(importer), Ok(id)) = (importer, &result) {
-            self.replicas.imported.insert(origin, importer.peer, *id);
+            self.imported.insert(origin, importer.peer, *id);
         }
         let local =
             |id| if part.is_some() { LocalReplica::Part(id) } else { LocalReplica::Whole(id) };
-        answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), out);
-        self.fetch_again(later, now_ms, out);
+        answer_all(waiters, &result.map(|id| fetched(Some(local(id)))), context.out);
+        self.fetch_again(later, context);
     }
+}
+
+/// The full name for a replica, and its namespace here. `None`: it was not fetched by its name.
+fn name_of_fetched(
+    wish: &NetQuery,
+    brought: &Brought,
+    home: &Home,
+) -> (Option<String>, NamespaceId) {
+    let NetQuery::Name(full) = wish else { return (None, NamespaceId::DEFAULT) };
+    let is_it = brought.name.as_deref() == Some(own_name(full));
+    match home.namespace(namespace_of(full)) {
+        Ok(namespace) if is_it => (Some(full.clone()), namespace.id),
+        _ => (None, NamespaceId::DEFAULT),
+    }
+}
+
+fn write_blocks(home: &Home, blocks: &[Span], mut bytes: &[u8]) -> Result<(), StoreError> {
+    for block in blocks {
+        let short = StoreError::BadRequest { reason: "fewer bytes than blocks" };
+        let (part, rest) = bytes.split_at_checked(block.length.as_usize()).ok_or(short)?;
+        home.region().write_by_call(block.offset, part)?;
+        home.region().publish(*block)?;
+        bytes = rest;
+    }
+    Ok(())
 }
 
 fn loading_deadline(replicas: &Replicas, origin: ObjectId) -> u64 {

@@ -12,21 +12,23 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use farrow_memory::{Length, Offset, Span};
-use farrow_store::{ClientSlot, Target};
+use farrow_store::Target;
 use farrow_wire::{
     Extent, LazyBlock, LazyObject, NoRoom, OpenLazy, Reply, ReplyBody, WAIT_MS_MAX, WireError,
+    WireTarget,
 };
 
+use super::context::ReplicaContext;
 use super::lazy_objects::{Lazy, LazyObjects, PagesWaiter};
 use super::search::{LocalReplica, answer_all, fetched};
+use super::state::Replicas;
 use super::transfers::{FetchKey, FetchWaiter, ObjectAtHome, Opening, release, wish_of};
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
-use crate::protocol::context::{FirstRequest, ReplyTo};
+use crate::protocol::context::ReplyTo;
 use crate::protocol::limits::check_limit;
 use crate::protocol::net::query::NetQuery;
 use crate::protocol::net::{HOLDS_PER_MEMBER_MAX, NetAction, NetFault};
-use crate::protocol::state::NodeState;
 
 /// Limit of these objects. Each has a file.
 const LAZY_OBJECTS_MAX: usize = 256;
@@ -38,47 +40,27 @@ const LAZY_OBJECTS_OF_HOME_MAX: usize = HOLDS_PER_MEMBER_MAX / 2;
 /// Limit of ranges that one connection waits for.
 const PAGES_WAITING_MAX: usize = 64;
 
-impl NodeState {
-    /// Opens an object whose pages are brought one by one. The connection is used for nothing else.
+impl Replicas {
+    /// Opens an object whose pages are brought one by one, by its full name or id, for a connection
+    /// that is used for nothing else. `None`: the answer follows later.
     pub(in crate::protocol) fn open_lazy(
         &mut self,
-        first: FirstRequest,
+        to: ReplyTo,
+        target: &WireTarget,
         open: &OpenLazy,
-        out: &mut Vec<Action>,
-    ) {
-        let FirstRequest { session, seq, .. } = first;
-        let answer = self.begin_open_lazy(first, open, out).transpose();
-        let Some(answer) = answer else { return };
-        let is_refused = answer.is_err();
-        out.push(answer_to(session, seq, answer));
-        if is_refused {
-            out.push(Action::Close { session });
-        }
-    }
-
-    fn begin_open_lazy(
-        &mut self,
-        first: FirstRequest,
-        open: &OpenLazy,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let FirstRequest { session, seq, peer, now_ms } = first;
-        if peer.remote_client.is_some() {
-            let text = "pages are brought for clients of this machine only";
-            return Err(WireError::Invalid(text.into()));
-        }
-        self.listen(session, peer, &open.client)?;
-        let slot = ClientSlot(open.client.slot);
-        let wish = wish_of(&self.full_target(slot, &open.target)?);
-        let is_current = self.are_replicas_current(now_ms);
-        let known = self.replicas.lazy.known(&wish).filter(|_| is_current);
+        let ReplyTo { session, seq } = to;
+        let wish = wish_of(target);
+        let is_current = self.are_current(context.cluster, context.now_ms);
+        let known = self.lazy.known(&wish).filter(|_| is_current);
         if let Some(file) = known {
-            self.attach_lazy(file, [ReplyTo { session, seq }], out);
+            self.attach_lazy(file, [to], context);
             return Ok(None);
         }
         let key = FetchKey::new(wish, Extent::Lazy { is_again: open.is_again })?;
-        let until_ms = now_ms.saturating_add(open.wait_ms.min(WAIT_MS_MAX));
-        self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out)
+        let until_ms = context.now_ms.saturating_add(open.wait_ms.min(WAIT_MS_MAX));
+        self.fetch(FetchWaiter { key, session, seq, until_ms }, context)
     }
 
     /// An object was opened for its pages.
@@ -86,8 +68,7 @@ impl NodeState {
         &mut self,
         opening: Opening,
         found: ObjectAtHome,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
         let ObjectAtHome { node, hold, opened, brought, head } = found;
         let origin = head.id;
@@ -96,19 +77,19 @@ impl NodeState {
         let waiting: Vec<_> = waiters.iter().map(FetchWaiter::reply_to).collect();
         let bytes: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
         let is_again = key.extent == Extent::Lazy { is_again: true };
-        let whole = self.replica_of(origin, None).filter(|_| !is_again);
+        let whole = self.replica_of(origin, None, context.home).filter(|_| !is_again);
         if let Some(whole) = whole.map(LocalReplica::Whole) {
-            release(out, node, hold);
-            return answer_all(waiters, &Ok(fetched(Some(whole))), out);
+            release(context.out, node, hold);
+            return answer_all(waiters, &Ok(fetched(Some(whole))), context.out);
         }
-        if let Some(file) = self.replicas.lazy.known(&NetQuery::Id(origin.hi, origin.lo)) {
-            release(out, node, hold);
-            return self.attach_lazy(file, waiting, out);
+        if let Some(file) = self.lazy.known(&NetQuery::Id(origin.hi, origin.lo)) {
+            release(context.out, node, hold);
+            return self.attach_lazy(file, waiting, context);
         }
-        let room = self.hold_for_lazy(&node, out);
-        if let Err(error) = room.and_then(|()| self.room_for_lazy(bytes, now_ms, out)) {
-            release(out, node, hold);
-            return answer_all(waiters, &Err(error), out);
+        let room = self.hold_for_lazy(&node, context);
+        if let Err(error) = room.and_then(|()| self.room_for_lazy(bytes, context)) {
+            release(context.out, node, hold);
+            return answer_all(waiters, &Err(error), context.out);
         }
         let object = LazyObject {
             id: origin.into(),
@@ -119,10 +100,10 @@ impl NodeState {
             descriptor_crc: brought.descriptor_crc,
             is_served: false,
         };
-        let (file, blocks) = (self.replicas.token(), opened.blocks);
+        let (file, blocks) = (self.token(), opened.blocks);
         let (at, of_file) = (node.clone(), blocks.clone());
         let open = NetAction::OpenFile { file, key: origin.lo, node: at, hold, blocks: of_file };
-        out.push(Action::Net(open));
+        context.out.push(Action::Net(open));
         let lazy = Lazy {
             node,
             hold,
@@ -132,20 +113,24 @@ impl NodeState {
             bytes,
             object,
             users: BTreeSet::new(),
-            until_ms: Some(now_ms),
+            until_ms: Some(context.now_ms),
             is_current: true,
         };
-        self.replicas.lazy.all.insert(file, lazy);
-        self.replicas.fetched_total += 1;
-        self.attach_lazy(file, waiting, out);
+        self.lazy.all.insert(file, lazy);
+        self.fetched_total += 1;
+        self.attach_lazy(file, waiting, context);
     }
 
     /// Ensures that one more object may keep a hold at its home.
-    fn hold_for_lazy(&mut self, home: &str, out: &mut Vec<Action>) -> Result<(), WireError> {
-        if self.replicas.lazy.count_of(home) >= LAZY_OBJECTS_OF_HOME_MAX {
-            release_lazy(self.replicas.lazy.take_idle(u64::MAX), out);
+    fn hold_for_lazy(
+        &mut self,
+        home: &str,
+        context: &mut ReplicaContext<'_>,
+    ) -> Result<(), WireError> {
+        if self.lazy.count_of(home) >= LAZY_OBJECTS_OF_HOME_MAX {
+            release_lazy(self.lazy.take_idle(u64::MAX), context.out);
         }
-        let count = self.replicas.lazy.count_of(home) + 1;
+        let count = self.lazy.count_of(home) + 1;
         let what = format!("objects of node {home:?} with pages on demand");
         check_limit(&what, count, LAZY_OBJECTS_OF_HOME_MAX)
     }
@@ -154,24 +139,22 @@ impl NodeState {
     fn room_for_lazy(
         &mut self,
         bytes: u64,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<(), WireError> {
-        let capacity = self.home.layout().heap.length.0;
-        let max = self.replicas.bytes_max.map_or(capacity, |max| max.min(capacity));
-        if self.replicas.lazy.bytes().saturating_add(bytes) > max
-            || self.replicas.lazy.all.len() >= LAZY_OBJECTS_MAX
+        let capacity = context.home.layout().heap.length.0;
+        let max = self.bytes_max.map_or(capacity, |max| max.min(capacity));
+        if self.lazy.bytes().saturating_add(bytes) > max || self.lazy.all.len() >= LAZY_OBJECTS_MAX
         {
-            let idle = self.replicas.lazy.take_idle(u64::MAX);
-            release_lazy(idle, out);
+            let idle = self.lazy.take_idle(u64::MAX);
+            release_lazy(idle, context.out);
         }
-        self.release_idle_lazy(now_ms, out);
+        self.release_idle_lazy(context);
         check_limit(
             "objects of other nodes with pages on demand",
-            self.replicas.lazy.all.len() + 1,
+            self.lazy.all.len() + 1,
             LAZY_OBJECTS_MAX,
         )?;
-        let used = self.replicas.lazy.bytes();
+        let used = self.lazy.bytes();
         if used.saturating_add(bytes) <= max {
             return Ok(());
         }
@@ -191,16 +174,16 @@ impl NodeState {
         &mut self,
         file: u64,
         users: impl IntoIterator<Item = ReplyTo>,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let LazyObjects { all, files, .. } = &mut self.replicas.lazy;
+        let LazyObjects { all, files, .. } = &mut self.lazy;
         let Some(lazy) = all.get_mut(&file) else { return };
         for ReplyTo { session, seq } in users {
             files.insert(session, file);
             lazy.users.insert(session);
             lazy.until_ms = None;
             let body = Ok(ReplyBody::Lazy(Box::new(lazy.object.clone())));
-            out.push(Action::SendFile { session, reply: Reply { seq, body }, file });
+            context.out.push(Action::SendFile { session, reply: Reply { seq, body }, file });
         }
     }
 
@@ -209,12 +192,12 @@ impl NodeState {
         &mut self,
         to: ReplyTo,
         wanted: Range<u64>,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<ReplyBody>, WireError> {
         let none = || WireError::Invalid("this connection has no object".into());
         let ReplyTo { session, seq } = to;
-        let file = *self.replicas.lazy.files.get(&session).ok_or_else(none)?;
-        let lazy = self.replicas.lazy.all.get(&file).ok_or_else(none)?;
+        let file = *self.lazy.files.get(&session).ok_or_else(none)?;
+        let lazy = self.lazy.all.get(&file).ok_or_else(none)?;
         let length = wanted.end.saturating_sub(wanted.start);
         let wanted = Span::new(Offset(wanted.start), Length(length));
         let ranges = lazy.blocks.iter().filter_map(|block| block.intersection(wanted));
@@ -223,43 +206,38 @@ impl NodeState {
             return Ok(Some(ReplyBody::Done));
         }
         let (node, hold) = (lazy.node.clone(), lazy.hold);
-        let waiting = self.replicas.lazy.waiting.values();
+        let waiting = self.lazy.waiting.values();
         let waiting = waiting.filter(|one| one.session == session).count();
         check_limit("ranges of pages that a client waits for", waiting + 1, PAGES_WAITING_MAX)?;
-        let token = self.replicas.token();
-        self.replicas.lazy.waiting.insert(token, PagesWaiter { session, seq, file });
-        out.push(Action::Net(NetAction::Pages { token, file, node, hold, ranges }));
+        let token = self.token();
+        self.lazy.waiting.insert(token, PagesWaiter { session, seq, file });
+        context.out.push(Action::Net(NetAction::Pages { token, file, node, hold, ranges }));
         Ok(None)
     }
 
     /// Handles the end of a transfer of pages: its new bytes, or why some are missing.
-    pub(super) fn pages_came(
+    pub(in crate::protocol) fn pages_came(
         &mut self,
         token: u64,
         result: Result<u64, NetFault>,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        self.replicas.fetched_bytes_total += result.as_ref().copied().unwrap_or_default();
-        let Some(waiter) = self.replicas.lazy.waiting.remove(&token) else { return };
+        self.fetched_bytes_total += result.as_ref().copied().unwrap_or_default();
+        let Some(waiter) = self.lazy.waiting.remove(&token) else { return };
         let PagesWaiter { session, seq, file } = waiter;
-        let Some(lazy) = self.replicas.lazy.all.get_mut(&file) else { return };
+        let Some(lazy) = self.lazy.all.get_mut(&file) else { return };
         let body = result.map(|_| ReplyBody::Done).map_err(|fault| {
             // The hold may have ended at the home. A later open makes another one.
             lazy.is_current = false;
-            let unreachable = self.cluster.unreachable_by_net(&lazy.node);
+            let unreachable = context.cluster.unreachable_by_net(&lazy.node);
             unreachable(fault, &Target::Id(lazy.origin).to_string())
         });
-        out.push(answer_to(session, seq, body));
-    }
-
-    /// Counts bytes that were brought for page faults of clients ([`crate::net`]).
-    pub(crate) fn count_pages(&mut self, bytes: u64) {
-        self.replicas.fetched_bytes_total += bytes;
+        context.out.push(answer_to(session, seq, body));
     }
 
     /// Releases the objects that are unused for a while.
-    pub(super) fn release_idle_lazy(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        release_lazy(self.replicas.lazy.take_idle(now_ms), out);
+    pub(super) fn release_idle_lazy(&mut self, context: &mut ReplicaContext<'_>) {
+        release_lazy(self.lazy.take_idle(context.now_ms), context.out);
     }
 }
 

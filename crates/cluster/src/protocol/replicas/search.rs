@@ -3,22 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_net::frame::Opened;
-use farrow_store::{ObjectId, Target};
+use farrow_store::{Home, ObjectId, Target};
 use farrow_wire::{Extent, PartSpec, ReplyBody, WAIT_MS_MAX, WireError, WireTarget};
 
+use super::context::ReplicaContext;
 use super::lazy_objects::can_be_lazy;
 use super::senders::SenderReply;
+use super::state::{BroughtImport, Replicas};
 use super::transfers::{
     FetchKey, FetchWaiter, ObjectAtHome, Opening, answer_ms_max, release, wish_of,
 };
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
-use crate::protocol::cluster::{AskFirst, HintFor, NameSearch};
+use crate::protocol::cluster::{AskFirst, HintFor, NameSearch, OptionalCluster};
 use crate::protocol::context::RequestContext;
+use crate::protocol::core::namespaces::full_target;
 use crate::protocol::limits::check_limit;
 use crate::protocol::net::NetFault;
 use crate::protocol::net::query::{Brought, NetQuery};
-use crate::protocol::state::NodeState;
 
 /// Limit of objects that are searched or fetched at a time.
 const FETCHES_MAX: usize = 1024;
@@ -67,23 +69,23 @@ pub(in crate::protocol) fn pages_elsewhere() -> WireError {
     WireError::Invalid("pages are brought over another connection".into())
 }
 
-impl NodeState {
+impl Replicas {
     /// Fetches an object or part for a client. Returns `None` if the answer follows later.
     pub(in crate::protocol) fn fetch_for(
         &mut self,
-        context: RequestContext,
+        request: RequestContext,
         target: &WireTarget,
         extent: Extent,
         wait_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<ReplyBody>, WireError> {
         if matches!(extent, Extent::Lazy { .. }) {
             return Err(pages_elsewhere());
         }
-        let RequestContext { session, slot, seq, now_ms } = context;
-        let key = FetchKey::new(wish_of(&self.full_target(slot, target)?), extent)?;
+        let RequestContext { session, slot, seq, now_ms } = request;
+        let key = FetchKey::new(wish_of(&full_target(context.home, slot, target)?), extent)?;
         let until_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-        self.fetch(FetchWaiter { key, session, seq, until_ms }, now_ms, out)
+        self.fetch(FetchWaiter { key, session, seq, until_ms }, context)
     }
 
     /// Finds an object in memory that cannot be mapped, and fetches it. Returns `None` if the
@@ -91,36 +93,40 @@ impl NodeState {
     pub(in crate::protocol) fn fetch(
         &mut self,
         waiter: FetchWaiter,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        if let Some(known) = self.known_by_net(&waiter.key, now_ms) {
+        if let Some(known) = self.known_by_net(&waiter.key, context) {
             return Ok(Some(fetched(known)));
         }
         check_limit(
             "clients that wait for objects of other nodes",
-            self.replicas.waiting() + 1,
+            self.waiting() + 1,
             WAITERS_MAX,
         )?;
-        let mut openings = self.replicas.openings.values_mut();
+        let mut openings = self.openings.values_mut();
         if let Some(opening) = openings.find(|one| one.key == waiter.key && one.import.is_none()) {
             opening.late.push(waiter);
             return Ok(None);
         }
-        let under_way = self.replicas.openings.len() + self.replicas.loading.len();
+        let under_way = self.openings.len() + self.loading.len();
         check_limit("objects that are brought from other nodes", under_way + 1, FETCHES_MAX)?;
-        self.begin_opening(waiter.key.clone(), vec![waiter], now_ms, out);
+        self.begin_opening(waiter.key.clone(), vec![waiter], context);
         Ok(None)
     }
 
     /// The result that needs no other node: a replica of the object or part, or that no node can
     /// have it. `None`: other nodes must be asked.
-    fn known_by_net(&self, key: &FetchKey, now_ms: u64) -> Option<Option<LocalReplica>> {
+    fn known_by_net(
+        &self,
+        key: &FetchKey,
+        context: &ReplicaContext<'_>,
+    ) -> Option<Option<LocalReplica>> {
+        let home = &*context.home;
         // Without the lease, objects of replicas may be deleted: clients do not use replicas then.
-        let is_current = self.are_replicas_current(now_ms);
+        let is_current = self.are_current(context.cluster, context.now_ms);
         let whole = match &key.wish {
-            NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None),
-            NetQuery::Name(full) => self.named_replica(full),
+            NetQuery::Id(hi, lo) => self.replica_of(ObjectId { hi: *hi, lo: *lo }, None, home),
+            NetQuery::Name(full) => named_replica(full, home),
             _ => None,
         };
         let whole = whole.filter(|_| key.extent != Extent::Lazy { is_again: true });
@@ -128,49 +134,40 @@ impl NodeState {
             let part = key.extent.part()?;
             let origin = match &key.wish {
                 NetQuery::Id(hi, lo) => ObjectId { hi: *hi, lo: *lo },
-                _ => *self.replicas.named_parts.get(key)?,
+                _ => *self.named_parts.get(key)?,
             };
-            self.replica_of(origin, Some(part))
+            self.replica_of(origin, Some(part), home)
         };
         let known = whole.map(LocalReplica::Whole).or_else(|| part().map(LocalReplica::Part));
         known
             .filter(|_| is_current)
             .map(Some)
-            .or_else(|| self.nodes_with(&key.wish).is_empty().then_some(None))
-    }
-
-    /// Nodes that may have an object.
-    fn nodes_with(&self, wish: &NetQuery) -> Vec<String> {
-        match wish {
-            NetQuery::Id(hi, _) => self.cluster.net_node_of(*hi).into_iter().collect(),
-            _ => self.cluster.net_nodes(),
-        }
+            .or_else(|| nodes_with(&key.wish, context.cluster).is_empty().then_some(None))
     }
 
     fn begin_opening(
         &mut self,
         key: FetchKey,
         waiters: Vec<FetchWaiter>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let token = self.replicas.token();
-        let nodes = self.nodes_with(&key.wish);
+        let token = self.token();
+        let nodes = nodes_with(&key.wish, context.cluster);
         let first = match &key.wish {
             NetQuery::Name(full) => {
                 let search = NameSearch { full, nodes: &nodes, by: HintFor::Opening(token) };
-                self.cluster.ask_first(&self.home, search, out)
+                context.cluster.ask_first(context.home, search, context.out)
             }
             _ => AskFirst::All,
         };
-        let lost_ms = now_ms.saturating_add(self.cluster.net_patience_ms());
-        let mut opening = Opening::new(key, waiters, [], now_ms, lost_ms);
+        let lost_ms = context.now_ms.saturating_add(context.cluster.net_patience_ms());
+        let mut opening = Opening::new(key, waiters, [], context.now_ms, lost_ms);
         opening.rest = nodes.into_iter().collect();
         opening.is_hint_awaited = first == AskFirst::Authority;
-        self.replicas.openings.insert(token, opening);
+        self.openings.insert(token, opening);
         match first {
-            AskFirst::All => self.open_at_hint(token, None, now_ms, out),
-            AskFirst::Node(node) => self.open_at_hint(token, Some(node), now_ms, out),
+            AskFirst::All => self.open_at_hint(token, None, context),
+            AskFirst::Node(node) => self.open_at_hint(token, Some(node), context),
             AskFirst::Authority => {}
         }
     }
@@ -180,20 +177,19 @@ impl NodeState {
         &mut self,
         token: u64,
         hint: Option<String>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let Some(opening) = self.replicas.openings.get_mut(&token) else { return };
+        let Some(opening) = self.openings.get_mut(&token) else { return };
         opening.is_hint_awaited = false;
         let nodes = match hint.and_then(|node| opening.rest.take(&node)) {
             Some(node) => BTreeSet::from([node]),
             None => std::mem::take(&mut opening.rest),
         };
         for node in &nodes {
-            out.push(opening.key.open_at(token, node.clone()));
+            context.out.push(opening.key.open_at(token, node.clone()));
         }
         opening.left.extend(nodes);
-        self.settle_opening(token, now_ms, out);
+        self.settle_opening(token, context);
     }
 
     /// Fetches again from a node whose connection was lost, after a pause and until the same time.
@@ -201,21 +197,23 @@ impl NodeState {
         &mut self,
         waiters: Vec<FetchWaiter>,
         lost: &LostFetch,
-        now_ms: u64,
+        context: &ReplicaContext<'_>,
     ) {
         for (key, waiters) in by_key(waiters) {
-            let mut openings = self.replicas.openings.values_mut();
+            let mut openings = self.openings.values_mut();
             if let Some(opening) = openings.find(|one| one.key == key && one.import.is_none()) {
                 opening.late.extend(waiters);
                 continue;
             }
-            let token = self.replicas.token();
-            let rest = self.nodes_with(&key.wish).into_iter().filter(|node| *node != lost.node);
+            let token = self.token();
+            let rest = nodes_with(&key.wish, context.cluster)
+                .into_iter()
+                .filter(|node| *node != lost.node);
             let rest = rest.collect();
-            let mut opening = Opening::new(key, waiters, [], now_ms, lost.until_ms);
+            let mut opening = Opening::new(key, waiters, [], context.now_ms, lost.until_ms);
             opening.rest = rest;
-            opening.again.insert(lost.node.clone(), now_ms.saturating_add(BUSY_PAUSE_MS));
-            self.replicas.openings.insert(token, opening);
+            opening.again.insert(lost.node.clone(), context.now_ms.saturating_add(BUSY_PAUSE_MS));
+            self.openings.insert(token, opening);
         }
     }
 
@@ -223,134 +221,156 @@ impl NodeState {
     pub(super) fn fetch_again(
         &mut self,
         waiters: Vec<FetchWaiter>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
         for (key, waiters) in by_key(waiters) {
-            if let Some(known) = self.known_by_net(&key, now_ms) {
-                answer_all(waiters, &Ok(fetched(known)), out);
+            if let Some(known) = self.known_by_net(&key, context) {
+                answer_all(waiters, &Ok(fetched(known)), context.out);
                 continue;
             }
-            let mut openings = self.replicas.openings.values_mut();
+            let mut openings = self.openings.values_mut();
             match openings.find(|one| one.key == key && one.import.is_none()) {
                 Some(opening) => opening.late.extend(waiters),
-                None => self.begin_opening(key, waiters, now_ms, out),
+                None => self.begin_opening(key, waiters, context),
             }
         }
     }
 
     /// The replica of an object, or of a part of it, if it still exists.
-    pub(super) fn replica_of(&self, origin: ObjectId, part: Option<&PartSpec>) -> Option<ObjectId> {
-        let local = self.replicas.made.get(&(origin, part.cloned()))?.local;
-        self.home.find(Target::Id(local)).is_ok().then_some(local)
-    }
-
-    fn named_replica(&self, full: &str) -> Option<ObjectId> {
-        let entry = self.home.find(Target::Name(full)).ok()?;
-        entry.is_replica.then_some(entry.id)
+    pub(super) fn replica_of(
+        &self,
+        origin: ObjectId,
+        part: Option<&PartSpec>,
+        home: &Home,
+    ) -> Option<ObjectId> {
+        let local = self.made.get(&(origin, part.cloned()))?.local;
+        home.find(Target::Id(local)).is_ok().then_some(local)
     }
 
     /// Handles the answer of a node that was asked to open something.
-    pub(super) fn opened_elsewhere(
+    pub(in crate::protocol) fn opened_elsewhere(
         &mut self,
         token: u64,
         node: &str,
         result: Result<(u64, Opened), NetFault>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        if self.page_came(token, node, &result, out) {
-            return;
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
+        if self.page_came(token, node, &result, context) {
+            return None;
         }
-        if let Some(question) = self.replicas.senders.remove(&token) {
+        if let Some(question) = self.senders.remove(&token) {
             let reply = SenderReply { token, node, result };
-            return self.sender_event(question, reply, now_ms, out);
+            self.sender_event(question, reply, context);
+            return None;
         }
-        match result {
+        let brought = match result {
             Ok((hold, opened)) => {
                 let reply = OpenReply { token, node, hold, opened };
-                self.object_opened(reply, now_ms, out);
+                self.object_opened(reply, context)
             }
-            Err(fault) => self.object_not_opened(token, node, fault, now_ms),
-        }
-        self.settle_opening(token, now_ms, out);
+            Err(fault) => {
+                self.object_not_opened(token, node, fault, context);
+                None
+            }
+        };
+        self.settle_opening(token, context);
+        brought
     }
 
     /// Begins the transfer of an object that a node has opened. If the answer may be outdated, the
     /// node is asked again.
-    fn object_opened(&mut self, reply: OpenReply<'_>, now_ms: u64, out: &mut Vec<Action>) {
+    fn object_opened(
+        &mut self,
+        reply: OpenReply<'_>,
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
         let OpenReply { token, node, hold, opened } = reply;
-        let region = self.region_for_opening(token, node);
-        let Some(opening) = self.replicas.openings.get_mut(&token) else {
-            return release(out, node, hold);
+        let region = self.region_for_opening(token, node, context.cluster);
+        let Some(opening) = self.openings.get_mut(&token) else {
+            release(context.out, node, hold);
+            return None;
         };
         opening.left.remove(node);
         let is_outdated = opening.outdated.remove(node);
         let what = opening.key.wish.to_string();
         let Some(region) = region else {
             // The node was lost meanwhile: its answer may be outdated.
-            release(out, node, hold);
+            release(context.out, node, hold);
             let lost = NetFault::Lost("it was lost meanwhile".to_owned());
-            opening.fault.get_or_insert(self.cluster.unreachable_by_net(node)(lost, &what));
-            return;
+            opening.fault.get_or_insert(context.cluster.unreachable_by_net(node)(lost, &what));
+            return None;
         };
         if is_outdated {
-            release(out, node, hold);
-            opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
-            return;
+            release(context.out, node, hold);
+            opening.again.insert(node.to_owned(), context.now_ms + CALLED_IN_PAUSE_MS);
+            return None;
         }
         match Brought::decode(&opened.entry) {
             Ok((_, head)) if opening.invalidated.contains(&head.id) => {
                 // The next answer is newer than the notice.
                 opening.invalidated.remove(&head.id);
-                release(out, node, hold);
+                release(context.out, node, hold);
                 // After the pause either all nodes find it, or none does.
-                opening.again.insert(node.to_owned(), now_ms + CALLED_IN_PAUSE_MS);
+                opening.again.insert(node.to_owned(), context.now_ms + CALLED_IN_PAUSE_MS);
             }
             Ok((brought, head)) if head.id.hi == region => {
                 let node = node.to_owned();
                 let found = ObjectAtHome { node, hold, opened, brought, head };
-                self.begin_fetch(token, found, now_ms, out);
+                return self.begin_fetch(token, found, context);
             }
             other => {
                 let why = other.err().unwrap_or_else(|| "it is another node's".to_owned());
-                release(out, node, hold);
+                release(context.out, node, hold);
                 let text = format!("invalid description of object {what} from node {node}: {why}");
                 opening.fault.get_or_insert(WireError::Damaged(text));
             }
         }
+        None
     }
 
-    fn begin_fetch(&mut self, token: u64, found: ObjectAtHome, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(opening) = self.replicas.openings.remove(&token) else { return };
+    fn begin_fetch(
+        &mut self,
+        token: u64,
+        found: ObjectAtHome,
+        context: &mut ReplicaContext<'_>,
+    ) -> Option<BroughtImport> {
+        let opening = self.openings.remove(&token)?;
         match opening.key.extent {
             Extent::Metadata => {
-                release(out, found.node, found.hold);
+                release(context.out, found.node, found.hold);
                 let waiters = opening.waiters.into_iter().chain(opening.late);
-                answer_all(waiters, &Ok(ReplyBody::Metadata(found.brought.metadata)), out);
+                answer_all(waiters, &Ok(ReplyBody::Metadata(found.brought.metadata)), context.out);
             }
             Extent::Lazy { .. } if can_be_lazy(&found.opened, &found.brought, &found.head) => {
-                self.begin_lazy(opening, found, now_ms, out);
+                self.begin_lazy(opening, found, context);
             }
-            _ => self.begin_load(opening, found, now_ms, out),
+            _ => return self.begin_load(opening, found, context),
         }
+        None
     }
 
     /// Notes why a node has not opened an object. If it may do so soon, it is asked again.
-    fn object_not_opened(&mut self, token: u64, node: &str, fault: NetFault, now_ms: u64) {
+    fn object_not_opened(
+        &mut self,
+        token: u64,
+        node: &str,
+        fault: NetFault,
+        context: &mut ReplicaContext<'_>,
+    ) {
+        let now_ms = context.now_ms;
         let is_import = self.is_import(token);
-        let unreachable = self.cluster.unreachable_by_net(node);
+        let unreachable = context.cluster.unreachable_by_net(node);
         let is_lost = matches!(fault, NetFault::Lost(_));
-        let is_mapped = self.cluster.is_mapped(node) && !is_import;
-        let region = self.region_for_opening(token, node);
-        let is_without_net = region.is_none() && self.cluster.is_peer(node);
+        let is_mapped = context.cluster.is_mapped(node) && !is_import;
+        let region = self.region_for_opening(token, node, context.cluster);
+        let is_without_net = region.is_none() && context.cluster.is_peer(node);
         if is_lost && is_import {
-            let has_net = self.replicas.kind().is_some();
-            self.cluster.find_for_import(node, has_net, now_ms);
+            let has_net = self.kind().is_some();
+            context.cluster.find_for_import(node, has_net, now_ms);
         } else if is_lost {
-            self.cluster.find_by_net_again(node, now_ms);
+            context.cluster.find_by_net_again(node, context.now_ms);
         }
-        let Some(opening) = self.replicas.openings.get_mut(&token) else { return };
+        let Some(opening) = self.openings.get_mut(&token) else { return };
         opening.left.remove(node);
         opening.outdated.remove(node);
         let what = opening.key.wish.to_string();
@@ -374,23 +394,24 @@ impl NodeState {
     }
 
     fn is_import(&self, token: u64) -> bool {
-        self.replicas.openings.get(&token).is_some_and(|opening| opening.import.is_some())
+        self.openings.get(&token).is_some_and(|opening| opening.import.is_some())
     }
 
     /// The region in which a node has the object of an opening. `None`: it is lost, or reached by no
     /// network.
-    fn region_for_opening(&self, token: u64, node: &str) -> Option<u64> {
+    fn region_for_opening(&self, token: u64, node: &str, cluster: &OptionalCluster) -> Option<u64> {
         match self.is_import(token) {
-            true => self.cluster.region_offered_by(node).filter(|_| self.cluster.is_peer(node)),
-            false => self.cluster.net_region_of(node),
+            true => cluster.region_offered_by(node).filter(|_| cluster.is_peer(node)),
+            false => cluster.net_region_of(node),
         }
     }
 
     /// Waits no longer for nodes that have not answered within the limit. Later answers find no
     /// opening, and are released.
-    pub(super) fn end_late_opening(&mut self, token: u64, now_ms: u64) {
-        let openings = &mut self.replicas.openings;
-        let Some(opening) = openings.get_mut(&token).filter(|one| one.answers_until_ms <= now_ms)
+    pub(super) fn end_late_opening(&mut self, token: u64, context: &ReplicaContext<'_>) {
+        let openings = &mut self.openings;
+        let Some(opening) =
+            openings.get_mut(&token).filter(|one| one.answers_until_ms <= context.now_ms)
         else {
             return;
         };
@@ -398,32 +419,47 @@ impl NodeState {
             let limit_ms = answer_ms_max(&opening.key.extent);
             let fault = NetFault::Busy(format!("no answer within {limit_ms} ms"));
             let error =
-                self.cluster.unreachable_by_net(silent)(fault, &opening.key.wish.to_string());
+                context.cluster.unreachable_by_net(silent)(fault, &opening.key.wish.to_string());
             opening.fault.get_or_insert(error);
         }
     }
 
     /// Answers the clients that wait for an object if no node is left that may have it.
-    pub(super) fn settle_opening(&mut self, token: u64, now_ms: u64, out: &mut Vec<Action>) {
-        let openings = &mut self.replicas.openings;
+    pub(super) fn settle_opening(&mut self, token: u64, context: &mut ReplicaContext<'_>) {
+        let openings = &mut self.openings;
         let Some(opening) = openings.get(&token) else { return };
         if !opening.left.is_empty() || !opening.again.is_empty() || opening.is_hint_awaited {
             return;
         }
         if !opening.rest.is_empty() {
-            return self.open_at_hint(token, None, now_ms, out);
+            return self.open_at_hint(token, None, context);
         }
         if let Some(opening) = openings.remove(&token) {
             let Opening { waiters, late, fault, .. } = opening;
             match fault {
-                Some(fault) => answer_all(waiters.into_iter().chain(late), &Err(fault), out),
+                Some(fault) => {
+                    answer_all(waiters.into_iter().chain(late), &Err(fault), context.out)
+                }
                 None => {
-                    answer_all(waiters, &Ok(fetched(None)), out);
-                    self.fetch_again(late, now_ms, out);
+                    answer_all(waiters, &Ok(fetched(None)), context.out);
+                    self.fetch_again(late, context);
                 }
             }
         }
     }
+}
+
+/// Nodes that may have an object.
+fn nodes_with(wish: &NetQuery, cluster: &OptionalCluster) -> Vec<String> {
+    match wish {
+        NetQuery::Id(hi, _) => cluster.net_node_of(*hi).into_iter().collect(),
+        _ => cluster.net_nodes(),
+    }
+}
+
+fn named_replica(full: &str, home: &Home) -> Option<ObjectId> {
+    let entry = home.find(Target::Name(full)).ok()?;
+    entry.is_replica.then_some(entry.id)
 }
 
 /// Clients by what they want: those with equal keys share one search.

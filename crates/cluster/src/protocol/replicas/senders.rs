@@ -8,12 +8,13 @@ use farrow_memory::{Offset, Span};
 use farrow_net::frame::Opened;
 use farrow_store::ObjectId;
 
+use super::context::ReplicaContext;
+use super::state::Replicas;
 use super::transfers::{FetchSender, Fetching, SenderQuestion, release};
 use crate::protocol::Action;
 use crate::protocol::net::broadcast::{BROADCAST_BYTES_MIN, SenderAnswer, wait_max};
 use crate::protocol::net::query::NetQuery;
 use crate::protocol::net::{NetAction, NetFault};
-use crate::protocol::state::NodeState;
 
 /// Pause before the home is asked again for a sender.
 const ASK_AGAIN_MS: u64 = 20;
@@ -38,34 +39,39 @@ fn is_broadcast(loading: &Fetching) -> bool {
     loading.import.is_none() && loading.part.is_none() && bytes_of(loading) >= BROADCAST_BYTES_MIN
 }
 
-impl NodeState {
+impl Replicas {
     /// Begins the transfer of an object whose memory is taken.
-    pub(super) fn begin_transfer(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(loading) = self.replicas.loading.get(&origin) else { return };
+    pub(super) fn begin_transfer(&mut self, origin: ObjectId, context: &mut ReplicaContext<'_>) {
+        let Some(loading) = self.loading.get(&origin) else { return };
         if !is_broadcast(loading) {
-            return self.transfer_from_home(origin, out);
+            return self.transfer_from_home(origin, context);
         }
         let wait_ms = u64::try_from(wait_max(bytes_of(loading)).as_millis()).unwrap_or(u64::MAX);
-        let until_ms = now_ms.saturating_add(wait_ms).saturating_add(LATE_MS);
-        self.ask_for_sender(origin, until_ms, out);
+        let until_ms = context.now_ms.saturating_add(wait_ms).saturating_add(LATE_MS);
+        self.ask_for_sender(origin, until_ms, context);
     }
 
-    fn transfer_from_home(&mut self, origin: ObjectId, out: &mut Vec<Action>) {
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+    fn transfer_from_home(&mut self, origin: ObjectId, context: &mut ReplicaContext<'_>) {
+        let Some(loading) = self.loading.get_mut(&origin) else { return };
         loading.sender = FetchSender::Home;
         let (node, hold) = (loading.node.clone(), loading.hold);
         let pieces = pieces(&loading.opened.blocks, &loading.blocks);
-        out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+        context.out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
     }
 
     /// Asks the home which node sends an object. After `until_ms` it is not asked again.
-    fn ask_for_sender(&mut self, origin: ObjectId, until_ms: u64, out: &mut Vec<Action>) {
-        self.ask_home(origin, None, Some(until_ms), out);
+    fn ask_for_sender(
+        &mut self,
+        origin: ObjectId,
+        until_ms: u64,
+        context: &mut ReplicaContext<'_>,
+    ) {
+        self.ask_home(origin, None, Some(until_ms), context);
     }
 
     /// Notifies the home that a node does not send an object. The home sends it then.
-    fn fall_back(&mut self, origin: ObjectId, failed: String, out: &mut Vec<Action>) {
-        self.ask_home(origin, Some(failed), None, out);
+    fn fall_back(&mut self, origin: ObjectId, failed: String, context: &mut ReplicaContext<'_>) {
+        self.ask_home(origin, Some(failed), None, context);
     }
 
     fn ask_home(
@@ -73,45 +79,42 @@ impl NodeState {
         origin: ObjectId,
         failed: Option<String>,
         until_ms: Option<u64>,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let token = self.replicas.token();
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let token = self.token();
+        let Some(loading) = self.loading.get_mut(&origin) else { return };
         loading.sender = FetchSender::Requested { token, until_ms };
         let (node, hold) = (loading.node.clone(), loading.hold);
         let want = NetQuery::Sender { hold, failed }.encode();
-        self.replicas.senders.insert(token, SenderQuestion::Which(origin));
-        out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
+        self.senders.insert(token, SenderQuestion::Which(origin));
+        context.out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
     }
 
     /// Asks again for objects whose senders were all busy.
-    pub(super) fn ask_for_senders_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let due = self.replicas.loading.iter().filter_map(|(origin, one)| match one.sender {
-            FetchSender::Waiting { again_at_ms, until_ms } if again_at_ms <= now_ms => {
+    pub(super) fn ask_for_senders_again(&mut self, context: &mut ReplicaContext<'_>) {
+        let due = self.loading.iter().filter_map(|(origin, one)| match one.sender {
+            FetchSender::Waiting { again_at_ms, until_ms } if again_at_ms <= context.now_ms => {
                 Some((*origin, until_ms))
             }
             _ => None,
         });
         for (origin, until_ms) in due.collect::<Vec<_>>() {
-            if self.is_given_up(origin, now_ms, out) {
+            if self.is_given_up(origin, context) {
                 continue;
             }
-            match now_ms < until_ms {
-                true => self.ask_for_sender(origin, until_ms, out),
-                false => self.transfer_from_home(origin, out),
+            match context.now_ms < until_ms {
+                true => self.ask_for_sender(origin, until_ms, context),
+                false => self.transfer_from_home(origin, context),
             }
         }
     }
 
     /// Ends the fetch of an object that was recalled while no byte was on its way.
-    fn is_given_up(&mut self, origin: ObjectId, now_ms: u64, out: &mut Vec<Action>) -> bool {
-        let is_invalidated =
-            self.replicas.loading.get(&origin).is_none_or(|one| one.is_invalidated);
+    fn is_given_up(&mut self, origin: ObjectId, context: &mut ReplicaContext<'_>) -> bool {
+        let is_invalidated = self.loading.get(&origin).is_none_or(|one| one.is_invalidated);
         if is_invalidated {
-            if let Some(loading) = self.replicas.loading.get_mut(&origin) {
-                loading.sender = FetchSender::Home;
-            }
-            self.loaded(origin, Ok(()), now_ms, out);
+            context.abort_replica(origin);
+            self.open_again(origin, context);
         }
         is_invalidated
     }
@@ -121,44 +124,43 @@ impl NodeState {
         &mut self,
         question: SenderQuestion,
         reply: SenderReply<'_>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
         let SenderReply { token, node, result } = reply;
         match question {
             SenderQuestion::Complete { hold } => {
-                release_opened(out, node, &result);
-                release(out, node, hold);
+                release_opened(context.out, node, &result);
+                release(context.out, node, hold);
             }
             SenderQuestion::Which(origin) => {
                 // The query holds nothing.
-                release_opened(out, node, &result);
-                let until_ms = match self.replicas.loading.get(&origin).map(|one| &one.sender) {
+                release_opened(context.out, node, &result);
+                let until_ms = match self.loading.get(&origin).map(|one| &one.sender) {
                     Some(FetchSender::Requested { token: of, until_ms }) if *of == token => {
                         *until_ms
                     }
                     _ => return,
                 };
-                if !self.is_given_up(origin, now_ms, out) {
+                if !self.is_given_up(origin, context) {
                     let answer = result.ok().filter(|_| until_ms.is_some());
                     let named = answer
                         .and_then(|(_, opened)| postcard::from_bytes(&opened.entry).ok())
                         // Also of an earlier version, which rejects the question.
                         .unwrap_or(SenderAnswer::Home);
-                    self.sender_named(origin, named, until_ms.unwrap_or(now_ms), now_ms, out);
+                    self.sender_named(origin, named, until_ms.unwrap_or(context.now_ms), context);
                 }
             }
             SenderQuestion::Open(origin) => {
-                let sender = self.replicas.loading.get(&origin).map(|one| &one.sender);
+                let sender = self.loading.get(&origin).map(|one| &one.sender);
                 if sender != Some(&FetchSender::Opening { token }) {
-                    return release_opened(out, node, &result);
+                    return release_opened(context.out, node, &result);
                 }
-                if self.replicas.loading.get(&origin).is_some_and(|one| one.is_invalidated) {
-                    release_opened(out, node, &result);
-                    self.is_given_up(origin, now_ms, out);
+                if self.loading.get(&origin).is_some_and(|one| one.is_invalidated) {
+                    release_opened(context.out, node, &result);
+                    self.is_given_up(origin, context);
                     return;
                 }
-                self.replica_opened(origin, node, result, out);
+                self.replica_opened(origin, node, result, context);
             }
         }
     }
@@ -169,30 +171,34 @@ impl NodeState {
         origin: ObjectId,
         named: SenderAnswer,
         until_ms: u64,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
         match named {
             SenderAnswer::Wait => {
-                if let Some(loading) = self.replicas.loading.get_mut(&origin) {
-                    let again_at_ms = now_ms.saturating_add(ASK_AGAIN_MS);
+                if let Some(loading) = self.loading.get_mut(&origin) {
+                    let again_at_ms = context.now_ms.saturating_add(ASK_AGAIN_MS);
                     loading.sender = FetchSender::Waiting { again_at_ms, until_ms };
                 }
             }
             // This node reaches it by no network.
-            SenderAnswer::Member { name, .. } if self.cluster.net_region_of(&name).is_none() => {
-                self.fall_back(origin, name, out);
+            SenderAnswer::Member { name, .. } if context.cluster.net_region_of(&name).is_none() => {
+                self.fall_back(origin, name, context);
             }
             SenderAnswer::Member { name, key } => {
-                let token = self.replicas.token();
-                self.replicas.senders.insert(token, SenderQuestion::Open(origin));
-                if let Some(loading) = self.replicas.loading.get_mut(&origin) {
+                let token = self.token();
+                self.senders.insert(token, SenderQuestion::Open(origin));
+                if let Some(loading) = self.loading.get_mut(&origin) {
                     loading.sender = FetchSender::Opening { token };
                 }
                 let want = NetQuery::Replica { hi: origin.hi, lo: origin.lo, key }.encode();
-                out.push(Action::Net(NetAction::Open { token, node: name, want, part: None }));
+                context.out.push(Action::Net(NetAction::Open {
+                    token,
+                    node: name,
+                    want,
+                    part: None,
+                }));
             }
-            SenderAnswer::Home => self.transfer_from_home(origin, out),
+            SenderAnswer::Home => self.transfer_from_home(origin, context),
         }
     }
 
@@ -202,9 +208,9 @@ impl NodeState {
         origin: ObjectId,
         node: &str,
         result: Result<(u64, Opened), NetFault>,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
+        let Some(loading) = self.loading.get_mut(&origin) else { return };
         let id = (origin.hi, origin.lo);
         let opened = result.as_ref().ok().filter(|(_, opened)| {
             postcard::from_bytes(&opened.entry) == Ok(id)
@@ -215,12 +221,12 @@ impl NodeState {
                 let (node, hold) = (node.to_owned(), *hold);
                 loading.sender = FetchSender::Member { node: node.clone(), hold };
                 let pieces = pieces(&opened.blocks, &loading.blocks);
-                out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
+                context.out.push(Action::Net(NetAction::Load { origin, node, hold, pieces }));
             }
             None => {
                 tracing::debug!(%origin, node, "a replica is not sent");
-                release_opened(out, node, &result);
-                self.fall_back(origin, node.to_owned(), out);
+                release_opened(context.out, node, &result);
+                self.fall_back(origin, node.to_owned(), context);
             }
         }
     }
@@ -231,17 +237,17 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         has_failed: bool,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) -> bool {
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return false };
+        let Some(loading) = self.loading.get_mut(&origin) else { return false };
         let FetchSender::Member { node, hold } = std::mem::take(&mut loading.sender) else {
             return false;
         };
-        release(out, node.as_str(), hold);
+        release(context.out, node.as_str(), hold);
         let is_again = has_failed && !loading.is_invalidated;
         if is_again {
             tracing::debug!(%origin, node, "a replica was not sent whole");
-            self.fall_back(origin, node, out);
+            self.fall_back(origin, node, context);
         }
         is_again
     }
@@ -252,19 +258,19 @@ impl NodeState {
         &mut self,
         origin: ObjectId,
         local: ObjectId,
-        out: &mut Vec<Action>,
+        context: &mut ReplicaContext<'_>,
     ) {
-        let token = self.replicas.token();
-        let Some(loading) = self.replicas.loading.get_mut(&origin) else { return };
-        let port = self.replicas.port.as_ref().filter(|_| is_broadcast(loading));
+        let token = self.token();
+        let Some(loading) = self.loading.get_mut(&origin) else { return };
+        let port = self.port.as_ref().filter(|_| is_broadcast(loading));
         let Some(key) = port.and_then(|port| port.readers.serve_replica(origin, local)) else {
             return;
         };
         loading.sender = FetchSender::Done;
         let (node, hold) = (loading.node.clone(), loading.hold);
         let want = NetQuery::Complete { hold, key }.encode();
-        self.replicas.senders.insert(token, SenderQuestion::Complete { hold });
-        out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
+        self.senders.insert(token, SenderQuestion::Complete { hold });
+        context.out.push(Action::Net(NetAction::Open { token, node, want, part: None }));
     }
 }
 

@@ -15,6 +15,7 @@ use super::transfers::{FetchKey, FetchWaiter, Fetching, ImportTarget, Opening, S
 use super::withdrawals::{
     EVERYTHING, Forwarded, Leaving, PendingDelete, PendingReplacement, Withdrawal,
 };
+use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::context::ReplyTo;
 use crate::protocol::core::residency::RemoteReplicas;
 use crate::protocol::identity::SessionId;
@@ -31,6 +32,15 @@ impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind)
     }
+}
+
+/// An import whose bytes are all here, and of which its client has said what it becomes. The node
+/// seals it.
+#[derive(Debug)]
+#[must_use]
+pub(in crate::protocol) struct BroughtImport {
+    pub(in crate::protocol) origin: ObjectId,
+    pub(in crate::protocol) target: ImportTarget,
 }
 
 /// State of all replicas.
@@ -78,6 +88,21 @@ impl Replicas {
         self.port.as_ref().map(|port| port.kind)
     }
 
+    /// Time for which replicas are known to be current; `None`: no limit applies.
+    pub(in crate::protocol) fn last_ms(
+        &self,
+        cluster: &OptionalCluster,
+        now_ms: u64,
+    ) -> Option<u64> {
+        self.kind()?;
+        cluster.lease_left_ms(now_ms)
+    }
+
+    /// Whether replicas are current, so that clients may read them.
+    pub(in crate::protocol) fn are_current(&self, cluster: &OptionalCluster, now_ms: u64) -> bool {
+        self.last_ms(cluster, now_ms).is_none_or(|left_ms| left_ms > 0)
+    }
+
     /// Passes the current rules to the threads of the network fabric.
     pub(in crate::protocol) fn publish_rules(&self, rights: &RightsTable, home: &Home) {
         if let Some(port) = &self.port {
@@ -118,6 +143,11 @@ impl Replicas {
     /// Whether an object is about to be deleted or replaced.
     pub(in crate::protocol) fn is_withdrawn(&self, target: &WireTarget) -> bool {
         self.withdrawals.iter().any(|one| one.target == *target)
+    }
+
+    /// Full names that were granted for seals that wait for replicas.
+    pub(in crate::protocol) fn granted_names(&self) -> impl Iterator<Item = &String> {
+        self.replacements.values().flat_map(|one| &one.seal.granted)
     }
 
     pub(in crate::protocol) fn token(&mut self) -> u64 {

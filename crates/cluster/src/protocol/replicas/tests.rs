@@ -51,6 +51,19 @@ const ROUND_MS: u64 = 10;
 const CLIENT: SessionId = SessionId(1);
 const KEY: ReplicaKey = ReplicaKey([7; 32]);
 
+impl NodeState {
+    /// Fetches as for a client of this node.
+    fn fetch(
+        &mut self,
+        waiter: FetchWaiter,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let (replicas, mut context) = self.replicas(now_ms, out);
+        replicas.fetch(waiter, &mut context)
+    }
+}
+
 /// No member has opened anything.
 struct NoReaders;
 
@@ -88,18 +101,18 @@ impl NetReaders for NoReaders {
     }
 }
 
-enum Message {
+enum NodeMessage {
     ToPeer(Vec<u8>),
     Question(u64, Vec<u8>),
     Answer(u64, Vec<u8>),
 }
 
 /// Nodes that read each other's objects by network; two, where a test says nothing else.
-struct Pair {
+struct ReplicaNodes {
     nodes: Vec<NodeState>,
     now_ms: u64,
     /// Messages by receiver and sender.
-    messages: VecDeque<(usize, usize, Message)>,
+    messages: VecDeque<(usize, usize, NodeMessage)>,
     /// The asking node of each question, and its number there.
     asked: Vec<(usize, u64)>,
 }
@@ -138,7 +151,7 @@ fn node(number: usize) -> NodeState {
     node
 }
 
-impl Pair {
+impl ReplicaNodes {
     fn new() -> Self {
         Self::of(2)
     }
@@ -175,15 +188,15 @@ impl Pair {
         let (now_ms, mut out) = (self.now_ms, Vec::new());
         let (sender, from) = (from, (NAMES[from], INCARNATION));
         match message {
-            Message::ToPeer(body) => {
+            NodeMessage::ToPeer(body) => {
                 self.nodes[to].on_message(from.into(), &body, now_ms, &mut out)
             }
-            Message::Question(token, body) => {
+            NodeMessage::Question(token, body) => {
                 let number = self.asked.len() as u64;
                 self.asked.push((sender, token));
                 self.nodes[to].on_request(number, from.into(), &body, now_ms, &mut out);
             }
-            Message::Answer(token, body) => {
+            NodeMessage::Answer(token, body) => {
                 self.nodes[to].on_response(token, Ok(body), now_ms, &mut out);
             }
         }
@@ -196,10 +209,10 @@ impl Pair {
         for action in actions {
             let (to, message) = match action {
                 Action::Peer(PeerAction::Message { address, body, .. }) => {
-                    (address.parse().unwrap(), Message::ToPeer(body))
+                    (address.parse().unwrap(), NodeMessage::ToPeer(body))
                 }
                 Action::Peer(PeerAction::Ask { token, address, body, .. }) => {
-                    (address.parse().unwrap(), Message::Question(token, body))
+                    (address.parse().unwrap(), NodeMessage::Question(token, body))
                 }
                 Action::Peer(PeerAction::Map { node, .. }) => {
                     self.nodes[by].mapped(&node, Err("another machine".to_owned()));
@@ -207,7 +220,7 @@ impl Pair {
                 }
                 Action::Peer(PeerAction::Answer { token: number, body }) => {
                     let (asker, token) = self.asked[number as usize];
-                    (asker, Message::Answer(token, body))
+                    (asker, NodeMessage::Answer(token, body))
                 }
                 other => {
                     others.push(other);
@@ -220,7 +233,7 @@ impl Pair {
     }
 }
 
-impl Pair {
+impl ReplicaNodes {
     /// A client of node b sends a request to node a; the answer.
     fn ask(&mut self, session: u64, body: RequestBody) -> Result<ReplyBody, WireError> {
         let (seq, mut out) = (self.now_ms + 1, Vec::new());
@@ -271,13 +284,14 @@ fn asked_token(actions: &[Action]) -> u64 {
 /// notice. When that one failed, a replica of the deleted object stayed.
 #[test]
 fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let (now_ms, home) = (pair.now_ms, &mut pair.nodes[0]);
     let member = MemberLife { name: "b".to_owned(), incarnation: INCARNATION };
     let id = ObjectId { hi: home.home().uid().0, lo: 77 };
     let notice = |home: &mut NodeState| {
         let mut out = Vec::new();
-        home.invalidate_at_member(&member, id, now_ms, &mut out);
+        let (replicas, mut context) = home.replicas(now_ms, &mut out);
+        replicas.invalidate_at_member(&member, id, &mut context);
         asked_token(&out)
     };
     let (first, second) = (notice(home), notice(home));
@@ -298,14 +312,16 @@ fn the_answer_to_an_earlier_notice_does_not_count_for_a_later_one() {
 /// again. Readers had replicas of them, and were told to drop these only afterwards.
 #[test]
 fn a_home_that_started_again_takes_all_objects_for_replicated() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let (now_ms, home) = (pair.now_ms, &mut pair.nodes[0]);
     let id = ObjectId { hi: home.home().uid().0, lo: 77 };
     assert!(!home.replicas.is_elsewhere(id));
     home.replicas.is_new_life = true;
     assert!(home.replicas.is_elsewhere(id), "no member was told yet");
     let out = &mut Vec::new();
-    home.announce_new_life([("b".to_owned(), INCARNATION)], now_ms, out);
+    let (replicas, mut context) = home.replicas(now_ms, out);
+    assert!(replicas.announce_new_life([("b".to_owned(), INCARNATION)], &mut context));
+    home.settle_leaving(now_ms, out);
     assert!(home.replicas.is_elsewhere(id), "it has not answered");
     let done = postcard::to_allocvec(&Answer::Done).unwrap();
     let token = asked_token(out);
@@ -352,7 +368,7 @@ fn opened_at(home: &str, actions: &[Action]) -> Option<u64> {
 /// became a replica, which the home does not know and never recalls.
 #[test]
 fn a_description_from_an_earlier_life_becomes_no_replica() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let opened = described(&pair.nodes[0]);
     let (now_ms, reader) = (pair.now_ms, &mut pair.nodes[1]);
     let key = FetchKey::new(NetQuery::Name("t".to_owned()), Extent::Whole).unwrap();
@@ -392,7 +408,7 @@ fn a_description_from_an_earlier_life_becomes_no_replica() {
 /// The client's next put of the same name failed, since its own earlier connection had reserved it.
 #[test]
 fn a_new_connection_for_requests_ends_the_broken_one() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let first = pair.connect(10, 42, None);
     assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
     // Another process, and one that has seen the place, end nothing.
@@ -412,7 +428,7 @@ fn a_new_connection_for_requests_ends_the_broken_one() {
 /// put an object at a: it wrote the value, and then a refused to bring it.
 #[test]
 fn an_object_of_a_mapped_node_is_imported_by_network() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let of_b = Arc::clone(pair.nodes[1].home().region());
     let fabric = Arc::clone(of_b.fabric());
     let reader = Reader::open(of_b).unwrap();
@@ -460,7 +476,7 @@ fn an_object_of_a_mapped_node_is_imported_by_network() {
 /// for it, so the node gave it up, and the put failed with `NodeLost`.
 #[test]
 fn a_cancelled_call_ends_no_import_of_another_thread() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     pair.connect(10, 42, None);
     assert_eq!(pair.reserve(10, "t"), Ok(ReplyBody::Done));
     let id = ObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };

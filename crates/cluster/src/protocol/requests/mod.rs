@@ -1,12 +1,10 @@
 //! Requests of clients that have joined, one file for each kind.
 
-pub(super) mod answers;
-pub(super) mod cancel;
 pub(super) mod deletes;
 pub(super) mod memory;
-pub(super) mod namespaces;
 pub(super) mod objects;
 pub(super) mod overview;
+pub(super) mod replace;
 pub(super) mod resize;
 pub(super) mod settings;
 pub(super) mod stats;

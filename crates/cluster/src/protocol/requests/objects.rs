@@ -11,6 +11,7 @@ use farrow_wire::{
 use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::{store_error, store_target};
+use crate::protocol::core::namespaces::{full_name, full_names, full_target, target_to_change};
 use crate::protocol::core::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use crate::protocol::limits::check_limit;
 use crate::protocol::state::NodeState;
@@ -33,7 +34,7 @@ impl NodeState {
         names: &[String],
         are_all: bool,
     ) -> Result<ReplyBody, WireError> {
-        let full = self.full_names(slot, names)?;
+        let full = full_names(&self.home, slot, names)?;
         let held: Vec<bool> =
             full.iter().map(|name| self.cluster.check_held(name).is_ok()).collect();
         let left = full.into_iter().zip(&held).filter(|(_, held)| **held);
@@ -49,7 +50,7 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        let full = self.full_names(slot, names)?;
+        let full = full_names(&self.home, slot, names)?;
         let results = full.iter().map(|name| self.home.unreserve(slot, name));
         // An error of one name does not stop the others.
         let failed = results.fold(Ok(()), Result::and);
@@ -106,7 +107,7 @@ impl NodeState {
         slot: ClientSlot,
         names: &[String],
     ) -> Result<ReplyBody, WireError> {
-        let names = self.full_names(slot, names)?;
+        let names = full_names(&self.home, slot, names)?;
         for (count, name) in names.iter().enumerate() {
             let reserved = self.cluster.check_held(name);
             let reserved =
@@ -126,7 +127,7 @@ impl NodeState {
         let mut seen = BTreeSet::new();
         for item in items.iter().filter(|item| item.name.is_some()) {
             let name = item.name.as_deref().unwrap_or_default();
-            let full = self.full_name(slot, name)?;
+            let full = full_name(&self.home, slot, name)?;
             let replaces = item.is_replacing && self.is_replaceable(&full)?;
             if !replaces {
                 self.cluster.check_held(&full)?;
@@ -156,7 +157,8 @@ impl NodeState {
             self.quota.serve(&mut self.home, now_ms, out);
             self.quota.check_objects(&mut self.home, slot, 1)?;
         }
-        let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
+        let name =
+            item.name.as_deref().map(|name| full_name(&self.home, slot, name)).transpose()?;
         let replaces = match name.as_deref() {
             Some(name) if item.is_replacing && self.is_replaceable(name)? => true,
             Some(name) => self.cluster.check_held(name).map(|()| false)?,
@@ -199,11 +201,11 @@ impl NodeState {
         }
         if let Some(name) = &name {
             if !replaces {
-                self.note_named(slot, id);
+                self.cluster.note_named(slot, id);
             }
             self.waits.sealed(name);
-            self.answer_waits(out);
-            self.notify_sealed(name, out);
+            self.fan_out.answer(&mut self.waits, out);
+            self.cluster.notify_sealed(name, &self.rules, out);
         }
         Ok(id.into())
     }
@@ -248,7 +250,7 @@ impl NodeState {
         is_pinned: bool,
     ) -> Result<ReplyBody, WireError> {
         let pin = |target| {
-            let target = self.target_to_change(slot, target)?;
+            let target = target_to_change(&self.home, slot, target)?;
             self.home.pin(store_target(&target), is_pinned).map(drop).map_err(store_error)
         };
         let pinned = targets.iter().map(pin);
@@ -272,7 +274,7 @@ impl NodeState {
         name: &str,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let full = self.full_name(context.slot, name)?;
+        let full = full_name(&self.home, context.slot, name)?;
         self.cluster.find_lost(&self.home, context.reply_to(), &full, out)
     }
 
@@ -288,7 +290,7 @@ impl NodeState {
         let RequestContext { session, slot, seq, now_ms } = context;
         let targets: Vec<WireTarget> = targets
             .iter()
-            .map(|target| self.full_target(slot, target))
+            .map(|target| full_target(&self.home, slot, target))
             .collect::<Result<_, _>>()?;
         let ready: Vec<bool> = targets.iter().map(|target| self.is_there(target)).collect();
         let have = ready.iter().filter(|ready| **ready).count();

@@ -100,7 +100,7 @@ impl NodeState {
              pinned, {} B granted to clients, {} B retiring",
             capacity - target,
             self.home.free_page_bytes().0,
-            stats.evictable.0,
+            self.residency.evictable(&stats).0,
             stats.used.0,
             self.residency.policy_name(),
             stats.held.0,
@@ -205,7 +205,7 @@ impl NodeState {
             Err(error) => tracing::warn!(target, capacity, %error, "the memory is not changed"),
         }
         self.resize.sweep_at_ms = Some(now_ms.saturating_add(SWEEP_MS));
-        self.note_memory(capacity);
+        self.settings.note_memory(capacity);
         let stored = self.keep_settings();
         let reply = result.and(stored).map(|()| ReplyBody::Done);
         if let Some(cluster) = &mut self.cluster.0 {

@@ -4,80 +4,16 @@
 //! replaced, so that a daemon that follows after a kill or an upgrade resumes it, unless that one
 //! was started with another value.
 
-use std::fmt;
-use std::sync::Arc;
-
 use farrow_memory::Length;
 use farrow_store::{ByHand, EvictionPolicy, Lru};
 use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings, ReplyBody, Setting, WireError};
-use serde::{Deserialize, Serialize};
 
 use crate::protocol::context::ReplyTo;
 use crate::protocol::convert::store_error;
+use crate::protocol::core::cluster_record::retained_settings;
 use crate::protocol::core::quota::Quotas;
+use crate::protocol::core::settings::LogControl;
 use crate::protocol::state::NodeState;
-
-/// Applies a filter, or says why it cannot be parsed.
-type ApplyFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
-
-/// Sets the filter of the process's log.
-#[derive(Clone)]
-pub struct LogControl(pub Arc<ApplyFilter>);
-
-impl fmt::Debug for LogControl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LogControl")
-    }
-}
-
-/// The settings with which a node started, and the present ones.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::protocol) struct SettingsRecord {
-    pub(in crate::protocol) started: NodeSettings,
-    pub(in crate::protocol) current: NodeSettings,
-}
-
-impl SettingsRecord {
-    /// What a node that was started with these settings resumes.
-    fn resumed(self, started: &NodeSettings) -> NodeSettings {
-        fn pick<T: PartialEq + Clone>(own: &T, earlier: T, changed: T) -> T {
-            if earlier == *own { changed } else { own.clone() }
-        }
-        let Self { started: earlier, current } = self;
-        NodeSettings {
-            client_bytes: pick(&started.client_bytes, earlier.client_bytes, current.client_bytes),
-            client_objects: pick(
-                &started.client_objects,
-                earlier.client_objects,
-                current.client_objects,
-            ),
-            cache: pick(&started.cache, earlier.cache, current.cache),
-            is_evicting: pick(&started.is_evicting, earlier.is_evicting, current.is_evicting),
-            log: pick(&started.log, earlier.log, current.log),
-            memory: pick(&started.memory, earlier.memory, current.memory),
-        }
-    }
-}
-
-/// The settings of a node, and how its log is set.
-#[derive(Debug, Default)]
-pub(in crate::protocol) struct RuntimeSettings {
-    record: SettingsRecord,
-    log: Option<LogControl>,
-}
-
-impl RuntimeSettings {
-    /// The changes of an earlier daemon. The region keeps them until [`NodeState::begin_settings`]
-    /// has read them.
-    pub(in crate::protocol) fn retained(record: SettingsRecord) -> Self {
-        Self { record, log: None }
-    }
-
-    /// What the region keeps: nothing, unless something was changed.
-    pub(in crate::protocol) fn record(&self) -> Option<&SettingsRecord> {
-        Some(&self.record).filter(|record| record.started != record.current)
-    }
-}
 
 impl NodeState {
     /// Notes the settings with which the node starts, which are in effect; a memory of 0: that of
@@ -92,7 +28,7 @@ impl NodeState {
         log: Option<LogControl>,
         is_following: bool,
     ) -> Result<(), WireError> {
-        let earlier = self.retained_settings().map_err(store_error)?;
+        let earlier = retained_settings(&self.home).map_err(store_error)?;
         let had_changes = earlier.is_some();
         let capacity = self.home.capacity().0;
         started.memory = match (started.memory, &earlier) {
@@ -104,12 +40,12 @@ impl NodeState {
             Some(earlier) => earlier.resumed(&started),
             None => started.clone(),
         };
-        self.settings.log = log;
         let memory = current.memory;
         let in_effect = NodeSettings { memory: capacity, ..started.clone() };
-        self.settings.record = SettingsRecord { current: in_effect, started };
+        let at_start = started.clone();
+        self.settings.begin(started, in_effect, log);
         self.resume_memory(memory, is_following);
-        let mut changes = self.changes_to(&current);
+        let mut changes = self.settings.changes_to(&current);
         // A filter of another version is no reason not to start.
         changes.retain(|change| match self.check_setting(change) {
             Ok(()) => true,
@@ -119,7 +55,7 @@ impl NodeState {
             }
         });
         if !changes.is_empty() {
-            let changed = current.changed_from(&self.settings.record.started).join(", ");
+            let changed = current.changed_from(&at_start).join(", ");
             tracing::warn!(changed, "settings differ from the options, as set while it served");
         }
         for change in changes {
@@ -150,45 +86,6 @@ impl NodeState {
         }
     }
 
-    /// Notes how much memory the node lends now.
-    pub(super) fn note_memory(&mut self, bytes: u64) {
-        self.settings.record.current.memory = bytes;
-    }
-
-    /// The changes that lead from the present settings to others, the memory left out.
-    fn changes_to(&self, wanted: &NodeSettings) -> Vec<Setting> {
-        let NodeSettings { client_bytes, client_objects, cache, is_evicting, log, .. } = wanted;
-        let current = &self.settings.record.current;
-        let mut changes = Vec::new();
-        if *client_bytes != current.client_bytes {
-            changes.push(Setting::ClientBytes(*client_bytes));
-        }
-        if *client_objects != current.client_objects {
-            changes.push(Setting::ClientObjects(*client_objects));
-        }
-        if *cache != current.cache {
-            changes.push(Setting::Cache(*cache));
-        }
-        if *is_evicting != current.is_evicting {
-            changes.push(Setting::IsEvicting(*is_evicting));
-        }
-        if *log != current.log {
-            changes.push(Setting::Log(log.clone()));
-        }
-        changes
-    }
-
-    /// The present settings.
-    pub(super) fn node_settings(&self) -> NodeSettings {
-        self.settings.record.current.clone()
-    }
-
-    /// Names of the settings that differ from those at the start.
-    pub(super) fn changed_settings(&self) -> Vec<String> {
-        let SettingsRecord { started, current } = &self.settings.record;
-        current.changed_from(started)
-    }
-
     /// Changes settings: all, or none if one of them is refused. `None`: the memory changes, and
     /// the answer follows later.
     pub(in crate::protocol) fn set(
@@ -202,7 +99,7 @@ impl NodeState {
         // The only one that can fail afterwards: its syntax is known to the log alone.
         for setting in &settings {
             if let Setting::Log(filter) = setting {
-                self.set_log(filter)?;
+                self.settings.set_log(filter)?;
             }
         }
         let mut memory = None;
@@ -237,7 +134,7 @@ impl NodeState {
                 invalid("evict: this node spills objects instead (--spill)".to_owned())
             }
             Setting::IsEvicting(_) => Ok(()),
-            Setting::Log(_) if self.settings.log.is_none() => {
+            Setting::Log(_) if !self.settings.has_log() => {
                 invalid("log: the log of this process is not the node's own".to_owned())
             }
             Setting::Log(filter) if filter.len() > LOG_FILTER_BYTES_MAX => {
@@ -260,26 +157,26 @@ impl NodeState {
                 self.begin_resize(bytes, None);
             }
             Setting::ClientBytes(max) => {
-                self.settings.record.current.client_bytes = max;
+                self.settings.current_mut().client_bytes = max;
                 self.follow_quotas();
             }
             Setting::ClientObjects(max) => {
-                self.settings.record.current.client_objects = max;
+                self.settings.current_mut().client_objects = max;
                 self.follow_quotas();
             }
             Setting::Cache(max) => {
-                self.settings.record.current.cache = max;
+                self.settings.current_mut().cache = max;
                 self.set_cache(max);
             }
             Setting::IsEvicting(is_evicting) => {
-                self.settings.record.current.is_evicting = is_evicting;
+                self.settings.current_mut().is_evicting = is_evicting;
                 let policy: Box<dyn EvictionPolicy> =
                     if is_evicting { Box::new(Lru) } else { Box::new(ByHand) };
                 self.set_eviction_policy(policy);
             }
             Setting::Log(filter) => {
-                self.set_log(&filter)?;
-                self.settings.record.current.log = filter;
+                self.settings.set_log(&filter)?;
+                self.settings.current_mut().log = filter;
             }
             Setting::NamespaceBytes { name, max } => {
                 let objects = self.home.namespace(&name).map_err(store_error)?.options.objects_max;
@@ -294,7 +191,7 @@ impl NodeState {
     }
 
     fn follow_quotas(&mut self) {
-        let NodeSettings { client_bytes, client_objects, .. } = self.settings.record.current;
+        let NodeSettings { client_bytes, client_objects, .. } = self.settings.current();
         self.set_quotas(Quotas {
             client_bytes_max: client_bytes,
             client_objects_max: client_objects,
@@ -305,37 +202,9 @@ impl NodeState {
     fn set_cache(&mut self, max: Option<u64>) {
         self.replicas.bytes_max = max;
         let Some(max) = max else { return };
-        if let Err(error) = self.keep_replicas_below(max, Length(0)) {
+        if let Err(error) = self.replicas.keep_below(&mut self.home, max, Length(0)) {
             // They are dropped once they are not held, before another replica is made.
             tracing::debug!(%error, "held replicas exceed the cache");
         }
-    }
-
-    fn set_log(&self, filter: &str) -> Result<(), WireError> {
-        let Some(LogControl(set)) = &self.settings.log else { return Ok(()) };
-        set(filter).map_err(|error| WireError::Invalid(format!("log: {error}")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_is_resumed_unless_the_next_daemon_was_started_with_another_value() {
-        let started = NodeSettings { client_bytes: Some(1), cache: Some(2), ..Default::default() };
-        let current = NodeSettings {
-            client_bytes: None,
-            cache: Some(20),
-            is_evicting: true,
-            ..Default::default()
-        };
-        let record = SettingsRecord { started: started.clone(), current: current.clone() };
-        assert_eq!(record.clone().resumed(&started), current);
-        let other = NodeSettings { cache: Some(3), log: "info".to_owned(), ..started };
-        let resumed = record.resumed(&other);
-        let expected = NodeSettings { cache: Some(3), log: "info".to_owned(), ..current };
-        assert_eq!(resumed, expected);
-        assert_eq!(resumed.changed_from(&other), ["client_bytes", "is_evicting"]);
     }
 }

@@ -6,9 +6,11 @@ use farrow_wire::{NodeStats, Overview, ReplyBody, WireError};
 use super::overview::overview;
 use crate::protocol::Action;
 use crate::protocol::action::answer_to;
+use crate::protocol::cluster::ClusterStats;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::{store_error, too_many};
 use crate::protocol::core::counting::{CountKind, CountRequest, Counted};
+use crate::protocol::core::namespaces::namespace_reports;
 use crate::protocol::state::NodeState;
 
 /// Limit of requests of one session that wait for a count.
@@ -37,16 +39,6 @@ impl NodeState {
         Ok(None)
     }
 
-    /// Counts for an overview of the heap in this number of cells.
-    pub(in crate::protocol) fn overview(
-        &mut self,
-        context: RequestContext,
-        cells: u32,
-        out: &mut Vec<Action>,
-    ) -> Result<Option<ReplyBody>, WireError> {
-        self.count(context, CountKind::Overview(cells), out)
-    }
-
     /// Counts for the scrapers of metrics: [`Action::Scraped`] follows.
     pub fn count_for_scrapers(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.begin_count(CountRequest { kind: CountKind::Scrape, asker: None }, now_ms, out);
@@ -73,14 +65,15 @@ impl NodeState {
 
     fn answer_counted(&mut self, counted: Counted, now_ms: u64, out: &mut Vec<Action>) {
         let Counted { kind, requests, survey } = counted;
-        let body = survey.map_err(store_error).map(|survey| match kind {
-            CountKind::Namespaces => ReplyBody::Namespaces(self.namespace_reports()),
-            CountKind::Overview(_) => {
-                ReplyBody::Overview(self.overview_of(survey.unwrap_or_default()))
+        let body = survey.map_err(store_error).and_then(|survey| match kind {
+            CountKind::Namespaces => Ok(ReplyBody::Namespaces(namespace_reports(&self.home))),
+            CountKind::Overview { held_max, .. } => {
+                let overview = self.overview_of(survey.unwrap_or_default(), held_max);
+                overview.map(ReplyBody::Overview).map_err(store_error)
             }
             CountKind::Stats | CountKind::Scrape => {
                 let store = self.home.stats_of(&survey.unwrap_or_default());
-                ReplyBody::Stats(Box::new(self.stats_with(store, now_ms)))
+                Ok(ReplyBody::Stats(Box::new(self.stats_with(store, now_ms))))
             }
         });
         for request in requests {
@@ -90,17 +83,18 @@ impl NodeState {
                     out.push(Action::Scraped(Some(stats.clone())));
                 }
                 (None, _) => {
-                    tracing::error!(?body, "no numbers");
+                    tracing::error!(?body, "a scrape has no statistics");
                     out.push(Action::Scraped(None));
                 }
             }
         }
     }
 
-    fn overview_of(&self, survey: HoldSurvey) -> Overview {
+    fn overview_of(&self, survey: HoldSurvey, held_max: u32) -> Result<Overview, StoreError> {
         let Self { home, clients, families, .. } = self;
         let is_away = |slot| clients.orphan(slot).is_some() || families.has(slot);
-        overview(home.overview_of(survey), is_away)
+        let held = home.held_objects(&survey, held_max)?;
+        Ok(overview(home.overview_of(survey), held, is_away))
     }
 
     /// Statistics of the node as registered so far.
@@ -150,7 +144,7 @@ impl NodeState {
             held: store.held.0,
             pinned: store.pinned.0,
             objects_pinned: store.objects_pinned.into(),
-            evictable: store.evictable.0,
+            evictable: self.residency.evictable(&store).0,
             evicted_total: residency.evicted,
             evicted_bytes_total: residency.evicted_bytes,
             records: store.records.0,
@@ -164,11 +158,33 @@ impl NodeState {
             buffers,
             buffers_max,
             capacity_max: store.capacity_max.0,
-            settings: self.node_settings(),
-            settings_changed: self.changed_settings(),
+            settings: self.settings.current(),
+            settings_changed: self.settings.changed(),
             draining: u64::from(self.drain.record.is_draining),
             moved_total: self.drain.moved,
             moved_bytes_total: self.drain.moved_bytes,
         }
+    }
+
+    /// Statistics of the cluster; `None` for a node without one.
+    pub fn cluster_stats(&self, now_ms: u64) -> Option<ClusterStats> {
+        let cluster = self.cluster.0.as_ref()?;
+        let own = (self.cluster.own_name(), self.home.region());
+        let others = cluster.peers.iter();
+        let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
+        let others = others.map(|(name, memory)| (name, memory.reader.region()));
+        let lines = std::iter::once(own).chain(others).map(|(name, region)| {
+            let counters = region.counters();
+            (name, [counters.published_lines, counters.refreshed_lines])
+        });
+        Some(ClusterStats {
+            members: self.members(),
+            lease_left_ms: self.cluster.lease_left_ms(now_ms)?,
+            lines: lines.collect(),
+            names_lost: self.joined.lost,
+            fetched: self.replicas.fetched(),
+            served: self.replicas.served(),
+            packed: self.replicas.packed(),
+        })
     }
 }

@@ -6,6 +6,7 @@ use farrow_wire::{Listen, ReplyBody, SyncAsk, WAIT_MS_MAX, Watch, WireError};
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::clients::Admitted;
+use crate::protocol::core::namespaces::full_name;
 use crate::protocol::core::watches::{
     WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher, first_match,
 };
@@ -26,7 +27,7 @@ impl NodeState {
         ask: SyncAsk,
         out: &mut Vec<Action>,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let full = self.full_name(context.slot, name)?;
+        let full = full_name(&self.home, context.slot, name)?;
         let (barriers, mut rest) = self.barriers(context.now_ms, out);
         barriers.request(context, full, ask, &mut rest).map(|()| None)
     }

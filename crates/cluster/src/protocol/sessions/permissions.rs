@@ -3,11 +3,14 @@
 
 use farrow_store::{NamespaceId, RemoteClient};
 use farrow_wire::rights::{Rights, Rule, RuleError};
-use farrow_wire::{ImportStep, NotGranted, ReplyBody, RequestBody, WireError};
+use farrow_wire::{ImportStep, NamespaceSpec, NotGranted, ReplyBody, RequestBody, WireError};
 
 use crate::protocol::SessionId;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::barriers::right_for;
+use crate::protocol::core::cluster_record::RecordParts;
+use crate::protocol::core::namespaces::create_namespace;
+use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::identity::node_key;
 use crate::protocol::rights::RightsTable;
 use crate::protocol::state::NodeState;
@@ -49,9 +52,11 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Pages { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
-        RequestBody::Fetch { .. } | RequestBody::ListAt { .. } | RequestBody::FindAt { .. } => {
-            RemoteNeed::OwnClient
-        }
+        // An overview that lists holds has the ids of objects of all namespaces.
+        RequestBody::Overview { held_max: 1.., .. }
+        | RequestBody::Fetch { .. }
+        | RequestBody::ListAt { .. }
+        | RequestBody::FindAt { .. } => RemoteNeed::OwnClient,
         RequestBody::HoldBlock
         | RequestBody::Stats
         | RequestBody::Overview { .. }
@@ -127,14 +132,21 @@ impl NodeState {
 
     /// Stores another table of rules, which applies to all messages from now on.
     fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
-        self.keep_rules(&table)?;
+        let (home, parts, drain) = self.record();
+        RecordParts { rules: &table, ..parts }.keep(home, drain)?;
         self.rules = table;
-        self.replicas.publish_rules(&self.rules, &self.home);
+        self.publish_rules();
         let remote: Vec<_> = self.clients.of_other_nodes().collect();
         for (session, remote_client, namespace) in remote {
             self.clients.set_rights(session, self.rights_in(namespace, remote_client));
         }
         Ok(())
+    }
+
+    /// Passes the rules and the namespaces to the threads of the network fabric.
+    pub(in crate::protocol) fn publish_rules(&self) -> ReplyBody {
+        self.replicas.publish_rules(&self.rules, &self.home);
+        ReplyBody::Done
     }
 
     fn rights_in(&self, namespace: NamespaceId, remote_client: RemoteClient) -> Rights {
@@ -247,6 +259,24 @@ impl NodeState {
             namespace: namespace.map(|one| one.options.name.clone()).unwrap_or_default(),
             right: right.to_string(),
         })
+    }
+
+    pub(in crate::protocol) fn create_namespace(
+        &mut self,
+        spec: NamespaceSpec,
+    ) -> Result<ReplyBody, WireError> {
+        create_namespace(&mut self.home, spec)?;
+        Ok(self.publish_rules())
+    }
+
+    pub(in crate::protocol) fn drop_namespace(
+        &mut self,
+        name: &str,
+    ) -> Result<ReplyBody, WireError> {
+        // Deleted objects that an ended client held are freed in parts: some of them may be left.
+        reclaim(&mut self.home);
+        self.home.drop_namespace(name).map_err(store_error)?;
+        Ok(self.publish_rules())
     }
 }
 

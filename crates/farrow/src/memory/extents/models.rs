@@ -13,7 +13,7 @@ const GRANT_PAGES: u64 = 2;
 const THREADS: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+enum ExtentsMutant {
     None,
     /// Looks under one lock and takes under another.
     TakeInTwoSteps,
@@ -21,8 +21,8 @@ enum Mutant {
     HeadLeftFree,
 }
 
-struct Shared {
-    mutant: Mutant,
+struct SharedExtents {
+    mutant: ExtentsMutant,
     broken: std::sync::Arc<AtomicBool>,
     state: Mutex<ExtentsState>,
     /// First page that the node has not granted.
@@ -36,9 +36,9 @@ fn pages(first: u64, count: u64) -> Span {
     Span { offset: Offset(first * page), length: Length(count * page) }
 }
 
-fn take(shared: &Shared) -> Span {
+fn take(shared: &SharedExtents) -> Span {
     let whole = page_bytes();
-    if shared.mutant == Mutant::TakeInTwoSteps {
+    if shared.mutant == ExtentsMutant::TakeInTwoSteps {
         let seen = shared.state.lock().unwrap().free.runs().next();
         if let Some(run) = seen {
             let head = Run { start: run.start, end: run.start + whole };
@@ -53,7 +53,7 @@ fn take(shared: &Shared) -> Span {
         *next += GRANT_PAGES;
         pages(*next - GRANT_PAGES, GRANT_PAGES)
     };
-    if shared.mutant == Mutant::HeadLeftFree {
+    if shared.mutant == ExtentsMutant::HeadLeftFree {
         let mut state = shared.state.lock().unwrap();
         state.insert_granted(granted);
         let _ = state.free.free(span_run(granted));
@@ -64,7 +64,7 @@ fn take(shared: &Shared) -> Span {
     state.hand_out(granted, whole)
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &SharedExtents) {
     let span = take(shared);
     note(shared, span);
     shared.out.lock().unwrap().retain(|other| *other != span);
@@ -76,7 +76,7 @@ fn work(shared: &Shared) {
     note(shared, take(shared));
 }
 
-fn note(shared: &Shared, span: Span) {
+fn note(shared: &SharedExtents, span: Span) {
     let mut out = shared.out.lock().unwrap();
     if out.iter().any(|other| other.overlaps(span)) {
         shared.broken.store(true, Ordering::Relaxed);
@@ -84,11 +84,11 @@ fn note(shared: &Shared, span: Span) {
     out.push(span);
 }
 
-fn model(mutant: Mutant, broken: &std::sync::Arc<AtomicBool>) {
+fn model(mutant: ExtentsMutant, broken: &std::sync::Arc<AtomicBool>) {
     let heap = pages(0, 16);
     let extents = Extents::new(heap, false).unwrap();
     let state = extents.state.into_inner().unwrap();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedExtents {
         mutant,
         broken: std::sync::Arc::clone(broken),
         state: Mutex::new(state),
@@ -116,7 +116,7 @@ fn model(mutant: Mutant, broken: &std::sync::Arc<AtomicBool>) {
 
 /// Whether some order breaks the invariant. Recorded outside of loom, whose locks do not survive a
 /// panic.
-fn is_broken(mutant: Mutant) -> bool {
+fn is_broken(mutant: ExtentsMutant) -> bool {
     let broken = std::sync::Arc::new(AtomicBool::new(false));
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -127,11 +127,11 @@ fn is_broken(mutant: Mutant) -> bool {
 
 #[test]
 fn no_page_is_handed_out_twice_or_lost() {
-    assert!(!is_broken(Mutant::None));
+    assert!(!is_broken(ExtentsMutant::None));
 }
 
 #[test]
 fn mutants_are_caught() {
-    assert!(is_broken(Mutant::TakeInTwoSteps));
-    assert!(is_broken(Mutant::HeadLeftFree));
+    assert!(is_broken(ExtentsMutant::TakeInTwoSteps));
+    assert!(is_broken(ExtentsMutant::HeadLeftFree));
 }

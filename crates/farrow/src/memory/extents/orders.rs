@@ -16,7 +16,7 @@ const RUNS: u64 = 4_000;
 
 /// A missing rule; the test must detect each of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+enum OrdersMutant {
     None,
     /// An answer of an earlier daemon is accepted after the records were compared.
     AcceptAlways,
@@ -39,7 +39,7 @@ enum Mutant {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owner {
+enum RangeOwner {
     Nobody,
     Client,
     Other,
@@ -48,7 +48,7 @@ enum Owner {
 
 /// A thread between two steps.
 #[derive(Clone, Debug)]
-enum Thread {
+enum SealingThread {
     Idle,
     /// The node granted this range, or refused.
     Answered(Option<Granted>),
@@ -65,22 +65,22 @@ enum Thread {
 
 /// A seal whose call has ended, at a daemon that lives.
 #[derive(Clone, Copy)]
-enum LateSeal {
+enum AbandonedSeal {
     Queued(SealTicket),
     Served(SealTicket, bool),
 }
 
-struct World {
-    mutant: Mutant,
+struct OrdersModel {
+    mutant: OrdersMutant,
     dice: u64,
-    node: [Owner; PAGES],
+    node: [RangeOwner; PAGES],
     state: ExtentsState,
     connection: u64,
     is_alive: bool,
     /// The ranges granted to the client, as reported by the next daemon.
     welcome: Option<Vec<Span>>,
-    threads: [Thread; THREADS],
-    late: Vec<LateSeal>,
+    threads: [SealingThread; THREADS],
+    late: Vec<AbandonedSeal>,
     /// No client deletes an object before its creator has read the answer to its seal. Otherwise a page
     /// may be granted again with an answer that a kill loses, and the client knows it as sealed.
     is_calm: bool,
@@ -95,18 +95,18 @@ fn number(span: Span) -> usize {
     (span.offset.0 / page_bytes()) as usize
 }
 
-impl World {
-    fn new(mutant: Mutant, seed: u64, is_calm: bool) -> Self {
+impl OrdersModel {
+    fn new(mutant: OrdersMutant, seed: u64, is_calm: bool) -> Self {
         let heap = Span { offset: Offset(0), length: Length(PAGES as u64 * page_bytes()) };
         Self {
             mutant,
             dice: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            node: [Owner::Nobody; PAGES],
+            node: [RangeOwner::Nobody; PAGES],
             state: Extents::new(heap, false).unwrap().state.into_inner().unwrap(),
             connection: FIRST_CONNECTION,
             is_alive: true,
             welcome: None,
-            threads: [const { Thread::Idle }; THREADS],
+            threads: [const { SealingThread::Idle }; THREADS],
             late: Vec::new(),
             is_calm,
             is_broken: false,
@@ -122,7 +122,7 @@ impl World {
 
     fn release(&mut self, span: Span) {
         match &mut self.node[number(span)] {
-            owner @ Owner::Client => *owner = Owner::Nobody,
+            owner @ RangeOwner::Client => *owner = RangeOwner::Nobody,
             _ => self.is_broken = true,
         }
     }
@@ -140,25 +140,28 @@ impl World {
         }
         self.dispose();
         let owned = self.threads.iter().filter_map(|thread| match thread {
-            Thread::Has(span) => Some(number(*span)),
+            SealingThread::Has(span) => Some(number(*span)),
             _ => None,
         });
         let free = self.state.free.runs().map(|run| number(run_span(run)));
         let mut seen = [false; PAGES];
         for page in owned.chain(free) {
             let is_twice = std::mem::replace(&mut seen[page], true);
-            self.is_broken |= is_twice || self.node[page] != Owner::Client;
+            self.is_broken |= is_twice || self.node[page] != RangeOwner::Client;
         }
         self.is_broken |= (0..PAGES).any(|page| {
-            self.is_used(page) && !matches!(self.node[page], Owner::Client | Owner::Object)
+            self.is_used(page)
+                && !matches!(self.node[page], RangeOwner::Client | RangeOwner::Object)
         });
     }
 
     /// Whether a thread uses a page with a seal that was not answered.
     fn is_used(&self, page: usize) -> bool {
         self.threads.iter().any(|thread| match thread {
-            Thread::Uses(one) | Thread::Unanswered(one, _) => number(one.span) == page,
-            Thread::Sealed(one, Some(true), _) => self.is_calm && number(one.span) == page,
+            SealingThread::Uses(one) | SealingThread::Unanswered(one, _) => {
+                number(one.span) == page
+            }
+            SealingThread::Sealed(one, Some(true), _) => self.is_calm && number(one.span) == page,
             _ => false,
         })
     }
@@ -182,18 +185,18 @@ impl World {
         }
         let place = self.roll(self.late.len());
         match self.late.swap_remove(place) {
-            LateSeal::Queued(ticket) => {
+            AbandonedSeal::Queued(ticket) => {
                 let is_sealed = self.serve(ticket.span);
-                self.late.push(LateSeal::Served(ticket, is_sealed));
+                self.late.push(AbandonedSeal::Served(ticket, is_sealed));
             }
-            LateSeal::Served(..) if self.mutant == Mutant::IgnoreLate => {}
-            LateSeal::Served(ticket, is_sealed) => {
+            AbandonedSeal::Served(..) if self.mutant == OrdersMutant::IgnoreLate => {}
+            AbandonedSeal::Served(ticket, is_sealed) => {
                 let outcome = match is_sealed {
                     true => SealOutcome::Sealed(None),
                     false => SealOutcome::Refused,
                 };
                 self.state.conclude(ticket, outcome);
-                if self.mutant == Mutant::ReturnInUse {
+                if self.mutant == OrdersMutant::ReturnInUse {
                     self.state.unused(ticket);
                 }
             }
@@ -204,8 +207,8 @@ impl World {
     fn serve(&mut self, span: Span) -> bool {
         let is_refused = self.roll(4) == 0;
         if !is_refused {
-            self.is_broken |= self.node[number(span)] != Owner::Client;
-            self.node[number(span)] = Owner::Object;
+            self.is_broken |= self.node[number(span)] != RangeOwner::Client;
+            self.node[number(span)] = RangeOwner::Object;
         }
         !is_refused
     }
@@ -216,8 +219,8 @@ impl World {
         // An object that its creator may use without a hold is retained.
         if self.is_alive && !self.is_used(page) {
             self.node[page] = match self.node[page] {
-                Owner::Object | Owner::Other => Owner::Nobody,
-                Owner::Nobody if is_queried => Owner::Other,
+                RangeOwner::Object | RangeOwner::Other => RangeOwner::Nobody,
+                RangeOwner::Nobody if is_queried => RangeOwner::Other,
                 owner => owner,
             };
         }
@@ -231,7 +234,7 @@ impl World {
         }
         self.late.clear();
         let Some(theirs) = self.welcome.take() else {
-            let of_client = (0..PAGES).filter(|page| self.node[*page] == Owner::Client);
+            let of_client = (0..PAGES).filter(|page| self.node[*page] == RangeOwner::Client);
             self.welcome = Some(of_client.map(page).collect());
             return;
         };
@@ -244,81 +247,81 @@ impl World {
         }
     }
 
-    fn step_thread(&mut self, thread: Thread) -> Thread {
+    fn step_thread(&mut self, thread: SealingThread) -> SealingThread {
         match thread {
-            Thread::Idle if self.is_alive => {
-                let free = (0..PAGES).find(|page| self.node[*page] == Owner::Nobody);
+            SealingThread::Idle if self.is_alive => {
+                let free = (0..PAGES).find(|page| self.node[*page] == RangeOwner::Nobody);
                 let Some(free) = free else {
-                    return Thread::Answered(None);
+                    return SealingThread::Answered(None);
                 };
-                self.node[free] = Owner::Client;
+                self.node[free] = RangeOwner::Client;
                 let ranges = vec![page(free)];
                 let granted = Granted { ranges, connection: self.connection };
                 // The answer may be lost with the daemon.
                 self.is_alive = self.roll(8) > 0;
-                Thread::Answered(self.is_alive.then_some(granted))
+                SealingThread::Answered(self.is_alive.then_some(granted))
             }
-            Thread::Idle | Thread::Answered(None) => Thread::Idle,
-            Thread::Answered(Some(granted)) => self.accept(&granted),
-            Thread::Has(span) => match self.roll(3) {
+            SealingThread::Idle | SealingThread::Answered(None) => SealingThread::Idle,
+            SealingThread::Answered(Some(granted)) => self.accept(&granted),
+            SealingThread::Has(span) => match self.roll(3) {
                 0 => {
                     let connection = self.state.let_go(&[span]);
-                    Thread::LetGo(span, connection)
+                    SealingThread::LetGo(span, connection)
                 }
                 _ => self.ask_to_seal(span),
             },
-            Thread::LetGo(span, connection) => {
+            SealingThread::LetGo(span, connection) => {
                 let is_current =
-                    connection == self.connection || self.mutant == Mutant::ReleaseAlways;
+                    connection == self.connection || self.mutant == OrdersMutant::ReleaseAlways;
                 if is_current && self.is_alive {
                     self.release(span);
                 }
-                Thread::Idle
+                SealingThread::Idle
             }
-            Thread::Sealed(ticket, answer, sent_on) => self.sealed(ticket, answer, sent_on),
-            Thread::Unanswered(ticket, sent_on) => {
+            SealingThread::Sealed(ticket, answer, sent_on) => self.sealed(ticket, answer, sent_on),
+            SealingThread::Unanswered(ticket, sent_on) => {
                 self.state.unanswered(ticket, Some(sent_on), None);
-                Thread::Uses(ticket)
+                SealingThread::Uses(ticket)
             }
-            Thread::Uses(ticket) => {
+            SealingThread::Uses(ticket) => {
                 self.state.unused(ticket);
-                Thread::Idle
+                SealingThread::Idle
             }
         }
     }
 
-    fn accept(&mut self, granted: &Granted) -> Thread {
+    fn accept(&mut self, granted: &Granted) -> SealingThread {
         let span = granted.ranges[0];
         let doubt = self.state.pending_seals.remove(&span.offset.0);
-        if self.mutant == Mutant::AcceptAlways {
+        if self.mutant == OrdersMutant::AcceptAlways {
             self.state.insert_granted(span);
         } else if !self.state.accept(granted) {
             self.state.pending_seals.extend(doubt.map(|doubt| (span.offset.0, doubt)));
-            return Thread::Idle;
+            return SealingThread::Idle;
         }
-        if self.mutant == Mutant::KeepDoubts {
+        if self.mutant == OrdersMutant::KeepDoubts {
             self.state.pending_seals.extend(doubt.map(|doubt| (span.offset.0, doubt)));
         }
-        Thread::Has(self.state.hand_out(span, page_bytes()))
+        SealingThread::Has(self.state.hand_out(span, page_bytes()))
     }
 
-    fn ask_to_seal(&mut self, span: Span) -> Thread {
+    fn ask_to_seal(&mut self, span: Span) -> SealingThread {
         let ticket = self.state.seal_requested(span);
         if !self.is_alive {
-            return Thread::Sealed(ticket, Some(false), self.connection);
+            return SealingThread::Sealed(ticket, Some(false), self.connection);
         }
         let unanswered = match self.roll(2) {
-            0 => Thread::Sealed(ticket, None, self.connection),
-            _ => Thread::Unanswered(ticket, self.connection),
+            0 => SealingThread::Sealed(ticket, None, self.connection),
+            _ => SealingThread::Unanswered(ticket, self.connection),
         };
         let late = match self.roll(4) {
-            0 => LateSeal::Queued(ticket),
-            1 => LateSeal::Served(ticket, self.serve(span)),
+            0 => AbandonedSeal::Queued(ticket),
+            1 => AbandonedSeal::Served(ticket, self.serve(span)),
             _ => {
                 let is_sealed = self.serve(span);
                 self.is_alive = self.roll(4) > 0;
                 return match self.is_alive {
-                    true => Thread::Sealed(ticket, Some(is_sealed), self.connection),
+                    true => SealingThread::Sealed(ticket, Some(is_sealed), self.connection),
                     false => unanswered,
                 };
             }
@@ -327,34 +330,41 @@ impl World {
         unanswered
     }
 
-    fn sealed(&mut self, mut ticket: SealTicket, answer: Option<bool>, sent_on: u64) -> Thread {
-        if self.mutant == Mutant::NoNumbers {
+    fn sealed(
+        &mut self,
+        mut ticket: SealTicket,
+        answer: Option<bool>,
+        sent_on: u64,
+    ) -> SealingThread {
+        if self.mutant == OrdersMutant::NoNumbers {
             let now = self.state.pending_seals.get(&ticket.span.offset.0);
             ticket.number = now.map_or(ticket.number, |asked| asked.number);
         }
         let span = ticket.span;
-        let is_found = self.node[number(span)] == Owner::Object;
+        let is_found = self.node[number(span)] == RangeOwner::Object;
         match answer {
-            Some(true) if self.mutant == Mutant::SealedAlways => self.state.remove_granted(span),
+            Some(true) if self.mutant == OrdersMutant::SealedAlways => {
+                self.state.remove_granted(span)
+            }
             Some(true) => self.state.sealed(ticket),
-            None if self.mutant == Mutant::ReturnUnanswered => {
+            None if self.mutant == OrdersMutant::ReturnUnanswered => {
                 self.state.unused(ticket);
                 self.state.conclude(ticket, SealOutcome::Refused);
             }
-            None if self.mutant != Mutant::NotFoundIsRefused || is_found => {
+            None if self.mutant != OrdersMutant::NotFoundIsRefused || is_found => {
                 self.state.unanswered(ticket, Some(sent_on), None);
                 self.state.unused(ticket);
             }
             Some(false) | None => {
                 self.state.end_seal(ticket);
-                return Thread::Has(span);
+                return SealingThread::Has(span);
             }
         }
-        Thread::Idle
+        SealingThread::Idle
     }
 }
 
-impl World {
+impl OrdersModel {
     /// Ends everything while the daemon lives. Whether the client then does not know a page that is
     /// granted to it.
     fn has_lost_pages(&mut self) -> bool {
@@ -367,13 +377,14 @@ impl World {
                 self.step_late();
                 self.dispose();
             }
-            let busy = self.threads.iter().position(|thread| !matches!(thread, Thread::Idle));
+            let busy =
+                self.threads.iter().position(|thread| !matches!(thread, SealingThread::Idle));
             let Some(busy) = busy else {
                 break;
             };
-            if let Thread::Has(span) = self.threads[busy] {
+            if let SealingThread::Has(span) = self.threads[busy] {
                 let _ = self.state.free.free(span_run(span));
-                self.threads[busy] = Thread::Idle;
+                self.threads[busy] = SealingThread::Idle;
                 continue;
             }
             let next = self.step_thread(self.threads[busy].clone());
@@ -387,15 +398,15 @@ impl World {
             .flat_map(|run| (run.start..run.end).step_by(page_bytes() as usize))
             .map(|start| (start / page_bytes()) as usize)
             .collect();
-        (0..PAGES).any(|page| self.node[page] == Owner::Client && !known.contains(&page))
+        (0..PAGES).any(|page| self.node[page] == RangeOwner::Client && !known.contains(&page))
     }
 }
 
 /// Whether some order breaks the invariant.
-fn is_broken(mutant: Mutant) -> bool {
+fn is_broken(mutant: OrdersMutant) -> bool {
     (0..RUNS).any(|seed| {
         let is_calm = seed % 2 == 0;
-        let mut world = World::new(mutant, seed + 1, is_calm);
+        let mut world = OrdersModel::new(mutant, seed + 1, is_calm);
         let is_broken = (0..STEPS).any(|_| {
             world.step();
             world.is_broken
@@ -406,18 +417,18 @@ fn is_broken(mutant: Mutant) -> bool {
 
 #[test]
 fn nothing_is_taken_for_own_that_is_not() {
-    assert!(!is_broken(Mutant::None));
+    assert!(!is_broken(OrdersMutant::None));
 }
 
 #[test]
 fn each_rule_is_needed() {
-    assert!(is_broken(Mutant::AcceptAlways), "answers of an earlier daemon");
-    assert!(is_broken(Mutant::ReleaseAlways), "releases to a later daemon");
-    assert!(is_broken(Mutant::KeepDoubts), "seals without an answer");
-    assert!(is_broken(Mutant::SealedAlways), "seals answered late");
-    assert!(is_broken(Mutant::NoNumbers), "seals of the same range");
-    assert!(is_broken(Mutant::NotFoundIsRefused), "objects that are gone again");
-    assert!(is_broken(Mutant::ReturnUnanswered), "seals that are still served");
-    assert!(is_broken(Mutant::ReturnInUse), "pages that are still used");
-    assert!(is_broken(Mutant::IgnoreLate), "pages that are never given back");
+    assert!(is_broken(OrdersMutant::AcceptAlways), "answers of an earlier daemon");
+    assert!(is_broken(OrdersMutant::ReleaseAlways), "releases to a later daemon");
+    assert!(is_broken(OrdersMutant::KeepDoubts), "seals without an answer");
+    assert!(is_broken(OrdersMutant::SealedAlways), "seals answered late");
+    assert!(is_broken(OrdersMutant::NoNumbers), "seals of the same range");
+    assert!(is_broken(OrdersMutant::NotFoundIsRefused), "objects that are gone again");
+    assert!(is_broken(OrdersMutant::ReturnUnanswered), "seals that are still served");
+    assert!(is_broken(OrdersMutant::ReturnInUse), "pages that are still used");
+    assert!(is_broken(OrdersMutant::IgnoreLate), "pages that are never given back");
 }

@@ -9,7 +9,7 @@ use farrow_store::{Held, Run};
 
 use super::ranges::{difference, run_span, span_run};
 use super::records::ExtentsState;
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 
 /// Lives for as long as bytes of a range may be in use without a hold.
 pub(crate) type UseGuard = Arc<dyn Debug + Send + Sync>;
@@ -76,7 +76,7 @@ impl EndedSeal {
         self.returned.is_none() && self.seal.open.is_none() && !has_hold
     }
 
-    pub(super) fn dispose(self, node: &dyn Node) {
+    pub(super) fn dispose(self, node: &dyn NodeAccess) {
         if let Some((span, connection)) = self.returned {
             node.give_back(&[span], connection);
         }

@@ -11,7 +11,7 @@ use farrow_store::{Run, SpaceAllocator};
 
 use crate::error::Error;
 use crate::memory::extents::{Extents, run_span, span_run};
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 use crate::memory::room::{Demand, is_short};
 
 /// If no single range is long enough, this many parts are requested, then twice as many.
@@ -29,7 +29,11 @@ pub(crate) struct Expected {
 impl Expected {
     /// Reserves memory for buffers of these sizes, or for one size in any number of parts: all or
     /// none.
-    pub(crate) fn take(node: &dyn Node, extents: &Extents, sizes: &[u64]) -> Result<Self, Error> {
+    pub(crate) fn take(
+        node: &dyn NodeAccess,
+        extents: &Extents,
+        sizes: &[u64],
+    ) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
         let mut found = extents.take_or_make(node, sizes, &demand);
         if let [bytes] = *sizes {
@@ -69,7 +73,7 @@ impl Expected {
     }
 
     /// Returns the unused pages.
-    pub(crate) fn end(self, node: &dyn Node, extents: &Extents) {
+    pub(crate) fn end(self, node: &dyn NodeAccess, extents: &Extents) {
         self.free.runs().for_each(|run| extents.give(node, run_span(run)));
     }
 }

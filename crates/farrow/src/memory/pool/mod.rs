@@ -16,7 +16,7 @@ use farrow_store::Held;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::extents::{Extents, SealOutcome, SealTicket};
-use crate::memory::node::Node;
+use crate::memory::node::NodeAccess;
 use crate::memory::unused::Unused;
 use slab::Slabs;
 
@@ -221,7 +221,7 @@ impl PoolCore {
     }
 
     /// Returns unused memory to the node. False if there is none.
-    pub(crate) fn trim(&self, node: &dyn Node) -> bool {
+    pub(crate) fn trim(&self, node: &dyn NodeAccess) -> bool {
         if !node.is_own_process() {
             return false;
         }
@@ -235,7 +235,7 @@ impl PoolCore {
     }
 
     /// Frees a slot, and its slab if that is empty now and another slab is open.
-    pub(crate) fn free_slot(&self, node: &dyn Node, offset: Offset) {
+    pub(crate) fn free_slot(&self, node: &dyn NodeAccess, offset: Offset) {
         if let Some(slab) = self.remove_slot(offset) {
             self.extents.give(node, slab);
         }
@@ -258,7 +258,7 @@ impl PoolCore {
     /// that is an error, and nothing changes.
     pub(crate) fn begin_seal(
         &self,
-        node: &dyn Node,
+        node: &dyn NodeAccess,
         pages: &[Span],
         retired: &mut Retired,
     ) -> Result<Vec<SealTicket>, Error> {
@@ -293,7 +293,7 @@ impl PoolCore {
     }
 
     /// Records a successful seal: the buffers belong to the object, and each holds it until freed.
-    pub(crate) fn commit_seal(&self, node: &dyn Node, tickets: &[SealTicket], held: &Held) {
+    pub(crate) fn commit_seal(&self, node: &dyn NodeAccess, tickets: &[SealTicket], held: &Held) {
         for ticket in tickets {
             let is_live =
                 lock(&self.state).replace_sealing(*ticket, || LargeState::Sealed(held.clone()));
@@ -309,7 +309,7 @@ impl PoolCore {
 
     /// Records a failed seal: the buffers are writable again. Those that cannot be made writable stay
     /// read-only until they are freed, and then return to the node.
-    pub(crate) fn abort_seal(&self, node: &dyn Node, tickets: &[SealTicket]) {
+    pub(crate) fn abort_seal(&self, node: &dyn NodeAccess, tickets: &[SealTicket]) {
         let (mut live, mut read_only) = (Vec::new(), Vec::new());
         let freed = {
             let mut state = lock(&self.state);

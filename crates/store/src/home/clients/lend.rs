@@ -15,6 +15,10 @@ use crate::tables::grants::{Carving, run_of, span_of};
 /// A grant beyond need takes a hole that has this part of it, or more, before a longer range is cut.
 const HOLE_PART_OF_GRANT: u64 = 2;
 
+/// Deleted objects that are freed together, as at the end of a client: no other client is answered
+/// meanwhile.
+pub const RECLAIMED_MAX: usize = 1024;
+
 impl Home {
     /// Add a client to the default namespace. `start_time` distinguishes its process from a later
     /// one with the same pid.
@@ -64,8 +68,8 @@ impl Home {
     }
 
     /// Remove a client that has ended or released everything: its holds, grants and reserved names
-    /// are released, and objects that waited for its holds are freed. Objects that it sealed itself
-    /// stay.
+    /// are released, and objects that waited for its holds are freed: at most [`RECLAIMED_MAX`], the
+    /// rest by the next [`Home::reclaim`]. Objects that it sealed itself stay.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`].
@@ -84,13 +88,19 @@ impl Home {
         }
         failpoint!("client.leave.done");
         self.clients.end_leave(client)?;
-        let reclaimed = self.reclaim()?;
+        let reclaimed = self.reclaim_some(RECLAIMED_MAX)?;
         Ok(Reclaimed { granted: Length(granted), hold_blocks, ..reclaimed })
     }
 
     /// Clients that have joined.
     pub fn clients(&self) -> impl Iterator<Item = &ClientRecord> {
         self.clients.records()
+    }
+
+    /// Whether another client can join.
+    #[must_use]
+    pub fn has_client_place(&self) -> bool {
+        self.clients.has_place()
     }
 
     /// One client.

@@ -5,5 +5,6 @@ mod lend;
 mod quarantine;
 mod reserved;
 
+pub use lend::RECLAIMED_MAX;
 pub use quarantine::Quarantined;
 pub(super) use reserved::Reserved;

@@ -10,6 +10,7 @@
 
 use farrow_memory::{Length, Proximity, Span};
 
+use super::lend::RECLAIMED_MAX;
 use crate::error::StoreError;
 use crate::home::{Home, Reclaimed};
 use crate::tables::clients::{ClientRecord, ClientSlot};
@@ -61,7 +62,7 @@ impl Home {
         self.holds.silence(client.0);
         self.reserved.retain_of(client, |_| false);
         self.forget_retained(client);
-        let reclaimed = self.reclaim()?;
+        let reclaimed = self.reclaim_some(RECLAIMED_MAX)?;
         let bytes = Length(self.grants.bytes_of(client.0));
         Ok(Quarantined { spans: self.writable_by(client), bytes, reclaimed })
     }

@@ -5,6 +5,7 @@
 //! before. If not, it cannot be held any more: a reader that claims it now sees the mark. Several
 //! objects are marked together, and need one scan.
 
+mod batch;
 mod choose;
 mod victim_scan;
 
@@ -21,6 +22,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
 use crate::tables::slot_set::SlotSet;
+use batch::BATCH_MAX;
 pub(super) use choose::{Choice, Simulation};
 
 /// Maximum rounds of replacing chosen objects that turn out to be held.
@@ -91,18 +93,15 @@ impl Home {
         let mut evicted = Evicted::default();
         for _ in 0..ROUNDS_MAX {
             let left = Length(asked.0.saturating_sub(evicted.bytes.0));
-            let mut has_refused = false;
-            for id in self.victims(policy, Need::Bytes(left))? {
-                match self.evict_by(policy, id)? {
-                    Some(bytes) => {
-                        on_evicted(id);
-                        evicted.objects += 1;
-                        evicted.bytes.0 += bytes.0;
-                    }
-                    None => has_refused = true,
-                }
+            let mut have_all_left = true;
+            for batch in self.victims(policy, Need::Bytes(left))?.chunks(BATCH_MAX) {
+                have_all_left &= self.evict_batch(policy, batch, &mut |id, bytes| {
+                    on_evicted(id);
+                    evicted.objects += 1;
+                    evicted.bytes.0 += bytes.0;
+                })?;
             }
-            if !has_refused {
+            if have_all_left {
                 break;
             }
         }

@@ -11,7 +11,7 @@ use crate::format::entry::{Entry, EntryState};
 use crate::format::hash::NameHash;
 use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
-use crate::home::Home;
+use crate::home::{Home, RECLAIMED_MAX};
 use crate::tables::slot_set::SlotSet;
 
 /// What [`Home::delete`] did.
@@ -165,15 +165,49 @@ impl Home {
     /// # Errors
     /// Memory that cannot be read.
     pub fn reclaim(&mut self) -> Result<Reclaimed, StoreError> {
+        self.reclaim_some(usize::MAX)
+    }
+
+    /// As [`Home::reclaim`], for at most `objects_max` of them. If it frees that many, more may be
+    /// left that no hold covers.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn reclaim_some(&mut self, objects_max: usize) -> Result<Reclaimed, StoreError> {
         let mut reclaimed = Reclaimed::default();
         if self.retiring.is_empty() {
             return Ok(reclaimed);
         }
-        for slot in self.unheld(&self.retiring)?.iter() {
+        for slot in self.unheld(&self.retiring)?.iter().take(objects_max) {
             reclaimed.bytes.0 += self.free_object(Slot(slot))?;
             reclaimed.objects += 1;
         }
         Ok(reclaimed)
+    }
+
+    /// Free retiring objects without a hold, [`RECLAIMED_MAX`] at a time, until `is_enough` holds
+    /// or none is left. The rest is for the next [`Home::reclaim`]. At most one scan of all holds.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn reclaim_until(
+        &mut self,
+        mut is_enough: impl FnMut(&mut Home) -> bool,
+    ) -> Result<(), StoreError> {
+        if self.retiring.is_empty() || is_enough(self) {
+            return Ok(());
+        }
+        // A retiring object gets no new hold.
+        let unheld: Vec<u32> = self.unheld(&self.retiring)?.iter().collect();
+        for some in unheld.chunks(RECLAIMED_MAX) {
+            for slot in some {
+                self.free_object(Slot(*slot))?;
+            }
+            if is_enough(self) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Those of the retiring `slots` without a hold. One scan of all holds.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Length;
 
-use super::super::support::Client;
-use super::{Member, Model, Object, POISON, choose, grains, take};
+use super::super::support::TestClient;
+use super::{ModelMember, ModelObject, POISON, StoreModel, choose, grains, take};
 use crate::{NamespaceOptions, ObjectId, StoreError};
 
-impl Model {
+impl StoreModel {
     pub(super) fn create_namespace(&mut self, name: &str) {
         let options = NamespaceOptions {
             name: name.to_owned(),
@@ -27,7 +27,7 @@ impl Model {
 
     pub(super) fn drop_namespace(&mut self, name: &str) {
         let is_used = |model: &Self| {
-            let of = |object: &&Object| object.namespace == name;
+            let of = |object: &&ModelObject| object.namespace == name;
             let away = model.spilled.values().map(|(object, _)| object);
             let mut all = model.objects.values().chain(model.retiring.values()).chain(away);
             all.any(|object| of(&object))
@@ -53,10 +53,10 @@ impl Model {
 
     pub(super) fn join(&mut self, namespace: &str) {
         let home = self.home.as_mut().unwrap();
-        match Client::join_in(&self.world, home, namespace) {
+        match TestClient::join_in(&self.world, home, namespace) {
             Ok(client) => {
                 let (grains, holds) = (BTreeSet::new(), Vec::new());
-                self.members.push(Member { client, grains, holds });
+                self.members.push(ModelMember { client, grains, holds });
             }
             Err(StoreError::TooManyClients { .. } | StoreError::HoldBlocksExhausted { .. }) => {}
             Err(error) => panic!("{error}"),

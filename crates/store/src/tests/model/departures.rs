@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use farrow_memory::{Length, Span};
 
 use super::super::spill::File;
-use super::{Model, Object, choose, is_tight};
+use super::{ModelObject, StoreModel, choose, is_tight};
 use crate::{Lru, Need, ObjectId, StoreError, Target};
 
-impl Model {
+impl StoreModel {
     pub(super) fn evict_one(&mut self, object: usize) {
         let Some(i) = choose(object, self.objects.len()) else {
             return;
@@ -138,7 +138,7 @@ impl Model {
             blocks.push((place.block, found));
         }
         assert_eq!(blocks.len(), object.blocks.len());
-        self.objects.insert(id, Object { blocks, ..object });
+        self.objects.insert(id, ModelObject { blocks, ..object });
     }
 
     pub(super) fn delete_spilled(&mut self, object: usize) {

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use farrow_memory::{Length, Offset, Span};
 
 use super::spill::File;
-use super::support::{Client, World, part};
+use super::support::{TestClient, TestRegion, part};
 use crate::failpoints;
 use crate::{
     DirectoryItem, EventCursor, Held, Home, Namespace, ObjectId, StoreError, StoreStats, Target,
@@ -33,7 +33,7 @@ const POISON: u8 = 0xdd;
 
 /// One operation. Numbers are indexes, modulo the number of choices.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub(crate) enum ModelOperation {
     Join,
     /// Into one of the existing namespaces.
     JoinIn {
@@ -140,20 +140,20 @@ pub(crate) enum Op {
 
 /// A sealed object, with the bytes of its blocks.
 #[derive(Clone, Debug)]
-struct Object {
+struct ModelObject {
     namespace: String,
     name: Option<String>,
     blocks: Vec<(Span, Vec<u8>)>,
 }
 
-struct Member {
-    client: Client,
+struct ModelMember {
+    client: TestClient,
     /// Grains of the heap that are granted to it.
     grains: BTreeSet<u64>,
     holds: Vec<Held>,
 }
 
-impl Object {
+impl ModelObject {
     /// Its name in the directory.
     fn full_name(&self) -> Option<String> {
         self.name.as_ref().map(|name| full_name(&self.namespace, name).unwrap().into_owned())
@@ -169,15 +169,15 @@ struct TableParts<'a> {
     shared: Option<usize>,
 }
 
-pub(crate) struct Model {
-    world: World,
+pub(crate) struct StoreModel {
+    world: TestRegion,
     /// The existing namespaces, including the default one.
     namespaces: BTreeSet<String>,
     home: Option<Home>,
-    members: Vec<Member>,
-    objects: BTreeMap<ObjectId, Object>,
+    members: Vec<ModelMember>,
+    objects: BTreeMap<ObjectId, ModelObject>,
     /// Deleted while they were held.
-    retiring: BTreeMap<ObjectId, Object>,
+    retiring: BTreeMap<ObjectId, ModelObject>,
     /// State according to the events: the names of the existing objects.
     told: BTreeMap<ObjectId, String>,
     /// Objects out of memory, according to the events.
@@ -189,21 +189,21 @@ pub(crate) struct Model {
     before: BTreeMap<ObjectId, ObjectId>,
     pinned: BTreeSet<ObjectId>,
     /// Objects out of memory, with their files.
-    spilled: BTreeMap<ObjectId, (Object, File)>,
+    spilled: BTreeMap<ObjectId, (ModelObject, File)>,
     /// The file of the object that the current operation spills.
     written: Option<File>,
     /// Evicted objects without a seal event whose end is not announced yet.
     evicted_own: usize,
     /// The object that the current operation would make.
-    pending: Option<Object>,
+    pending: Option<ModelObject>,
     seed: u8,
 }
 
 /// The payload of a failpoint's panic, which distinguishes it from other panics.
-struct Killed;
+struct KilledHome;
 
-impl Model {
-    pub(crate) fn new(world: World) -> Self {
+impl StoreModel {
+    pub(crate) fn new(world: TestRegion) -> Self {
         let home = world.create();
         let events = world.reader().events(0).unwrap();
         Self {
@@ -229,14 +229,14 @@ impl Model {
 
     /// Run `op`; the home is killed at its failpoint number `kill`, if it reaches that. Returns the
     /// name of that failpoint.
-    pub(crate) fn run(&mut self, op: &Op, kill: Option<u32>) -> Option<&'static str> {
+    pub(crate) fn run(&mut self, op: &ModelOperation, kill: Option<u32>) -> Option<&'static str> {
         let killed_at = Rc::new(Cell::new(None));
         if let Some(kill) = kill {
             let (mut passed, killed_at) = (0, Rc::clone(&killed_at));
             failpoints::set_local(Some(Box::new(move |name| {
                 if passed == kill {
                     killed_at.set(Some(name));
-                    panic_any(Killed);
+                    panic_any(KilledHome);
                 }
                 passed += 1;
             })));
@@ -244,7 +244,7 @@ impl Model {
         let result = catch_unwind(AssertUnwindSafe(|| self.step(op)));
         failpoints::set_local(None);
         if let Err(panic) = result {
-            if !panic.is::<Killed>() {
+            if !panic.is::<KilledHome>() {
                 std::panic::resume_unwind(panic);
             }
             self.home = None;
@@ -302,54 +302,56 @@ impl Model {
         self.home = Some(self.world.adopt());
     }
 
-    fn step(&mut self, op: &Op) {
+    fn step(&mut self, op: &ModelOperation) {
         match op {
-            Op::Join => self.join(""),
-            Op::JoinIn { namespace } => {
+            ModelOperation::Join => self.join(""),
+            ModelOperation::JoinIn { namespace } => {
                 let name = self.namespaces.iter().nth(namespace % self.namespaces.len());
                 self.join(&name.unwrap().clone());
             }
-            Op::CreateNamespace { name } => self.create_namespace(&format!("space {}", name % 6)),
-            Op::DropNamespace { namespace } => {
+            ModelOperation::CreateNamespace { name } => {
+                self.create_namespace(&format!("space {}", name % 6))
+            }
+            ModelOperation::DropNamespace { namespace } => {
                 let name = self.namespaces.iter().nth(namespace % self.namespaces.len());
                 self.drop_namespace(&name.unwrap().clone());
             }
-            Op::Leave { client } => self.leave(*client),
-            Op::HoldBlock { client } => self.hold_block(*client),
-            Op::Grant { client, min, want } => self.grant(*client, *min, *want),
-            Op::Release { client, at, grains } => self.release(*client, *at, *grains),
-            Op::SealBytes { client, at, grains, name } => {
+            ModelOperation::Leave { client } => self.leave(*client),
+            ModelOperation::HoldBlock { client } => self.hold_block(*client),
+            ModelOperation::Grant { client, min, want } => self.grant(*client, *min, *want),
+            ModelOperation::Release { client, at, grains } => self.release(*client, *at, *grains),
+            ModelOperation::SealBytes { client, at, grains, name } => {
                 self.seal(*client, (*at, *grains), *name, None);
             }
-            Op::SealTable { client, at, extra, shared, name } => {
+            ModelOperation::SealTable { client, at, extra, shared, name } => {
                 let parts = TableParts { extra, shared: *shared };
                 self.seal(*client, (*at, 4), *name, Some(parts));
             }
-            Op::EntryPages { client, count } => self.entry_pages(*client, *count),
-            Op::SealLocal { client, at, grains, is_held } => {
+            ModelOperation::EntryPages { client, count } => self.entry_pages(*client, *count),
+            ModelOperation::SealLocal { client, at, grains, is_held } => {
                 self.seal_local(*client, (*at, *grains), *is_held);
             }
-            Op::Register => {
+            ModelOperation::Register => {
                 self.home().register_all().unwrap();
             }
-            Op::TakeOver { object } => self.take_over(*object),
-            Op::Delete { object, by_name } => self.delete(*object, *by_name),
-            Op::Hold { client, object } => self.hold(*client, *object),
-            Op::Unhold { client, hold } => self.unhold(*client, *hold),
-            Op::Pin { object, is_pinned } => self.pin(*object, *is_pinned),
-            Op::Use { object, at_ns } => self.touch(*object, *at_ns),
-            Op::EvictOne { object } => self.evict_one(*object),
-            Op::Evict { bytes, is_run } => self.evict(*bytes, *is_run),
-            Op::Spill { object } => self.spill(*object),
-            Op::Restore { object } => self.restore(*object),
-            Op::DeleteSpilled { object } => self.delete_spilled(*object),
-            Op::Withdraw { pages } => self.withdraw(*pages),
-            Op::Lend { pages } => self.lend(*pages),
-            Op::Reclaim => {
+            ModelOperation::TakeOver { object } => self.take_over(*object),
+            ModelOperation::Delete { object, by_name } => self.delete(*object, *by_name),
+            ModelOperation::Hold { client, object } => self.hold(*client, *object),
+            ModelOperation::Unhold { client, hold } => self.unhold(*client, *hold),
+            ModelOperation::Pin { object, is_pinned } => self.pin(*object, *is_pinned),
+            ModelOperation::Use { object, at_ns } => self.touch(*object, *at_ns),
+            ModelOperation::EvictOne { object } => self.evict_one(*object),
+            ModelOperation::Evict { bytes, is_run } => self.evict(*bytes, *is_run),
+            ModelOperation::Spill { object } => self.spill(*object),
+            ModelOperation::Restore { object } => self.restore(*object),
+            ModelOperation::DeleteSpilled { object } => self.delete_spilled(*object),
+            ModelOperation::Withdraw { pages } => self.withdraw(*pages),
+            ModelOperation::Lend { pages } => self.lend(*pages),
+            ModelOperation::Reclaim => {
                 self.home().reclaim().unwrap();
                 self.forget_free();
             }
-            Op::Adopt => {
+            ModelOperation::Adopt => {
                 self.home = None;
                 self.reopen();
                 self.forget_free();

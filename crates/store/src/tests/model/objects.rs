@@ -3,10 +3,10 @@
 use farrow_memory::{Access, Span};
 
 use super::super::support::table;
-use super::{Model, Object, TableParts, choose, take};
+use super::{ModelObject, StoreModel, TableParts, choose, take};
 use crate::{ObjectId, SealRequest, StoreError, Target, UseStamps, full_name};
 
-impl Model {
+impl StoreModel {
     /// Seal an object of ranges of one client's grants, and of a block of another object.
     pub(super) fn seal(
         &mut self,
@@ -48,7 +48,7 @@ impl Model {
         };
         let all = std::iter::once(primary).chain(blocks);
         let blocks = all.map(|b| (b, client.read(b))).collect();
-        let object = Object { namespace, name: name.clone(), blocks };
+        let object = ModelObject { namespace, name: name.clone(), blocks };
         let away = self.spilled.values().map(|(object, _)| object);
         let mut others = self.objects.values().chain(away);
         let is_taken = name.is_some() && others.any(|o| o.full_name() == full);
@@ -93,7 +93,7 @@ impl Model {
         member.holds.extend(held);
         member.grains = free;
         let namespace = self.members[i].client.reader.namespace().1.to_owned();
-        let object = Object { namespace, name: None, blocks: vec![(primary, bytes)] };
+        let object = ModelObject { namespace, name: None, blocks: vec![(primary, bytes)] };
         self.own.insert(id);
         assert!(self.objects.insert(id, object).is_none() && !self.retiring.contains_key(&id));
     }

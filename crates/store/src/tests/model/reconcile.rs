@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::{Model, Op, grains};
+use super::{ModelOperation, StoreModel, grains};
 use crate::{ClientSlot, ObjectId, Target};
 
-impl Model {
+impl StoreModel {
     /// After a kill in the middle of `op`: find out which of the possible states is the actual one.
-    pub(super) fn reconcile(&mut self, op: &Op) {
-        if matches!(op, Op::CreateNamespace { .. } | Op::DropNamespace { .. }) {
+    pub(super) fn reconcile(&mut self, op: &ModelOperation) {
+        if matches!(
+            op,
+            ModelOperation::CreateNamespace { .. } | ModelOperation::DropNamespace { .. }
+        ) {
             let home = self.home.as_ref().unwrap();
             let there = home.namespaces().map(|one| one.options.name.clone()).collect();
             assert!(self.namespaces.symmetric_difference(&there).count() <= 1);
@@ -26,8 +29,8 @@ impl Model {
             let now: BTreeSet<u64> = now.difference(&sealed).copied().collect();
             let before: BTreeSet<u64> = member.grains.difference(&sealed).copied().collect();
             match op {
-                Op::Grant { .. } => assert!(before.is_subset(&now)),
-                Op::Release { .. } => assert!(now.is_subset(&before)),
+                ModelOperation::Grant { .. } => assert!(before.is_subset(&now)),
+                ModelOperation::Release { .. } => assert!(now.is_subset(&before)),
                 _ => assert_eq!(before, now, "grants changed"),
             }
             member.grains = now;
@@ -35,11 +38,11 @@ impl Model {
         self.forget_free();
     }
 
-    fn reconcile_clients(&mut self, op: &Op) {
+    fn reconcile_clients(&mut self, op: &ModelOperation) {
         let joined: BTreeSet<ClientSlot> =
             self.home().clients().map(|record| record.client).collect();
         if let Some(i) = self.members.iter().position(|m| !joined.contains(&m.client.slot)) {
-            assert!(matches!(op, Op::Leave { .. }), "a client is gone after {op:?}");
+            assert!(matches!(op, ModelOperation::Leave { .. }), "a client is gone after {op:?}");
             self.remove_member(i);
         }
         for member in &self.members {
@@ -52,14 +55,22 @@ impl Model {
         let known: BTreeSet<ClientSlot> = self.members.iter().map(|m| m.client.slot).collect();
         for slot in joined.difference(&known) {
             // Its process never learned that it had joined, and so does not continue.
-            assert!(matches!(op, Op::Join | Op::JoinIn { .. }), "a client came after {op:?}");
+            assert!(
+                matches!(op, ModelOperation::Join | ModelOperation::JoinIn { .. }),
+                "a client came after {op:?}"
+            );
             self.home().client_leave(*slot).unwrap();
         }
     }
 
     /// Either in memory or out of memory, never neither.
-    fn reconcile_spilled(&mut self, op: &Op) {
-        if !matches!(op, Op::Spill { .. } | Op::Restore { .. } | Op::DeleteSpilled { .. }) {
+    fn reconcile_spilled(&mut self, op: &ModelOperation) {
+        if !matches!(
+            op,
+            ModelOperation::Spill { .. }
+                | ModelOperation::Restore { .. }
+                | ModelOperation::DeleteSpilled { .. }
+        ) {
             return;
         }
         self.follow();
@@ -69,10 +80,10 @@ impl Model {
         let there = self.in_memory();
         for id in self.spilled.keys().copied().collect::<Vec<_>>() {
             if there.contains(&id) {
-                assert!(matches!(op, Op::Restore { .. }));
+                assert!(matches!(op, ModelOperation::Restore { .. }));
                 self.note_restored(id);
             } else if !away.contains(&id) {
-                assert!(matches!(op, Op::DeleteSpilled { .. }), "lost after {op:?}");
+                assert!(matches!(op, ModelOperation::DeleteSpilled { .. }), "lost after {op:?}");
                 self.spilled.remove(&id);
                 self.note_gone_spilled(id);
             }
@@ -82,28 +93,36 @@ impl Model {
         }
     }
 
-    fn reconcile_objects(&mut self, op: &Op) {
-        if matches!(op, Op::Evict { .. } | Op::EvictOne { .. } | Op::Pin { .. }) {
+    fn reconcile_objects(&mut self, op: &ModelOperation) {
+        if matches!(
+            op,
+            ModelOperation::Evict { .. }
+                | ModelOperation::EvictOne { .. }
+                | ModelOperation::Pin { .. }
+        ) {
             self.follow();
         }
-        if matches!(op, Op::Evict { .. } | Op::EvictOne { .. }) {
+        if matches!(op, ModelOperation::Evict { .. } | ModelOperation::EvictOne { .. }) {
             self.forget_evicted();
         }
         self.reconcile_spilled(op);
         let there: Vec<ObjectId> = self.in_memory();
         let gone: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
-        if let (Op::TakeOver { .. }, [id]) = (op, &gone[..]) {
+        if let (ModelOperation::TakeOver { .. }, [id]) = (op, &gone[..]) {
             let new = there.iter().find(|id| !self.objects.contains_key(id)).unwrap();
             return self.rename(*id, *new);
         }
         for id in &gone {
-            assert!(matches!(op, Op::Delete { .. }) && gone.len() == 1, "lost after {op:?}");
+            assert!(
+                matches!(op, ModelOperation::Delete { .. }) && gone.len() == 1,
+                "lost after {op:?}"
+            );
             let object = self.objects.remove(id).unwrap();
             self.pinned.remove(id);
             self.retiring.insert(*id, object);
         }
-        if let Op::Pin { .. } = op {
+        if let ModelOperation::Pin { .. } = op {
             let listed = self.list();
             let pinned = listed.iter().filter(|listed| listed.is_pinned);
             self.pinned = pinned.map(|listed| listed.entry.id).collect();

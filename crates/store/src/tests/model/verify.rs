@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use farrow_memory::Span;
 
-use super::{GRAIN, Model, Object, grains};
+use super::{GRAIN, ModelObject, StoreModel, grains};
 use crate::{EventKind, ObjectId, Seen, Target, Whereabouts};
 
-impl Model {
+impl StoreModel {
     /// No event is lost or repeated, whenever the home was killed.
     fn verify_events(&mut self) {
         while let Some(seen) = self.events.advance().unwrap() {
@@ -39,7 +39,7 @@ impl Model {
             };
             assert_eq!(before, None, "{:?} of {} was told already", event.kind, event.id);
         }
-        let name = |object: &Object| object.name.clone().unwrap_or_default();
+        let name = |object: &ModelObject| object.name.clone().unwrap_or_default();
         let is_told = |id: &&ObjectId| !self.own.contains(id);
         let there = self.objects.iter().filter(|(id, _)| is_told(id));
         let there = there.map(|(id, object)| (*id, name(object)));

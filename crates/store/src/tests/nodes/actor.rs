@@ -6,14 +6,14 @@ use std::sync::Arc;
 use farrow_memory::{Access, Alias, Length, Offset, Proximity, Region, Span, page_bytes};
 use farrow_testkit::random::Random;
 
-use super::world::{Grave, Known, Mutant, Registry, World};
+use super::world::{ActorObject, CoherenceMistake, Grave, NodesWorld, ObjectRegistry};
 use crate::{
     BLOCK_BYTES, ClientSlot, EntryTable, EventCursor, Held, HoldTable, Home, ObjectId, Reader,
     SealRequest, Seen, StoreError, Target, clean,
 };
 
 /// A fault, as text.
-pub(super) type Outcome<T> = Result<T, String>;
+pub(super) type ActorResult<T> = Result<T, String>;
 
 /// Objects that one client holds at a time.
 const HELD_MAX: usize = 4;
@@ -25,12 +25,12 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// A range that a client may write, and how much of it is used.
-struct Extent {
+struct ActorExtent {
     alias: Alias,
     used: u64,
 }
 
-impl Extent {
+impl ActorExtent {
     fn left(&self) -> Span {
         let span = self.alias.span();
         Span::new(Offset(span.offset.0 + self.used), Length(span.length.0 - self.used))
@@ -38,34 +38,34 @@ impl Extent {
 }
 
 /// The state of a client process.
-struct Process {
+struct ActorProcess {
     slot: ClientSlot,
     reader: Reader,
     holds: Arc<HoldTable>,
     entries: EntryTable,
-    extent: Option<Extent>,
+    extent: Option<ActorExtent>,
     held: Vec<Held>,
     events: EventCursor,
 }
 
 /// A node.
-pub(super) struct Actor<'a> {
-    world: &'a World,
+pub(super) struct NodeActor<'a> {
+    world: &'a NodesWorld,
     node: u32,
     region: Arc<Region>,
     random: Random,
-    process: Option<Process>,
+    process: Option<ActorProcess>,
 }
 
-impl<'a> Actor<'a> {
-    pub(super) fn new(world: &'a World, node: u32, seed: u64) -> Self {
+impl<'a> NodeActor<'a> {
+    pub(super) fn new(world: &'a NodesWorld, node: u32, seed: u64) -> Self {
         let region = world.cluster.map(node, Access::Client);
         let random = Random::new(seed ^ u64::from(node) << 40);
         Self { world, node, region, random, process: None }
     }
 
     /// Runs `steps` steps, and then leaves.
-    pub(super) fn run(&mut self, steps: u32) -> Outcome<()> {
+    pub(super) fn run(&mut self, steps: u32) -> ActorResult<()> {
         for _ in 0..steps {
             if self.world.fault().is_some() {
                 return Ok(());
@@ -77,7 +77,7 @@ impl<'a> Actor<'a> {
         self.leave()
     }
 
-    fn step(&mut self) -> Outcome<()> {
+    fn step(&mut self) -> ActorResult<()> {
         if self.process.is_none() {
             return self.join();
         }
@@ -100,7 +100,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    fn join(&mut self) -> Outcome<()> {
+    fn join(&mut self) -> ActorResult<()> {
         let pid = self.random.next() as u32;
         let joined = self.world.home(|home| -> Result<_, StoreError> {
             let client = home.client_join(pid, 1, 0)?.client;
@@ -130,17 +130,17 @@ impl<'a> Actor<'a> {
         let entries = EntryTable::new(Arc::clone(&self.region), slot, pid).map_err(text)?;
         let events = reader.events(u64::MAX).map_err(text)?;
         let (holds, held, extent) = (Arc::new(holds), Vec::new(), None);
-        self.process = Some(Process { slot, reader, holds, entries, extent, held, events });
+        self.process = Some(ActorProcess { slot, reader, holds, entries, extent, held, events });
         Ok(())
     }
 
-    fn process(&mut self) -> Outcome<&mut Process> {
+    fn process(&mut self) -> ActorResult<&mut ActorProcess> {
         self.process.as_mut().ok_or_else(|| "no process".to_owned())
     }
 
     /// A block of the client's own, with bytes that were stored but not published.
-    fn write(&mut self) -> Outcome<Option<(Span, Length, u32)>> {
-        let is_torn = self.world.mutant == Some(Mutant::TwoObjectsOnOneLine);
+    fn write(&mut self) -> ActorResult<Option<(Span, Length, u32)>> {
+        let is_torn = self.world.mutant == Some(CoherenceMistake::TwoObjectsOnOneLine);
         let line = u64::from(self.region.line_bytes());
         let size = if is_torn { line / 2 } else { 40 + self.random.below(700) };
         let bytes: Vec<u8> = (0..size).map(|_| self.random.next() as u8).collect();
@@ -155,7 +155,7 @@ impl<'a> Actor<'a> {
             match world.home(|home| home.grant(process.slot, page, page)) {
                 Ok(span) => {
                     let alias = process.reader.region().alias(span).map_err(text)?;
-                    process.extent = Some(Extent { alias, used: 0 });
+                    process.extent = Some(ActorExtent { alias, used: 0 });
                 }
                 Err(StoreError::OutOfMemory { .. } | StoreError::TooManyGrants { .. }) => {
                     return Ok(None);
@@ -178,11 +178,11 @@ impl<'a> Actor<'a> {
         Ok(Some((primary, Length(size), crc32c::crc32c(&bytes))))
     }
 
-    fn create(&mut self) -> Outcome<()> {
+    fn create(&mut self) -> ActorResult<()> {
         let Some((primary, size, crc)) = self.write()? else {
             return Ok(());
         };
-        let is_late = self.world.mutant == Some(Mutant::HeaderBeforePayload);
+        let is_late = self.world.mutant == Some(CoherenceMistake::HeaderBeforePayload);
         if !is_late {
             self.region.publish(Span::new(primary.offset, size)).map_err(text)?;
         }
@@ -197,7 +197,7 @@ impl<'a> Actor<'a> {
             self.region.publish(Span::new(primary.offset, size)).map_err(text)?;
         }
         if let Some(id) = sealed {
-            let known = Known { id, name, checksum: crc, is_leaving: false, returns: 0 };
+            let known = ActorObject { id, name, checksum: crc, is_leaving: false, returns: 0 };
             self.world.registry(|registry| registry.live.push(known));
         }
         Ok(())
@@ -209,7 +209,7 @@ impl<'a> Actor<'a> {
         size: Length,
         crc: u32,
         name: Option<&str>,
-    ) -> Outcome<Option<ObjectId>> {
+    ) -> ActorResult<Option<ObjectId>> {
         let world = self.world;
         let is_held = self.random.one_in(4);
         let process = self.process()?;
@@ -242,17 +242,18 @@ impl<'a> Actor<'a> {
         Ok(None)
     }
 
-    fn any_live(&mut self) -> Option<Known> {
+    fn any_live(&mut self) -> Option<ActorObject> {
         let pick = self.random.next();
         self.world.registry(|registry| {
-            let live: Vec<&Known> = registry.live.iter().filter(|one| !one.is_leaving).collect();
+            let live: Vec<&ActorObject> =
+                registry.live.iter().filter(|one| !one.is_leaving).collect();
             let index = pick.checked_rem(live.len() as u64)? as usize;
             live.get(index).map(|known| (*known).clone())
         })
     }
 
     /// A sealed object that is not being deleted is found on every node, whole.
-    fn read_live(&mut self) -> Outcome<()> {
+    fn read_live(&mut self) -> ActorResult<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
         if self.process()?.held.len() >= HELD_MAX {
             self.let_go()?;
@@ -279,8 +280,8 @@ impl<'a> Actor<'a> {
 
     /// The same for several objects at once, by id, because names are looked up one by one. Small
     /// bytes must be held, and stay whole until they are released.
-    fn read_together(&mut self) -> Outcome<()> {
-        let some: Vec<Known> = (0..4).filter_map(|_| self.any_live()).collect();
+    fn read_together(&mut self) -> ActorResult<()> {
+        let some: Vec<ActorObject> = (0..4).filter_map(|_| self.any_live()).collect();
         let targets: Vec<Target<'_>> = some.iter().map(|known| Target::Id(known.id)).collect();
         let (world, node) = (self.world, self.node);
         let process = self.process()?;
@@ -302,7 +303,7 @@ impl<'a> Actor<'a> {
     }
 
     /// An object that is being sealed may be found or not. If it is found, it is whole.
-    fn read_coming(&mut self) -> Outcome<()> {
+    fn read_coming(&mut self) -> ActorResult<()> {
         let Some(name) = self.world.registry(|registry| registry.coming.clone()) else {
             return Ok(());
         };
@@ -312,7 +313,7 @@ impl<'a> Actor<'a> {
     }
 
     /// A deleted object is not found.
-    fn read_gone(&mut self) -> Outcome<()> {
+    fn read_gone(&mut self) -> ActorResult<()> {
         let pick = self.random.next();
         let id = self.world.registry(|registry| {
             let index = pick.checked_rem(registry.gone.len() as u64)? as usize;
@@ -329,7 +330,7 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    fn delete(&mut self) -> Outcome<()> {
+    fn delete(&mut self) -> ActorResult<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
         if self.world.registry(|registry| registry.begin_to_leave(known.id)) {
             self.world.home(|home| home.delete(Target::Id(known.id))).map_err(text)?;
@@ -340,7 +341,7 @@ impl<'a> Actor<'a> {
 
     /// The home makes room: an object that is not held is evicted. An object held on any node stays
     /// and is found as before.
-    fn evict(&mut self) -> Outcome<()> {
+    fn evict(&mut self) -> ActorResult<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
         if !self.world.registry(|registry| registry.begin_to_leave(known.id)) {
             return Ok(());
@@ -362,7 +363,7 @@ impl<'a> Actor<'a> {
     }
 
     /// A held object is unchanged until it is released.
-    fn let_go(&mut self) -> Outcome<()> {
+    fn let_go(&mut self) -> ActorResult<()> {
         let pick = self.random.next();
         let process = self.process()?;
         if let Some(index) = pick.checked_rem(process.held.len() as u64) {
@@ -372,15 +373,15 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    fn look_again(&mut self) -> Outcome<()> {
+    fn look_again(&mut self) -> ActorResult<()> {
         let process = self.process()?;
         process.held.iter().try_for_each(|held| check_bytes(&process.reader, held))
     }
 
     /// A list contains every object that is there from its beginning to its end. Every listed
     /// object is whole, even if it was sealed just now.
-    fn list(&mut self) -> Outcome<()> {
-        let before: Vec<Known> = self.world.registry(|registry| {
+    fn list(&mut self) -> ActorResult<()> {
+        let before: Vec<ActorObject> = self.world.registry(|registry| {
             registry.live.iter().filter(|one| !one.is_leaving).cloned().collect()
         });
         let (world, node) = (self.world, self.node);
@@ -402,7 +403,7 @@ impl<'a> Actor<'a> {
     }
 
     /// Events are consecutive; the ring is longer than a run.
-    fn follow(&mut self) -> Outcome<()> {
+    fn follow(&mut self) -> ActorResult<()> {
         let node = self.node;
         let process = self.process()?;
         while let Some(seen) = process.events.advance().map_err(text)? {
@@ -414,7 +415,7 @@ impl<'a> Actor<'a> {
     }
 
     /// Release the rest of an extent, clean.
-    fn give_back(&mut self) -> Outcome<()> {
+    fn give_back(&mut self) -> ActorResult<()> {
         let world = self.world;
         let process = self.process()?;
         let Some(extent) = process.extent.take() else { return Ok(()) };
@@ -425,7 +426,7 @@ impl<'a> Actor<'a> {
         // Leave bytes there of an object that was begun and abandoned.
         extent.alias.write(left.offset, &[0xAB; 100]).map_err(text)?;
         drop(extent);
-        if world.mutant != Some(Mutant::ReleaseWithoutClean) {
+        if world.mutant != Some(CoherenceMistake::ReleaseWithoutClean) {
             clean(process.reader.region(), &[left]).map_err(text)?;
         }
         // The home may not know an object of the same page yet.
@@ -433,7 +434,7 @@ impl<'a> Actor<'a> {
     }
 
     /// The process is killed: bytes that it did not publish are still in the caches of its node.
-    fn crash(&mut self) -> Outcome<()> {
+    fn crash(&mut self) -> ActorResult<()> {
         for _ in 0..self.random.below(4) {
             self.write()?;
         }
@@ -449,9 +450,9 @@ impl<'a> Actor<'a> {
     }
 
     /// The daemon learns that a client of any node is lost.
-    fn bury_client(&mut self, client: ClientSlot) -> Outcome<()> {
+    fn bury_client(&mut self, client: ClientSlot) -> ActorResult<()> {
         let (world, node) = (self.world, self.node);
-        if world.mutant == Some(Mutant::ReuseWithoutQuarantine) {
+        if world.mutant == Some(CoherenceMistake::ReuseWithoutQuarantine) {
             return world.home(|home| home.client_leave(client)).map(drop).map_err(text);
         }
         world.home(|home| {
@@ -462,7 +463,7 @@ impl<'a> Actor<'a> {
     }
 
     /// A node reports that it has no dirty line of a lost client.
-    fn dig_up(&mut self) -> Outcome<()> {
+    fn dig_up(&mut self) -> ActorResult<()> {
         let world = self.world;
         let Some(grave) = world.registry(|registry| registry.graves.last().cloned()) else {
             return Ok(());
@@ -471,7 +472,7 @@ impl<'a> Actor<'a> {
         let region = world.cluster.map(grave.node, Access::Client);
         clean(&region, &grave.spans).map_err(text)?;
         world.home(|home| {
-            let is_open = |registry: &mut Registry| {
+            let is_open = |registry: &mut ObjectRegistry| {
                 let count = registry.graves.len();
                 registry.graves.retain(|other| other.client != grave.client);
                 registry.graves.len() < count
@@ -484,7 +485,7 @@ impl<'a> Actor<'a> {
     }
 
     /// Background work of the daemon.
-    fn keep_house(&mut self) -> Outcome<()> {
+    fn keep_house(&mut self) -> ActorResult<()> {
         match self.random.below(6) {
             0 => self.world.home(|home| home.reclaim()).map(drop).map_err(text),
             1 => self.world.home(|home| home.register_all()).map(drop).map_err(text),
@@ -495,7 +496,7 @@ impl<'a> Actor<'a> {
     }
 
     /// The daemon is killed; its successor learns again which clients are lost.
-    fn adopt(&mut self) -> Outcome<()> {
+    fn adopt(&mut self) -> ActorResult<()> {
         let world = self.world;
         let region = Arc::clone(&world.home_region);
         let near = self.process.as_ref().map(|process| process.slot);
@@ -520,7 +521,7 @@ impl<'a> Actor<'a> {
     }
 
     /// The client leaves in good order.
-    fn leave(&mut self) -> Outcome<()> {
+    fn leave(&mut self) -> ActorResult<()> {
         if self.process.is_none() {
             return Ok(());
         }
@@ -537,7 +538,7 @@ impl<'a> Actor<'a> {
 }
 
 /// The bytes of an object are those that were sealed.
-pub(super) fn check_bytes(reader: &Reader, held: &Held) -> Outcome<()> {
+pub(super) fn check_bytes(reader: &Reader, held: &Held) -> ActorResult<()> {
     let entry = held.entry();
     let mut bytes = vec![0; entry.size.0 as usize];
     reader.region().copy_out(entry.primary.offset, &mut bytes).map_err(text)?;

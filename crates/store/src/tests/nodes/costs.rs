@@ -6,7 +6,7 @@ use farrow_memory::{Access, Counters, Length, Offset, Proximity, Region, Span};
 use farrow_testkit::incoherent::{CacheSettings, IncoherentNodes};
 
 use super::world::options;
-use crate::tests::support::{Client, World, small};
+use crate::tests::support::{TestClient, TestRegion, small};
 use crate::{
     EntryTable, HoldTable, Home, Layout, ObjectId, Reader, SealRequest, Target, UseStamps,
 };
@@ -129,9 +129,9 @@ fn objects_that_are_got_together_share_their_waits() {
 
 #[test]
 fn a_coherent_region_is_neither_published_nor_refreshed_by_its_readers() {
-    let world = World::new(small());
+    let world = TestRegion::new(small());
     let mut home = world.create();
-    let client = Client::join(&world, &mut home).unwrap();
+    let client = TestClient::join(&world, &mut home).unwrap();
     client.put(&mut home, b"bytes", Some("n")).unwrap();
     let region =
         Region::map_from(Arc::clone(&world.fabric), Access::Client, None, Proximity::Remote);

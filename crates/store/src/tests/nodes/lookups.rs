@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
 use farrow_memory::{Access, Length, Span};
-use farrow_testkit::incoherent::{CacheSettings, Call, CallWatch, IncoherentNodes, Upkeep};
+use farrow_testkit::incoherent::{
+    CacheSettings, CallWatch, IncoherentNodes, MaintenanceCall, Upkeep,
+};
 
 use super::world::options;
 use crate::format::header::INDEX_TURN;
@@ -30,7 +32,7 @@ fn a_lookup_fails_if_the_index_is_rebuilt_in_each_round() {
     let turns = Arc::new(AtomicU64::new(0));
     let word = Span::new(INDEX_TURN, Length(8));
     let looks = Arc::clone(&turns);
-    let watch: CallWatch = Arc::new(move |call: Call| {
+    let watch: CallWatch = Arc::new(move |call: MaintenanceCall| {
         if call.node == 1 && call.what == Upkeep::Refresh && call.span == word {
             let turn = looks.fetch_add(1, Ordering::Relaxed) + 1;
             home_region.write(INDEX_TURN, &turn.to_le_bytes()).unwrap();

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use farrow_memory::Access;
 
-use actor::{Actor, Outcome, check_bytes, text};
-use world::{Area, Mutant, World};
+use actor::{ActorResult, NodeActor, check_bytes, text};
+use world::{Area, CoherenceMistake, NodesWorld};
 
 use crate::{HoldTable, Reader, Target, clean};
 
@@ -35,19 +35,23 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + read("FARROW_SEEDS", 150)
 }
 
-fn run(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<()> {
+fn run(seed: u64, line_bytes: u32, mutant: Option<CoherenceMistake>) -> ActorResult<()> {
     evictions(seed, line_bytes, mutant).map(drop)
 }
 
 /// As [`run`]; returns how many objects were evicted, and how many were not because they were held.
-fn evictions(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<(u32, u32)> {
-    let world = World::new(seed, line_bytes, NODES, mutant);
+fn evictions(
+    seed: u64,
+    line_bytes: u32,
+    mutant: Option<CoherenceMistake>,
+) -> ActorResult<(u32, u32)> {
+    let world = NodesWorld::new(seed, line_bytes, NODES, mutant);
     std::thread::scope(|scope| {
         for node in 0..NODES {
             let world = &world;
             scope.spawn(move || {
                 let _part = world.turns.take_part(node as usize);
-                let act = AssertUnwindSafe(|| Actor::new(world, node, seed).run(STEPS));
+                let act = AssertUnwindSafe(|| NodeActor::new(world, node, seed).run(STEPS));
                 let outcome = catch_unwind(act).unwrap_or_else(|_| Err("a panic".to_owned()));
                 if let Err(fault) = outcome {
                     world.fail(fault);
@@ -63,7 +67,7 @@ fn evictions(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<(u32
 }
 
 /// When all clients have left: nothing waits, and every node finds the sealed objects.
-fn look_around(world: &World) -> Outcome<()> {
+fn look_around(world: &NodesWorld) -> ActorResult<()> {
     for grave in world.registry(|registry| std::mem::take(&mut registry.graves)) {
         clean(&world.cluster.map(grave.node, Access::Client), &grave.spans).map_err(text)?;
         world.home(|home| home.release_quarantine(grave.client)).map_err(text)?;
@@ -110,7 +114,7 @@ fn must_pass(line_bytes: u32) {
     assert!(is_tried, "{evicted} objects evicted, {stayed} held against it");
 }
 
-fn must_be_caught(mutant: Mutant) {
+fn must_be_caught(mutant: CoherenceMistake) {
     for line_bytes in [64, 128] {
         let caught = (0..MUTANT_SEEDS)
             .find_map(|seed| run(seed, line_bytes, Some(mutant)).err().map(|fault| (seed, fault)));
@@ -135,7 +139,7 @@ fn no_reader_sees_a_wrong_byte_with_lines_of_128() {
 fn no_publish_after_write_is_caught() {
     use Area::{Directory, EntryPages, Events, Header, Heap, Holds, Index, Lives, Names};
     for area in [Heap, Holds, EntryPages, Directory, Index, Names, Lives, Events, Header] {
-        must_be_caught(Mutant::NoPublish(area));
+        must_be_caught(CoherenceMistake::NoPublish(area));
     }
 }
 
@@ -143,27 +147,27 @@ fn no_publish_after_write_is_caught() {
 fn no_refresh_before_read_is_caught() {
     use Area::{Directory, EntryPages, Events, Header, Heap, Holds, Index, Lives, Names};
     for area in [Heap, Holds, EntryPages, Directory, Index, Names, Lives, Events, Header] {
-        must_be_caught(Mutant::NoRefresh(area));
+        must_be_caught(CoherenceMistake::NoRefresh(area));
     }
-    must_be_caught(Mutant::NoRefreshByOthers(EntryPages));
+    must_be_caught(CoherenceMistake::NoRefreshByOthers(EntryPages));
 }
 
 #[test]
 fn header_before_payload_is_caught() {
-    must_be_caught(Mutant::HeaderBeforePayload);
+    must_be_caught(CoherenceMistake::HeaderBeforePayload);
 }
 
 #[test]
 fn two_objects_on_one_line_are_caught() {
-    must_be_caught(Mutant::TwoObjectsOnOneLine);
+    must_be_caught(CoherenceMistake::TwoObjectsOnOneLine);
 }
 
 #[test]
 fn reuse_without_quarantine_is_caught() {
-    must_be_caught(Mutant::ReuseWithoutQuarantine);
+    must_be_caught(CoherenceMistake::ReuseWithoutQuarantine);
 }
 
 #[test]
 fn release_without_clean_is_caught() {
-    must_be_caught(Mutant::ReleaseWithoutClean);
+    must_be_caught(CoherenceMistake::ReleaseWithoutClean);
 }

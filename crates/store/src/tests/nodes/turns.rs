@@ -15,21 +15,21 @@ thread_local! {
 /// The actor whose turn it is.
 #[derive(Debug)]
 pub(super) struct Turns {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct TurnState {
     current: usize,
     live: Vec<usize>,
     random: Random,
 }
 
 /// Participation of an actor. Dropping it passes the turn on, also during a panic.
-pub(super) struct Part<'a>(&'a Turns);
+pub(super) struct TurnOfActor<'a>(&'a Turns);
 
-impl Drop for Part<'_> {
+impl Drop for TurnOfActor<'_> {
     fn drop(&mut self) {
         let me = ACTOR.take();
         let mut state = self.0.state();
@@ -39,7 +39,7 @@ impl Drop for Part<'_> {
     }
 }
 
-impl State {
+impl TurnState {
     fn choose(&mut self) {
         let index = self.random.below(self.live.len() as u64) as usize;
         self.current = self.live.get(index).copied().unwrap_or_default();
@@ -48,15 +48,16 @@ impl State {
 
 impl Turns {
     pub(super) fn new(actors: usize, seed: u64) -> Arc<Self> {
-        let state = State { current: 0, live: (0..actors).collect(), random: Random::new(seed) };
+        let state =
+            TurnState { current: 0, live: (0..actors).collect(), random: Random::new(seed) };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
     /// Participate as `actor`, once it is its turn.
-    pub(super) fn take_part(&self, actor: usize) -> Part<'_> {
+    pub(super) fn take_part(&self, actor: usize) -> TurnOfActor<'_> {
         ACTOR.set(Some(actor));
         self.wait(self.state(), actor);
-        Part(self)
+        TurnOfActor(self)
     }
 
     /// A point where other actors may run. No effect for a thread that does not participate.
@@ -81,13 +82,13 @@ impl Turns {
         }
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, me: usize) {
+    fn wait(&self, mut state: MutexGuard<'_, TurnState>, me: usize) {
         while state.current != me {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

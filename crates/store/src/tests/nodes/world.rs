@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use farrow_memory::{Access, Length, Region, Span};
-use farrow_testkit::incoherent::{CacheSettings, Call, CallWatch, IncoherentNodes, Upkeep};
+use farrow_testkit::incoherent::{
+    CacheSettings, CallWatch, IncoherentNodes, MaintenanceCall, Upkeep,
+};
 
 use super::turns::Turns;
 use crate::format::hash::HashKey;
@@ -16,7 +18,7 @@ const GONE_MAX: usize = 16;
 
 /// A mistake in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mutant {
+pub(super) enum CoherenceMistake {
     /// This part of the region is never published.
     NoPublish(Area),
     /// This part of the region is never refreshed.
@@ -74,7 +76,7 @@ impl Area {
 
 /// An object that was sealed.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct ActorObject {
     pub(super) id: ObjectId,
     pub(super) name: Option<String>,
     /// Checksum of its bytes.
@@ -95,8 +97,8 @@ pub(super) struct Grave {
 
 /// State that the actors share without the region.
 #[derive(Debug, Default)]
-pub(super) struct Registry {
-    pub(super) live: Vec<Known>,
+pub(super) struct ObjectRegistry {
+    pub(super) live: Vec<ActorObject>,
     pub(super) gone: Vec<ObjectId>,
     pub(super) graves: Vec<Grave>,
     pub(super) names: u32,
@@ -109,7 +111,7 @@ pub(super) struct Registry {
     fault: Option<String>,
 }
 
-impl Registry {
+impl ObjectRegistry {
     pub(super) fn bury(&mut self, id: ObjectId) {
         self.live.retain(|known| known.id != id);
         self.gone.push(id);
@@ -135,7 +137,7 @@ impl Registry {
     }
 
     /// Whether a lookup that began with `known` must have found the object.
-    pub(super) fn must_be_found(&self, known: &Known) -> bool {
+    pub(super) fn must_be_found(&self, known: &ActorObject) -> bool {
         let mut live = self.live.iter().filter(|one| !one.is_leaving);
         live.any(|one| one.id == known.id && one.returns == known.returns)
     }
@@ -157,17 +159,22 @@ pub(super) fn options() -> RegionOptions {
 }
 
 /// State that the actors share.
-pub(super) struct World {
+pub(super) struct NodesWorld {
     pub(super) cluster: IncoherentNodes,
     pub(super) turns: Arc<Turns>,
-    pub(super) mutant: Option<Mutant>,
+    pub(super) mutant: Option<CoherenceMistake>,
     pub(super) home_region: Arc<Region>,
     home: Mutex<Home>,
-    registry: Mutex<Registry>,
+    registry: Mutex<ObjectRegistry>,
 }
 
-impl World {
-    pub(super) fn new(seed: u64, line_bytes: u32, nodes: u32, mutant: Option<Mutant>) -> Self {
+impl NodesWorld {
+    pub(super) fn new(
+        seed: u64,
+        line_bytes: u32,
+        nodes: u32,
+        mutant: Option<CoherenceMistake>,
+    ) -> Self {
         let layout = Layout::new(&options()).unwrap();
         let settings = CacheSettings { line_bytes, acts: 3, seed };
         let cluster = IncoherentNodes::new(layout.geometry, nodes, settings);
@@ -177,16 +184,16 @@ impl World {
             RegionHeader { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
         let home = Home::create_as(Arc::clone(&home_region), header, Length(u64::MAX)).unwrap();
         let passing = Arc::clone(&turns);
-        let watch: CallWatch = Arc::new(move |call: Call| {
+        let watch: CallWatch = Arc::new(move |call: MaintenanceCall| {
             passing.may_pass();
             let area = Area::of(&layout, call.span);
             let left_out = match call.what {
-                Upkeep::Publish => Mutant::NoPublish(area),
-                Upkeep::Refresh => Mutant::NoRefresh(area),
+                Upkeep::Publish => CoherenceMistake::NoPublish(area),
+                Upkeep::Refresh => CoherenceMistake::NoRefresh(area),
             };
             let by_others = call.node != 0
                 && call.what == Upkeep::Refresh
-                && mutant == Some(Mutant::NoRefreshByOthers(area));
+                && mutant == Some(CoherenceMistake::NoRefreshByOthers(area));
             mutant != Some(left_out) && !by_others
         });
         cluster.watch(&watch);
@@ -206,7 +213,7 @@ impl World {
         }
     }
 
-    pub(super) fn registry<T>(&self, act: impl FnOnce(&mut Registry) -> T) -> T {
+    pub(super) fn registry<T>(&self, act: impl FnOnce(&mut ObjectRegistry) -> T) -> T {
         act(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

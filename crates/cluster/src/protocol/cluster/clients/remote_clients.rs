@@ -127,8 +127,12 @@ impl NodeState {
             cluster.dirty.remove(&slot);
         }
         match self.home.release_quarantine(slot) {
-            Ok(reclaimed) => tracing::info!(slot = slot.0, ?reclaimed, "out of quarantine"),
-            Err(error) => tracing::error!(slot = slot.0, %error, "quarantine"),
+            Ok(reclaimed) => {
+                tracing::info!(slot = slot.0, ?reclaimed, "a client is out of quarantine")
+            }
+            Err(error) => {
+                tracing::error!(slot = slot.0, %error, "a client cannot leave quarantine")
+            }
         }
         self.reclaim.soon(&self.home, now_ms);
     }
@@ -149,6 +153,7 @@ impl NodeState {
         &mut self,
         node: &str,
         now_ms: u64,
+        out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
         let name = node.to_owned();
         let known = self.members().names();
@@ -171,7 +176,8 @@ impl NodeState {
         }
         cluster.peers.remove(node);
         cluster.has_news = true;
-        self.forget_moves_of(node);
+        let (drain, mut context) = self.drain(now_ms, out);
+        drain.forget_moves_of(node, &mut context);
         let Some(cluster) = &mut self.cluster.0 else {
             return Ok(ReplyBody::Done);
         };

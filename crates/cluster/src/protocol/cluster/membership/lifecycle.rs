@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use farrow_membership::etcd::EtcdReply;
 use farrow_membership::naming::Naming;
 use farrow_membership::{Incarnation, Message, Options as MembershipOptions, Output};
+use farrow_store::StoreError;
 
 use super::agreement::{Agreement, Outcome};
 use super::not_joined::NotJoined;
@@ -16,9 +17,14 @@ use crate::protocol::cluster::questions::queues::PeerNotifications;
 use crate::protocol::cluster::state::Cluster;
 use crate::protocol::cluster::waits::awaited::Awaited;
 use crate::protocol::cluster::{ClusterOptions, JoinError, PeerAction};
+use crate::protocol::core::cluster_record::retained_membership;
 use crate::protocol::identity::PeerLife;
 use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
+
+/// More requests than one daemon makes: a thousand a second for 35 years. In nanoseconds it is 18
+/// minutes.
+const REQUESTS_MAX: u64 = 1 << 40;
 
 impl NodeState {
     /// Makes this node a member of a cluster. The region has the state of an earlier incarnation.
@@ -32,7 +38,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
-        let retained = self.retained_membership()?;
+        let retained = retained_membership(&self.home)?;
         let first_number = self.begin_numbers(options.incarnation)?;
         let (offer, lease_ms) = (&options.offer, options.lease_ms);
         let earlier =
@@ -96,6 +102,25 @@ impl NodeState {
         Ok(())
     }
 
+    /// The first number of the requests of this daemon to other nodes, above all of earlier ones of
+    /// this region: members ignore lower ones. `now` is the wall clock, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read or written.
+    fn begin_numbers(&mut self, now: u64) -> Result<u64, StoreError> {
+        let earlier = self.barriers.first_number();
+        if now <= earlier {
+            tracing::warn!(now, earlier, "the wall clock is behind the last number of requests");
+        }
+        let first = if now > earlier { now } else { earlier.saturating_add(REQUESTS_MAX) };
+        self.barriers.number_from(first);
+        let retained = retained_membership(&self.home)?;
+        let (home, parts, drain) = self.record();
+        parts.keep_with(home, retained.as_deref(), drain)?;
+        Ok(first)
+    }
+
     /// Handles a message. `from` is taken from the certificate of the sender.
     pub fn on_message(
         &mut self,
@@ -108,13 +133,17 @@ impl NodeState {
             return;
         }
         let Ok(message) = postcard::from_bytes::<Message>(body) else {
-            tracing::warn!(from = from.name, bytes = body.len(), "a message cannot be decoded");
+            tracing::warn!(
+                from = from.name,
+                bytes = body.len(),
+                "a message of a node cannot be decoded"
+            );
             return;
         };
         let sender = (message.from.name.as_str(), message.from.incarnation.0);
         if PeerLife::from(sender) != from {
             let from = from.name;
-            tracing::warn!(from, name = %message.from.name, "a message of a false sender");
+            tracing::warn!(from, name = %message.from.name, "a message with the name of another sender is ignored");
             return;
         }
         let outcomes = match self.cluster.refuse_lease(&message, now_ms) {
@@ -139,16 +168,17 @@ impl NodeState {
         self.tick_names(now_ms, out);
         self.go_on_comparing(now_ms, out);
         self.watch_remote_clients(now_ms, out);
-        self.notify_again(now_ms, out);
-        self.await_again(now_ms, out);
-        self.ask_by_net(now_ms, out);
-        self.ask_for_room(now_ms, out);
+        self.cluster.notify_again(now_ms, out);
+        self.cluster.await_again(&self.waits, now_ms, out);
+        self.cluster.ask_by_net(self.replicas.kind(), now_ms, out);
+        self.cluster.ask_for_room(now_ms, out);
         self.notify_members();
     }
 
     /// Announces the leave to the other nodes, so that they need not detect it.
     pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.end_drain_in_order();
+        let (drain, mut context) = self.drain(now_ms, out);
+        drain.end_in_order(&mut context);
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
@@ -266,12 +296,13 @@ impl NodeState {
                     Action::Net(NetAction::EndReads { node, incarnation, life: None })
                 }));
                 // Their homes know of the incarnation that is over, and not of the next one.
-                self.drop_all_replicas(now_ms, out);
+                let (replicas, mut context) = self.replicas(now_ms, out);
+                replicas.drop_all(&mut context);
                 self.perform_naming(outputs, now_ms, out);
                 let (barriers, mut context) = self.barriers(now_ms, out);
                 barriers.outcast(&mut context);
                 // What members noted of a drain, they noted of the incarnation that is over.
-                self.members_changed_in_drain(now_ms);
+                self.drain.members_changed(&self.cluster, now_ms);
             }
             Output::Left => cluster.has_left = true,
             Output::Clash(clash) => {
@@ -285,7 +316,8 @@ impl NodeState {
 
     /// Stores the state that must survive a kill, before any message that depends on it is sent.
     pub(in crate::protocol::cluster) fn keep(&mut self, bytes: &[u8]) {
-        if let Err(error) = self.keep_membership(bytes) {
+        let (home, parts, drain) = self.record();
+        if let Err(error) = parts.keep_with(home, Some(bytes), drain) {
             tracing::error!(%error, "the membership state cannot be stored");
         }
     }
@@ -295,7 +327,7 @@ impl NodeState {
             return;
         };
         if cluster.has_lease != has_lease {
-            tracing::info!(has_lease, "lease");
+            tracing::info!(has_lease, "the lease of this node changed");
         }
         let is_over = cluster.has_lease && !has_lease;
         cluster.has_lease = has_lease;
@@ -309,7 +341,8 @@ impl NodeState {
         if is_over {
             // The homes of the objects no longer wait for this node.
             for node in self.cluster.net_nodes() {
-                self.drop_replicas_of(&node, now_ms, out);
+                let (replicas, mut context) = self.replicas(now_ms, out);
+                replicas.drop_of(&node, &mut context);
             }
         }
         if has_lease {

@@ -84,7 +84,7 @@ impl OptionalCluster {
             ));
         }
         if cluster.not_joined.is_due(&words, now_ms) {
-            tracing::error!(%clash, "cluster");
+            tracing::error!(%clash, "the cluster rejects this node");
         }
         None
     }

@@ -16,6 +16,7 @@ use crate::protocol::cluster::peers::peer::{is_name_known, unread};
 use crate::protocol::cluster::state::{ASK_LEASES_MAX, Cluster};
 use crate::protocol::cluster::{PendingQuestion, Question};
 use crate::protocol::context::RequestContext;
+use crate::protocol::core::namespaces::full_name;
 use crate::protocol::identity::node_key;
 use crate::protocol::replicas::ReplacingSeal;
 use crate::protocol::sessions::buffered::body_bytes;
@@ -48,7 +49,8 @@ impl NodeState {
         let leases = if matches!(body, RequestBody::Seal { .. }) { ASK_LEASES_MAX } else { 1 };
         let deadline_ms = now_ms.saturating_add(self.cluster.lease_ms().saturating_mul(leases));
         let then = Then::Serve(body);
-        names.iter().for_each(|name| self.ask_if_removed(name, out));
+        let (drain, mut rest) = self.drain(now_ms, out);
+        names.iter().for_each(|name| drain.ask_if_removed(name, &mut rest));
         let release = PendingNameRelease { session, slot, seq, bytes, names, deadline_ms, then };
         if let Some(cluster) = &mut self.cluster.0 {
             cluster.parked.indebted.push(release);
@@ -126,7 +128,7 @@ impl NodeState {
             return None;
         }
         let full = |target: &WireTarget| match target {
-            WireTarget::Name(name) => self.full_name(slot, name).ok(),
+            WireTarget::Name(name) => full_name(&self.home, slot, name).ok(),
             WireTarget::Id(id) => self.home.name_of_object((*id).into()),
         };
         let names = targets.iter().filter_map(full);
@@ -142,7 +144,7 @@ impl NodeState {
         }
         let replacing = items.iter().filter(|item| item.is_replacing);
         let names = replacing.filter_map(|item| item.name.as_deref());
-        let names = names.filter_map(|name| self.full_name(slot, name).ok());
+        let names = names.filter_map(|name| full_name(&self.home, slot, name).ok());
         let names: Vec<String> = names.filter(|name| self.drain.has_arriving(name)).collect();
         (!names.is_empty()).then_some(names)
     }
@@ -269,7 +271,7 @@ impl NodeState {
         let naming = &self.cluster.0.as_ref()?.naming;
         let (mut full, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
         for name in names {
-            let name = self.full_name(slot, name).ok()?;
+            let name = full_name(&self.home, slot, name).ok()?;
             // A reserved name may not be held any more, if this node was excluded meanwhile.
             let is_missing = !naming.holds(&name) && !self.home.has_name(&name).ok()?;
             if is_missing && seen.insert(name.clone()) {
@@ -331,7 +333,10 @@ impl NodeState {
     /// nodes have replicas, it is served once these are dropped, and its names stay in flight.
     pub(in crate::protocol) fn seal_granted(&mut self, seal: ReplacingSeal, out: &mut Vec<Action>) {
         let (context, granted) = (seal.context, seal.granted.clone());
-        let checked = self.check_writer(context.slot).and_then(|()| self.check_granted(&granted));
+        let checked = self
+            .clients
+            .check_writer(&self.home, context.slot)
+            .and_then(|()| self.check_granted(&granted));
         let sealed = checked.and_then(|()| self.seal_in_places(seal, out));
         let Some(body) = sealed.transpose() else {
             return;
@@ -395,14 +400,14 @@ impl NodeState {
             }
             // Names are renewed one by one: those that are not held are skipped.
             RequestBody::Renew { names, are_all } => {
-                self.check_writer(slot)?;
+                self.clients.check_writer(&self.home, slot)?;
                 self.renew(slot, &names, are_all)
             }
             RequestBody::Reserve { names } => {
                 if let Some(error) = errors.into_values().next() {
                     return Err(error);
                 }
-                self.check_writer(slot)?;
+                self.clients.check_writer(&self.home, slot)?;
                 self.reserve(slot, &names)
             }
             _ => Err(WireError::Invalid("a request that takes no name".into())),

@@ -48,6 +48,11 @@ impl OptionalCluster {
         }
     }
 
+    /// The full names on which the cluster decides at this moment.
+    pub(in crate::protocol) fn parked_names(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().flat_map(|cluster| cluster.parked.names())
+    }
+
     /// Memory of the requests of a session that wait for names.
     pub(in crate::protocol) fn parked_bytes(&self, session: SessionId) -> usize {
         self.0.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))

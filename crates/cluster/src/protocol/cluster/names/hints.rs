@@ -12,7 +12,6 @@ use super::hint_table::HintFor;
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, OptionalCluster, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::rights::RightsTable;
-use crate::protocol::state::NodeState;
 
 /// Unmapped nodes from which on the authority is asked first. Below, asking all of them is as many
 /// messages, and one round trip less.
@@ -88,25 +87,5 @@ impl OptionalCluster {
     ) -> Answer {
         let may_read = rules.may(from, Rights::READ, full);
         Answer::Where(self.hinted_home(home, full).filter(|_| may_read))
-    }
-}
-
-impl NodeState {
-    /// Handles the answer of an authority, or its failure.
-    pub(in crate::protocol::cluster) fn on_hint_response(
-        &mut self,
-        search: HintFor,
-        answer: Result<Answer, String>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        let hint = match answer {
-            Ok(Answer::Where(hint)) => hint,
-            _ => None,
-        };
-        match search {
-            HintFor::Opening(token) => self.open_at_hint(token, hint, now_ms, out),
-            HintFor::Lookup(lookup) => self.cluster.look_at_hint(lookup, hint, out),
-        }
     }
 }

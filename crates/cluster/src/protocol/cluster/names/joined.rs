@@ -161,7 +161,7 @@ impl NodeState {
         let WireTarget::Id(id) = target else { return };
         let id = ObjectId::from(*id);
         if let Err(error) = self.home.unname(id) {
-            tracing::debug!(%id, %error, "an object without its name");
+            tracing::debug!(%id, %error, "an object loses its name");
         }
         self.go_on_comparing(now_ms, out);
     }

@@ -15,7 +15,6 @@ use crate::protocol::cluster::questions::message::NAMES_MAX;
 use crate::protocol::cluster::state::ASK_LEASES_MAX;
 use crate::protocol::cluster::{Answer, OptionalCluster, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::context::ReplyTo;
-use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
 /// Limit of lookups at a time.
@@ -69,7 +68,7 @@ impl OptionalCluster {
     }
 
     /// Asks the hinted node for a name, or without a hint all that are left.
-    pub(super) fn look_at_hint(
+    pub(in crate::protocol::cluster) fn look_at_hint(
         &mut self,
         lookup: u64,
         hint: Option<String>,
@@ -171,13 +170,11 @@ impl OptionalCluster {
     }
 }
 
-impl NodeState {
-    /// Answers another node's question which of these full names its objects have.
-    pub(in crate::protocol::cluster) fn has_names(&self, names: &[String]) -> Answer {
-        if names.len() > NAMES_MAX {
-            return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
-        }
-        // An unreadable name might exist.
-        Answer::Has(names.iter().map(|name| self.home.has_name(name).unwrap_or(true)).collect())
+/// Answers another node's question which of these full names the objects of this one have.
+pub(in crate::protocol::cluster) fn has_names(home: &Home, names: &[String]) -> Answer {
+    if names.len() > NAMES_MAX {
+        return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
     }
+    // An unreadable name might exist.
+    Answer::Has(names.iter().map(|name| home.has_name(name).unwrap_or(true)).collect())
 }

@@ -8,19 +8,21 @@ use farrow_store::{ClientSlot, ObjectId, Target};
 use farrow_wire::{ReplyBody, WireObjectId};
 
 use crate::protocol::cluster::state::UnconfirmedSeal;
-use crate::protocol::cluster::{Answer, PeerAction};
+use crate::protocol::cluster::{Answer, OptionalCluster, PeerAction};
 use crate::protocol::state::NodeState;
 use crate::protocol::{Action, SessionId};
 
-impl NodeState {
+impl OptionalCluster {
     /// Records that an object was given a name that had none.
     pub(in crate::protocol) fn note_named(&mut self, slot: ClientSlot, id: ObjectId) {
-        if let Some(cluster) = &mut self.cluster.0 {
+        if let Some(cluster) = &mut self.0 {
             let incarnation = cluster.membership.incarnation().0;
             cluster.unconfirmed.push(UnconfirmedSeal { id, slot, incarnation });
         }
     }
+}
 
+impl NodeState {
     /// Deletes the objects that were given names when the lease was over, and removes the replies to
     /// their seals from `out`, which has not been performed. Their clients are disconnected instead:
     /// a client that reconnects compares its memory with that of the node. A node that moved an object
@@ -43,17 +45,21 @@ impl NodeState {
         let count = late.len();
         tracing::warn!(count, "the lease ended while names were written: they are removed");
         let ids: BTreeSet<WireObjectId> = late.iter().map(|seal| seal.id.into()).collect();
-        let moved = self.unsettle_taken(&ids);
+        let (drain, mut context) = self.drain(now_ms, out);
+        let moved = drain.unsettle_taken(&ids, &mut context);
         let mut sessions = BTreeSet::new();
         for UnconfirmedSeal { id, slot, .. } in late {
             match self.home.delete(Target::Id(id)) {
                 Ok(deleted) => self.note_deleted(deleted),
-                Err(error) => tracing::debug!(%error, "an object without a name"),
+                Err(error) => {
+                    tracing::debug!(%error, "an object whose name is unconfirmed cannot be removed")
+                }
             }
             sessions.extend(self.clients.sessions_of(slot).map(|(session, _)| session));
         }
         self.replicas.imported.forget(|id| ids.contains(&WireObjectId::from(*id)));
-        self.refuse_taken(&moved);
+        let (drain, mut context) = self.drain(now_ms, out);
+        drain.refuse_taken(&moved, &mut context);
         out.retain(|action| !is_seal_of(&ids, action));
         out.extend(sessions.into_iter().map(|session: SessionId| Action::Close { session }));
         self.heed_lease(now_ms, out);

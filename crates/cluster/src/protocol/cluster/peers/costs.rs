@@ -1,12 +1,12 @@
 //! Costs and room of the other nodes, for the placement of new objects: a small question to each
 //! member once a second, and the transfers that happened.
 
+use farrow_store::Home;
 use farrow_wire::NodeCost;
 
 use crate::protocol::action::Action;
-use crate::protocol::cluster::{Answer, PeerQuestion, PendingQuestion, Question};
+use crate::protocol::cluster::{Answer, OptionalCluster, PeerQuestion, PendingQuestion, Question};
 use crate::protocol::identity::PeerLife;
-use crate::protocol::state::NodeState;
 
 /// Pause between two questions to one node: older room misleads programs that put often.
 const ASK_EVERY_MS: u64 = 1_000;
@@ -14,14 +14,14 @@ const ASK_EVERY_MS: u64 = 1_000;
 /// Limit of the time for an answer. A node that needs longer is not near.
 const ANSWER_MS_MAX: u64 = 500;
 
-impl NodeState {
+impl OptionalCluster {
     /// Asks members for their room. The answers also show the round trips.
     pub(in crate::protocol::cluster) fn ask_for_room(
         &mut self,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(cluster) = &mut self.0 else { return };
         let live = cluster.peers.iter_mut().filter(|(_, peer)| !peer.is_lost());
         let due = live.filter(|(_, peer)| peer.cost.ask_at_ms().is_some_and(|at| at <= now_ms));
         let due: Vec<(String, u64)> = due
@@ -35,7 +35,7 @@ impl NodeState {
             let question = Question::Room;
             let peer_question =
                 PeerQuestion { node: &node, question: &question, about, timeout_ms: ANSWER_MS_MAX };
-            if !self.cluster.ask(peer_question, out) {
+            if !self.ask(peer_question, out) {
                 let none = Err("it is no member".to_owned());
                 self.on_room_response((node.as_str(), incarnation).into(), none, now_ms);
             }
@@ -50,7 +50,7 @@ impl NodeState {
         answer: Result<Answer, String>,
         now_ms: u64,
     ) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(cluster) = &mut self.0 else { return };
         let Some(peer) = cluster.peers.get_mut(from.name) else { return };
         if peer.member.incarnation.0 != from.incarnation {
             return;
@@ -67,8 +67,8 @@ impl NodeState {
     }
 
     /// Notes how long another node took to answer a question of this one.
-    pub fn round_trip(&mut self, token: u64, elapsed_us: u64) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+    pub(in crate::protocol) fn round_trip(&mut self, token: u64, elapsed_us: u64) {
+        let Some(cluster) = &mut self.0 else { return };
         // Others may wait for an event.
         let Some(PendingQuestion::Room { node, incarnation }) = cluster.questions.get(&token)
         else {
@@ -83,19 +83,19 @@ impl NodeState {
 
     /// Notes a transfer of bytes from another node.
     pub(in crate::protocol) fn transferred(&mut self, node: &str, bytes: u64, elapsed_us: u64) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(cluster) = &mut self.0 else { return };
         if let Some(peer) = cluster.peers.get_mut(node) {
             peer.cost.transferred(bytes, elapsed_us);
         }
     }
 
     /// The cost of a node as this one measured it; of this node only its room.
-    pub(in crate::protocol::cluster) fn cost_of(&self, node: &str) -> NodeCost {
-        if self.cluster.own_name() == node {
-            let (free, _) = self.home.free_bytes();
+    pub(in crate::protocol::cluster) fn cost_of(&self, home: &Home, node: &str) -> NodeCost {
+        if self.own_name() == node {
+            let (free, _) = home.free_bytes();
             return NodeCost { free: Some(free.0), ..NodeCost::default() };
         }
-        let peers = self.cluster.0.as_ref().map(|cluster| &cluster.peers);
+        let peers = self.0.as_ref().map(|cluster| &cluster.peers);
         let peer = peers.and_then(|peers| peers.get(node)).filter(|peer| !peer.is_lost());
         peer.map(|peer| peer.cost.measured).unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use farrow_wire::{MemberInfo, NodeUnreachable, Reach, WireError};
 
 use super::offer::Offer;
 use super::peer_cost::PeerCost;
-use crate::protocol::core::drain::DrainRecord;
+use crate::protocol::core::drain::state::DrainRecord;
 
 /// The memory of another node, mapped by this one to look up names.
 #[derive(Debug, Clone)]
@@ -81,7 +81,12 @@ impl PeerNode {
         };
         if self.reach != reach {
             let node = self.member.name.as_str();
-            tracing::info!(node, from = self.reach.as_str(), to = reach.as_str(), "reach");
+            tracing::info!(
+                node,
+                from = self.reach.as_str(),
+                to = reach.as_str(),
+                "the reachability of a node changed"
+            );
         }
         self.reach = reach;
     }

@@ -11,7 +11,7 @@ use super::offer::MemoryRoute;
 use super::peer::{MappablePeer, PeerNode, because, unknown_names};
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::cluster::clients::watched::{Dirty, Watched};
-use crate::protocol::core::drain::DrainRecord;
+use crate::protocol::core::drain::state::DrainRecord;
 use crate::protocol::identity::{PeerIdentity, node_key};
 use crate::protocol::net::NetFault;
 
@@ -19,6 +19,11 @@ impl OptionalCluster {
     /// The name of this node; empty without a cluster.
     pub(in crate::protocol) fn own_name(&self) -> String {
         self.0.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
+    }
+
+    /// Whether this node was in a view since this daemon started.
+    pub(in crate::protocol) fn was_member(&self) -> bool {
+        self.0.as_ref().is_some_and(|cluster| cluster.was_member)
     }
 
     /// The incarnation of this node in its cluster; 0 without a cluster.

@@ -4,8 +4,9 @@ use farrow_membership::{Reachability as Heard, View};
 
 use super::peer::{MappablePeer, PeerMemory, PeerNode};
 use crate::protocol::Action;
-use crate::protocol::cluster::PeerAction;
 use crate::protocol::cluster::state::Cluster;
+use crate::protocol::cluster::{PeerAction, Question};
+use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
 /// Limit of lost nodes that are remembered.
@@ -107,7 +108,11 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster.0 else {
             return;
         };
-        tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
+        tracing::info!(
+            epoch = view.epoch.0,
+            members = view.members.len(),
+            "the view of the cluster changed"
+        );
         cluster.has_news = true;
         cluster.was_member = true;
         let mut ends = ViewEnds::default();
@@ -129,8 +134,8 @@ impl NodeState {
         let (barriers, mut context) = self.barriers(now_ms, out);
         barriers.nodes_lost(&lost, &mut context);
         barriers.view_installed(&view, &lost, &mut context);
-        self.await_everywhere(out);
-        self.members_changed_in_drain(now_ms);
+        self.cluster.await_everywhere(&self.waits, out);
+        self.drain.members_changed(&self.cluster, now_ms);
         self.notify_members();
     }
 
@@ -150,7 +155,46 @@ impl NodeState {
                 PeerMemory::Missing(why)
             }
         };
-        self.reach_by_net(node);
+        self.cluster.reach_by_net(node, self.replicas.kind());
         self.notify_members();
+    }
+
+    /// Handles ended incarnations of nodes; each with whether the node is lost.
+    fn lives_ended(&mut self, ended: Vec<(String, u64, bool)>, now_ms: u64, out: &mut Vec<Action>) {
+        if self.replicas.kind().is_none() {
+            return;
+        }
+        for (node, incarnation, is_lost) in ended {
+            let (replicas, mut context) = self.replicas(now_ms, out);
+            replicas.drop_of(&node, &mut context);
+            out.push(Action::Net(NetAction::Cut { node: node.clone(), incarnation, is_lost }));
+            self.replicas.member_has_ended(&node, incarnation);
+            self.settle_leaving(now_ms, out);
+        }
+    }
+
+    /// Announces to the members that this daemon follows an earlier one, once it is one of them:
+    /// what that one read of their objects has ended, and so may have replicas of its own. Names that
+    /// they had it report are unknown here.
+    fn announce_new_life_to(&mut self, view: &View, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster.0 else { return };
+        let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
+        let mut members = view.members.iter();
+        if members.any(|one| one.name == *own && one.incarnation == incarnation) {
+            let others = view.members.iter().filter(|one| one.name != *own);
+            let others = others.map(|one| (one.name.to_string(), one.incarnation.0));
+            let others: Vec<(String, u64)> = others.collect();
+            let is_restarted = std::mem::take(&mut cluster.is_restarted);
+            if is_restarted {
+                let life = self.home.life();
+                for (node, _) in &others {
+                    self.cluster.notify(node, Question::Restarted { life }, out);
+                }
+            }
+            let (replicas, mut context) = self.replicas(now_ms, out);
+            if replicas.announce_new_life(others, &mut context) {
+                self.settle_leaving(now_ms, out);
+            }
+        }
     }
 }

@@ -8,7 +8,6 @@ use crate::protocol::action::Action;
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::core::barriers::SyncQuestion;
 use crate::protocol::identity::PeerLife;
-use crate::protocol::state::NodeState;
 
 impl OptionalCluster {
     /// Sends a notification that a mapped peer must receive, such as a passed barrier or a sealed
@@ -60,22 +59,22 @@ impl OptionalCluster {
     }
 }
 
-impl NodeState {
-    /// Whether all state that was handed over has been received.
-    pub fn has_handed_over(&self) -> bool {
+impl OptionalCluster {
+    /// Whether the members have received all state that was handed over.
+    pub(in crate::protocol) fn has_handed_over(&self) -> bool {
         let is_state = |question: &SyncQuestion| {
             matches!(question, SyncQuestion::Retained { .. } | SyncQuestion::Outcome { .. })
         };
-        !self.is_notifying(is_state) && self.barriers.has_nothing_set_aside()
+        !self.is_notifying(is_state)
     }
 
     /// Whether all members have heard of the clients that have ended here.
-    pub fn has_reported_ends(&self) -> bool {
+    pub(in crate::protocol) fn has_reported_ends(&self) -> bool {
         !self.is_notifying(|question| matches!(question, SyncQuestion::Left { .. }))
     }
 
     fn is_notifying(&self, is_it: impl Fn(&SyncQuestion) -> bool) -> bool {
-        let Some(cluster) = &self.cluster.0 else {
+        let Some(cluster) = &self.0 else {
             return false;
         };
         let pending = cluster.questions.values().filter_map(|about| match about {
@@ -91,34 +90,42 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(cluster) = &mut self.0 else { return };
         for node in cluster.notifications.due(now_ms) {
-            self.cluster.send_notifications(&node, out);
+            self.send_notifications(&node, out);
         }
     }
 
-    /// Handles the answer to a notification, or the reason why there is none.
-    pub(super) fn on_notification_response(
+    /// Handles the end of a notification: see [`notification_result`].
+    pub(super) fn notification_ended(
         &mut self,
         to: PeerLife<'_>,
-        notification: PeerNotification,
-        answer: &Result<Answer, String>,
+        result: Result<Option<PeerNotification>, PeerNotification>,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
-        // A member of an earlier version has no reads of an earlier daemon, or cannot end them, and
-        // cannot look again.
-        let is_optional =
-            matches!(notification.question, Question::Restarted { .. } | Question::Missed)
-                && answer.as_ref().is_ok_and(Answer::is_rejection);
-        let result = match answer {
-            _ if is_optional || self.barriers.is_of_old_epoch(&notification.question) => Ok(None),
-            Ok(Answer::No(_)) => Ok(Some(notification)),
-            Ok(_) => Ok(None),
-            Err(_) => Err(notification),
-        };
+        let Some(cluster) = &mut self.0 else { return };
         cluster.notifications.ended(to, result, now_ms);
-        self.cluster.send_notifications(to.name, out);
+        self.send_notifications(to.name, out);
+    }
+}
+
+/// The result of a notification by its answer, or by the reason why there is none. `Ok` returns one
+/// that was rejected, `Err` one that did not arrive. `is_obsolete`: it needs no answer any more.
+pub(super) fn notification_result(
+    notification: PeerNotification,
+    answer: &Result<Answer, String>,
+    is_obsolete: bool,
+) -> Result<Option<PeerNotification>, PeerNotification> {
+    // A member of an earlier version has no reads of an earlier daemon, or cannot end them, and
+    // cannot look again.
+    let is_optional =
+        matches!(notification.question, Question::Restarted { .. } | Question::Missed)
+            && answer.as_ref().is_ok_and(Answer::is_rejection);
+    match answer {
+        _ if is_optional || is_obsolete => Ok(None),
+        Ok(Answer::No(_)) => Ok(Some(notification)),
+        Ok(_) => Ok(None),
+        Err(_) => Err(notification),
     }
 }

@@ -6,7 +6,8 @@ use farrow_wire::WireSpan;
 use super::message::{Answer, NAMES_MAX, Question};
 use crate::protocol::action::{Action, answer_peer};
 use crate::protocol::cluster::PeerAction;
-use crate::protocol::drain::incoming::TakeRequest;
+use crate::protocol::cluster::names::lookups::has_names;
+use crate::protocol::core::drain::incoming::TakeRequest;
 use crate::protocol::identity::PeerLife;
 use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
@@ -54,20 +55,21 @@ impl NodeState {
                 Some(barriers.on_request(from, question, &mut rest).unwrap_or_else(Answer::No))
             }
             Question::Watch { pid, start_time } => {
-                out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
+                let node = from.to_owned();
+                out.push(Action::Peer(PeerAction::WatchProcess { token, node, pid, start_time }));
                 None
             }
             Question::Clean { region_uid, spans } => {
                 self.clean_for(token, from, region_uid, spans, out)
             }
             Question::Family { region_uid, place } => Some(self.has_child(from, region_uid, place)),
-            Question::Await { names } => Some(self.await_for(from, names, out)),
+            Question::Await { names } => Some(self.await_for(from, names, now_ms, out)),
             Question::StillAwaited { names } => Some(self.still_awaited(&names)),
             Question::Sealed { names } => {
-                self.sealed_elsewhere(from, &names, out);
+                self.sealed_elsewhere(from, &names, now_ms, out);
                 Some(Answer::Done)
             }
-            Question::Has { names } => Some(self.has_names(&names)),
+            Question::Has { names } => Some(has_names(&self.home, &names)),
             Question::Joined { names } => Some(self.names_of_joined(&member, &names)),
             Question::Where { name } => {
                 Some(self.cluster.where_is(&self.home, &self.rules, from, &name))
@@ -80,7 +82,9 @@ impl NodeState {
                 None
             }
             Question::Invalidate { objects } => Some(self.invalidate(from, &objects, now_ms, out)),
-            Question::Draining(is_draining) => Some(self.note_draining(from, is_draining)),
+            Question::Draining(is_draining) => {
+                Some(self.note_draining(from, is_draining, now_ms, out))
+            }
             Question::Take { object, number, name, is_pinned } => {
                 let ask = TakeRequest { from, object, number, name: &name, is_pinned };
                 Some(Answer::Took(self.take_object(&ask, now_ms, out)))
@@ -93,10 +97,7 @@ impl NodeState {
                 Some(self.untake(from, (object, number), now_ms, out))
             }
             Question::Restarted { life } => {
-                self.await_all_at(from, out);
-                let node = from.to_owned();
-                out.push(Action::Net(NetAction::EndReads { node, incarnation, life: Some(life) }));
-                Some(Answer::Done)
+                Some(self.on_restarted((from, incarnation).into(), life, out))
             }
             Question::Missed => Some(self.on_missed(from, now_ms, out)),
             Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
@@ -131,6 +132,28 @@ impl NodeState {
         }
     }
 
+    fn await_for(
+        &mut self,
+        node: &str,
+        names: Vec<String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Answer {
+        let (cluster, mut context) = self.awaiting(now_ms, out);
+        cluster.await_for(node, names, &mut context)
+    }
+
+    fn sealed_elsewhere(
+        &mut self,
+        node: &str,
+        names: &[String],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let (cluster, mut context) = self.awaiting(now_ms, out);
+        cluster.sealed_elsewhere(node, names, &mut context);
+    }
+
     fn still_awaited(&self, names: &[String]) -> Answer {
         if names.len() > NAMES_MAX {
             return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
@@ -157,18 +180,23 @@ impl NodeState {
         if objects.len() > NAMES_MAX {
             return Answer::No(format!("{} objects, {NAMES_MAX} are taken", objects.len()));
         }
-        self.on_invalidation(from, objects, now_ms, out);
+        let (replicas, mut rest) = self.replicas(now_ms, out);
+        replicas.on_invalidation(from, objects, &mut rest);
         Answer::Done
     }
 
-    fn note_draining(&mut self, from: &str, is_draining: bool) -> Answer {
-        let stored = self.keep_draining_member(from, is_draining);
-        stored.map_or_else(|error| Answer::No(error.to_string()), |()| Answer::Done)
+    /// Another node's daemon follows an earlier one, whose reads and waits have ended.
+    fn on_restarted(&mut self, of: PeerLife<'_>, life: u64, out: &mut Vec<Action>) -> Answer {
+        let PeerLife { name, incarnation } = of;
+        self.cluster.await_all_at(name, &self.waits, out);
+        let node = name.to_owned();
+        out.push(Action::Net(NetAction::EndReads { node, incarnation, life: Some(life) }));
+        Answer::Done
     }
 
     /// Notifications of another node did not reach this one.
     fn on_missed(&mut self, from: &str, now_ms: u64, out: &mut Vec<Action>) -> Answer {
-        self.await_all_at(from, out);
+        self.cluster.await_all_at(from, &self.waits, out);
         let (barriers, mut rest) = self.barriers(now_ms, out);
         barriers.missed(from, &mut rest);
         Answer::Done

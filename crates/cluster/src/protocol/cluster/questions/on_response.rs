@@ -3,10 +3,14 @@
 use farrow_store::ClientSlot;
 
 use super::message::Answer;
+use super::notifications::notification_result;
 use super::pending::PendingQuestion;
+use super::queues::PeerNotification;
 use crate::protocol::action::Action;
+use crate::protocol::cluster::HintFor;
 use crate::protocol::cluster::peers::peer::because;
-use crate::protocol::identity::PeerIdentity;
+use crate::protocol::cluster::waits::awaited::AwaitQuestion;
+use crate::protocol::identity::{PeerIdentity, PeerLife};
 use crate::protocol::net::NetAction;
 use crate::protocol::state::NodeState;
 
@@ -30,7 +34,7 @@ impl NodeState {
             postcard::from_bytes::<Answer>(&bytes).map_err(|error| error.to_string())
         });
         if let Err(reason) = &answer {
-            tracing::debug!(?about, %reason, "no answer");
+            tracing::debug!(?about, %reason, "a request to a node failed");
         }
         self.settle_question(about, answer, now_ms, out);
     }
@@ -62,11 +66,12 @@ impl NodeState {
                 self.on_data_address_response(of, answer, now_ms, out);
             }
             PendingQuestion::Room { node, incarnation } => {
-                self.on_room_response((node.as_str(), incarnation).into(), answer, now_ms);
+                self.cluster.on_room_response((node.as_str(), incarnation).into(), answer, now_ms);
             }
             PendingQuestion::Draining { node, incarnation, notice } => {
                 let of = (node.as_str(), incarnation).into();
-                self.on_draining_response(of, notice, answer, now_ms);
+                let (drain, mut rest) = self.drain(now_ms, out);
+                drain.on_draining_response(of, notice, answer, &mut rest);
             }
             PendingQuestion::IsRemoved { node, object, number } => {
                 if has_none(&answer) && self.drain.is_from(&node, object, number) {
@@ -77,7 +82,7 @@ impl NodeState {
                 self.on_take_response((number, &node), answer, now_ms, out);
             }
             PendingQuestion::Untake { number, node } => {
-                self.on_untake_response((number, &node), &answer);
+                self.on_untake_response((number, &node), &answer, now_ms, out);
             }
             PendingQuestion::Ticket { node, number } => pass_ticket(&node, number, answer, out),
             PendingQuestion::Invalidate(notice) => {
@@ -106,6 +111,82 @@ impl NodeState {
         }
     }
 
+    /// Handles the answer of a member that was asked for names.
+    fn on_await_response(
+        &mut self,
+        question: AwaitQuestion,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let (cluster, mut context) = self.awaiting(now_ms, out);
+        cluster.on_await_response(question, answer, &mut context);
+    }
+
+    /// Handles a node's answer with the address of its data server, or its failure.
+    fn on_data_address_response(
+        &mut self,
+        from: PeerLife<'_>,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let kind = self.replicas.kind();
+        self.cluster.on_data_address_response(from, answer, kind, now_ms, out);
+        self.notify_members();
+    }
+
+    /// Handles the result of a delete that another node performed.
+    fn on_deleted_elsewhere(
+        &mut self,
+        node: &str,
+        which: (u64, usize),
+        answer: Result<Answer, String>,
+        out: &mut Vec<Action>,
+    ) {
+        let result = match answer {
+            Ok(Answer::Deleted(result)) => result,
+            Ok(Answer::No(why)) | Err(why) => Err(because(&self.cluster.unreachable(node), &why)),
+            Ok(_) => Err(self.cluster.unreachable(node)),
+        };
+        self.replicas.on_delete_response(which, result, &self.cluster, out);
+    }
+
+    /// Handles the answer to a notification, or the reason why there is none.
+    fn on_notification_response(
+        &mut self,
+        to: PeerLife<'_>,
+        notification: PeerNotification,
+        answer: &Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let is_obsolete = self.barriers.is_of_old_epoch(&notification.question);
+        let result = notification_result(notification, answer, is_obsolete);
+        self.cluster.notification_ended(to, result, now_ms, out);
+    }
+
+    /// Handles the answer of an authority, or its failure.
+    fn on_hint_response(
+        &mut self,
+        search: HintFor,
+        answer: Result<Answer, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let hint = match answer {
+            Ok(Answer::Where(hint)) => hint,
+            _ => None,
+        };
+        match search {
+            HintFor::Opening(token) => {
+                let (replicas, mut context) = self.replicas(now_ms, out);
+                replicas.open_at_hint(token, hint, &mut context);
+            }
+            HintFor::Lookup(lookup) => self.cluster.look_at_hint(lookup, hint, out),
+        }
+    }
+
     fn on_watched(
         &mut self,
         slot: ClientSlot,
@@ -126,22 +207,6 @@ impl NodeState {
             true => self.cleaned(slot, now_ms),
             false => self.cluster.clean_later(slot, now_ms),
         }
-    }
-
-    /// Handles the result of a delete that another node performed.
-    fn on_deleted_elsewhere(
-        &mut self,
-        node: &str,
-        which: (u64, usize),
-        answer: Result<Answer, String>,
-        out: &mut Vec<Action>,
-    ) {
-        let result = match answer {
-            Ok(Answer::Deleted(result)) => result,
-            Ok(Answer::No(why)) | Err(why) => Err(because(&self.cluster.unreachable(node), &why)),
-            Ok(_) => Err(self.cluster.unreachable(node)),
-        };
-        self.on_delete_response(which, result, out);
     }
 }
 

@@ -7,7 +7,7 @@ use farrow_store::ClientSlot;
 use super::queues::PeerNotification;
 use crate::protocol::cluster::HintFor;
 use crate::protocol::cluster::waits::awaited::{AwaitQuestion, SweepQuestion};
-use crate::protocol::core::drain::DrainNotice;
+use crate::protocol::core::drain::state::DrainNotice;
 use crate::protocol::identity::PeerIdentity;
 use crate::protocol::replicas::invalidation_notice::InvalidationNotice;
 

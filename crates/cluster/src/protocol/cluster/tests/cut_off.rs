@@ -2,11 +2,13 @@
 //! where the node had been without a lease for minutes. Clients with a shorter timeout saw only
 //! that the node did not answer.
 
+use farrow_wire::EXTRA_BLOCKS_MAX;
+
 use super::*;
 
 /// A node of two that is alone: the other one goes on without it.
 struct CutOff {
-    world: World,
+    world: MappedCluster,
     client: SessionId,
     lost_ms: u64,
     /// The request that was sent last.
@@ -15,7 +17,7 @@ struct CutOff {
 
 impl CutOff {
     fn new() -> Self {
-        let mut world = World::new(false);
+        let mut world = MappedCluster::new(false);
         world.sessions += 1;
         let client = SessionId(world.sessions);
         let peer = PeerIdentity { pid: 20, start_time: 1, uid: OWNER, remote_client: None };

@@ -4,7 +4,7 @@
 
 use super::*;
 
-impl World {
+impl MappedCluster {
     /// Seals an object of this name at b, where a client has connected.
     fn seal_at_b(&mut self, name: &str) -> ObjectId {
         self.sessions += 1;
@@ -60,7 +60,7 @@ impl World {
 
 #[test]
 fn of_two_objects_of_one_name_that_of_the_joining_node_loses_it() {
-    let (mut world, of_b) = World::two_of_one_name();
+    let (mut world, of_b) = MappedCluster::two_of_one_name();
     assert!(world.named_x(0).is_some() && world.named_x(1) == Some(of_b));
     world.is_cut = false;
     world.go_on(LONG_MS);
@@ -79,7 +79,7 @@ fn of_two_objects_of_one_name_that_of_the_joining_node_loses_it() {
 
 #[test]
 fn a_node_that_joins_with_other_names_keeps_them() {
-    let mut world = World::new(false);
+    let mut world = MappedCluster::new(false);
     let of_b = world.seal_at_b("x");
     world.is_cut = true;
     world.go_on(LONG_MS);
@@ -93,7 +93,7 @@ fn a_node_that_joins_with_other_names_keeps_them() {
 /// A member of an earlier version may find a replica of an object where it is asked for its own.
 #[test]
 fn a_member_of_an_earlier_version_costs_no_name() {
-    let (mut world, of_b) = World::two_of_one_name();
+    let (mut world, of_b) = MappedCluster::two_of_one_name();
     world.questions = Questions::JoinedUnknown;
     world.is_cut = false;
     world.go_on(LONG_MS);
@@ -104,7 +104,7 @@ fn a_member_of_an_earlier_version_costs_no_name() {
 /// A daemon that is killed before all members have answered is followed by one of the same life.
 #[test]
 fn the_next_daemon_goes_on_comparing() {
-    let mut world = World::new(false);
+    let mut world = MappedCluster::new(false);
     world.seal_x();
     world.go_on(SOON_MS);
     let compared = world.nodes[0].joined.compared_for.unwrap();

@@ -9,7 +9,7 @@ use super::*;
 /// and later a lost one whose names nobody knew, so that no new name was granted.
 #[test]
 fn a_node_that_left_stays_so_when_its_number_is_given_to_another_one() {
-    let mut world = World::new(false);
+    let mut world = MappedCluster::new(false);
     world.nodes[0].mapped("b", Err("no such device".to_owned()));
     let view = world.nodes[0].cluster.0.as_ref().unwrap().membership.view().unwrap().clone();
     let (now_ms, mut out) = (world.now_ms, Vec::new());

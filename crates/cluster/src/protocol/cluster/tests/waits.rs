@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl MappedCluster {
     /// A client of b waits for a name.
     fn wait_for_x(&mut self) -> SessionId {
         self.sessions += 1;
@@ -35,7 +35,7 @@ impl World {
 #[test]
 fn a_wait_outlives_the_daemon_of_the_node_where_the_name_is_sealed() {
     for is_restarted in [false, true] {
-        let mut world = World::new(false);
+        let mut world = MappedCluster::new(false);
         let client = world.wait_for_x();
         world.go_on(LONG_MS);
         if is_restarted {
@@ -54,7 +54,7 @@ fn a_wait_outlives_the_daemon_of_the_node_where_the_name_is_sealed() {
 /// reached, gave up notifications. Their clients waited until their timeouts.
 #[test]
 fn a_wait_outlives_a_link_that_is_broken_for_long() {
-    let mut world = World::new(false);
+    let mut world = MappedCluster::new(false);
     let client = world.wait_for_x();
     world.go_on(LONG_MS);
     world.replies.clear();

@@ -1,5 +1,6 @@
 //! Waiting for names that are sealed in the memory of other nodes.
 
+use farrow_store::Home;
 use farrow_wire::Rights;
 
 use super::awaited::{AWAITED_MAX, AwaitQuestion, SweepQuestion};
@@ -7,11 +8,23 @@ use crate::protocol::Action;
 use crate::protocol::action::answer_to;
 use crate::protocol::cluster::questions::message::NAMES_MAX;
 use crate::protocol::cluster::{Answer, OptionalCluster, PendingQuestion, Question};
-use crate::protocol::core::waits::Wait;
-use crate::protocol::state::NodeState;
+use crate::protocol::core::fanout::FanOut;
+use crate::protocol::core::waits::{Wait, Waits};
+use crate::protocol::rights::RightsTable;
 
 /// Pause before a node that did not answer is asked for names again.
 const AGAIN_MS: u64 = 100;
+
+/// What a wait for a name of another node needs of this one, while one event is handled.
+#[derive(Debug)]
+pub(in crate::protocol) struct AwaitContext<'a> {
+    pub(in crate::protocol) waits: &'a mut Waits,
+    pub(in crate::protocol) fan_out: &'a mut FanOut,
+    pub(in crate::protocol) home: &'a Home,
+    pub(in crate::protocol) rules: &'a RightsTable,
+    pub(in crate::protocol) now_ms: u64,
+    pub(in crate::protocol) out: &'a mut Vec<Action>,
+}
 
 impl OptionalCluster {
     /// Asks all members to report full names that clients of this node began to wait for.
@@ -67,28 +80,41 @@ impl OptionalCluster {
     }
 }
 
-impl NodeState {
+impl OptionalCluster {
     /// Sends the awaited names to all members, also to those that joined.
-    pub(in crate::protocol::cluster) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
-        if let Some(cluster) = &mut self.cluster.0 {
+    pub(in crate::protocol::cluster) fn await_everywhere(
+        &mut self,
+        waits: &Waits,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(cluster) = &mut self.0 {
             cluster.awaited.forget_queues();
         }
-        for node in self.cluster.live_peers() {
-            self.await_all_at(&node, out);
+        for node in self.live_peers() {
+            self.await_all_at(&node, waits, out);
         }
     }
 
     /// Sends the awaited names to a member that does not know them, or not any more.
-    pub(in crate::protocol::cluster) fn await_all_at(&mut self, node: &str, out: &mut Vec<Action>) {
-        self.cluster.await_at(node, self.waits.names().cloned(), out);
+    pub(in crate::protocol::cluster) fn await_all_at(
+        &mut self,
+        node: &str,
+        waits: &Waits,
+        out: &mut Vec<Action>,
+    ) {
+        self.await_at(node, waits.names().cloned(), out);
     }
 
     /// Sends awaited names again to members that did not answer.
-    pub(in crate::protocol::cluster) fn await_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Self { cluster, waits, .. } = self;
-        let Some(state) = &mut cluster.0 else { return };
-        let due = state.awaited.due(now_ms, |name| waits.is_awaited(name));
-        due.iter().for_each(|node| cluster.ask_for_awaited(node, out));
+    pub(in crate::protocol::cluster) fn await_again(
+        &mut self,
+        waits: &Waits,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.0 else { return };
+        let due = cluster.awaited.due(now_ms, |name| waits.is_awaited(name));
+        due.iter().for_each(|node| self.ask_for_awaited(node, out));
     }
 
     /// Handles the answer of a member that was asked for names.
@@ -96,19 +122,18 @@ impl NodeState {
         &mut self,
         question: AwaitQuestion,
         answer: Result<Answer, String>,
-        now_ms: u64,
-        out: &mut Vec<Action>,
+        context: &mut AwaitContext<'_>,
     ) {
-        let Some(cluster) = &mut self.cluster.0 else { return };
+        let Some(cluster) = &mut self.0 else { return };
         if let Ok(Answer::Sealed(sealed)) = answer {
             cluster.awaited.on_response(&question, None);
-            self.sealed_elsewhere(&question.node, &sealed, out);
+            self.sealed_elsewhere(&question.node, &sealed, context);
         } else {
-            let names = question.names.iter().filter(|name| self.waits.is_awaited(name));
-            let again = (now_ms.saturating_add(AGAIN_MS), names.cloned().collect());
+            let names = question.names.iter().filter(|name| context.waits.is_awaited(name));
+            let again = (context.now_ms.saturating_add(AGAIN_MS), names.cloned().collect());
             cluster.awaited.on_response(&question, Some(again));
         }
-        self.cluster.ask_for_awaited(&question.node, out);
+        self.ask_for_awaited(&question.node, context.out);
     }
 
     /// Notes the names that another node waits for.
@@ -116,21 +141,21 @@ impl NodeState {
         &mut self,
         node: &str,
         names: Vec<String>,
-        out: &mut Vec<Action>,
+        context: &mut AwaitContext<'_>,
     ) -> Answer {
         if names.len() > NAMES_MAX {
             return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
         }
         let (sealed, missing): (Vec<String>, Vec<String>) =
-            names.into_iter().partition(|name| self.home.has_name(name).unwrap_or(false));
+            names.into_iter().partition(|name| context.home.has_name(name).unwrap_or(false));
         let sealed =
-            sealed.into_iter().filter(|name| self.rules.may(node, Rights::READ, name)).collect();
-        let Some(cluster) = &mut self.cluster.0 else {
+            sealed.into_iter().filter(|name| context.rules.may(node, Rights::READ, name)).collect();
+        let Some(cluster) = &mut self.0 else {
             return Answer::Sealed(sealed);
         };
         let added = cluster.awaited.add(node, missing);
         if let Some(question) = cluster.awaited.begin_sweep(node) {
-            self.cluster.ask_if_still_awaited(question, out);
+            self.ask_if_still_awaited(question, context.out);
         }
         match added {
             Ok(()) => Answer::Sealed(sealed),
@@ -141,16 +166,21 @@ impl NodeState {
     }
 
     /// Notifies other nodes of a full name that was sealed here.
-    pub(in crate::protocol) fn notify_sealed(&mut self, name: &str, out: &mut Vec<Action>) {
-        let Some(cluster) = &mut self.cluster.0 else {
+    pub(in crate::protocol) fn notify_sealed(
+        &mut self,
+        name: &str,
+        rules: &RightsTable,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.0 else {
             return;
         };
         for node in cluster.awaited.take(name) {
-            if !self.rules.may(&node, Rights::READ, name) {
+            if !rules.may(&node, Rights::READ, name) {
                 continue;
             }
             let question = Question::Sealed { names: vec![name.to_owned()] };
-            self.cluster.notify(&node, question, out);
+            self.notify(&node, question, out);
         }
     }
 
@@ -159,24 +189,23 @@ impl NodeState {
         &mut self,
         node: &str,
         names: &[String],
-        out: &mut Vec<Action>,
+        context: &mut AwaitContext<'_>,
     ) {
-        let is_unread = self.cluster.unread_members().iter().any(|one| one == node);
-        let unreachable =
-            (is_unread && !self.cluster.is_by_net(node)).then(|| self.cluster.unreachable(node));
+        let is_unread = self.unread_members().iter().any(|one| one == node);
+        let unreachable = (is_unread && !self.is_by_net(node)).then(|| self.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
             // The claim is not verified: a client that is woken without cause waits again.
-            tracing::debug!(node, name, "sealed elsewhere");
+            tracing::debug!(node, name, "an object was sealed on another node");
             match &unreachable {
-                None => self.waits.sealed(name),
+                None => context.waits.sealed(name),
                 // No client here can read the object, so the wait fails.
                 Some(error) => {
-                    let failed = self.waits.failed(name).into_iter();
+                    let failed = context.waits.failed(name).into_iter();
                     let answer = |wait: Wait| answer_to(wait.session, wait.seq, Err(error.clone()));
-                    out.extend(failed.map(answer));
+                    context.out.extend(failed.map(answer));
                 }
             }
         }
-        self.answer_waits(out);
+        context.fan_out.answer(context.waits, context.out);
     }
 }

@@ -28,7 +28,7 @@ const CLIENT: SessionId = SessionId(1);
 /// Number of flag words, so that each node owns some.
 const WORDS: u64 = 12;
 
-enum Message {
+enum BarrierMessage {
     ToPeer { incarnation: u64, body: Vec<u8> },
     Question { incarnation: u64, token: u64, body: Vec<u8> },
     Answer { token: u64, answer: Result<Vec<u8>, String> },
@@ -38,10 +38,10 @@ struct OnTheWay {
     at_ms: u64,
     from: usize,
     to: usize,
-    message: Message,
+    message: BarrierMessage,
 }
 
-struct World {
+struct BarrierCluster {
     nodes: BTreeMap<usize, NodeState>,
     now_ms: u64,
     messages: Vec<OnTheWay>,
@@ -70,7 +70,7 @@ fn home(number: usize) -> Home {
     Home::create(Arc::new(region), &options, 0).unwrap()
 }
 
-impl World {
+impl BarrierCluster {
     /// `count` nodes of one cluster, each with a client.
     fn new(count: usize, mutant: Option<MoveMutant>) -> Self {
         let mut world = Self {
@@ -183,13 +183,13 @@ impl World {
         found.map(|(_, _, body)| body.clone())
     }
 
-    fn send(&mut self, from: usize, to: usize, message: Message) {
+    fn send(&mut self, from: usize, to: usize, message: BarrierMessage) {
         if self.dice.is_some() && self.roll(8) == 0 {
             // Lost: the asking node learns it later.
-            if let Message::Question { token, .. } = message {
+            if let BarrierMessage::Question { token, .. } = message {
                 let answer = Err("lost".to_owned());
                 let at_ms = self.now_ms + 100;
-                let message = Message::Answer { token, answer };
+                let message = BarrierMessage::Answer { token, answer };
                 self.messages.push(OnTheWay { at_ms, from: to, to: from, message });
             }
             return;
@@ -206,10 +206,14 @@ impl World {
                     self.replies.push((by, reply.seq, reply.body));
                 }
                 Action::Peer(PeerAction::Message { address, incarnation, body }) => {
-                    self.send(by, number_of(&address), Message::ToPeer { incarnation, body });
+                    self.send(
+                        by,
+                        number_of(&address),
+                        BarrierMessage::ToPeer { incarnation, body },
+                    );
                 }
                 Action::Peer(PeerAction::Ask { token, address, incarnation, body, .. }) => {
-                    let message = Message::Question { incarnation, token, body };
+                    let message = BarrierMessage::Question { incarnation, token, body };
                     self.send(by, number_of(&address), message);
                 }
                 Action::Peer(PeerAction::Answer { token: number, body }) => {
@@ -217,7 +221,7 @@ impl World {
                     let is_lost = self.dice.is_some() && self.roll(8) == 0;
                     let answer = if is_lost { Err("lost".to_owned()) } else { Ok(body) };
                     let at_ms = self.now_ms + if self.dice.is_some() { self.roll(60) } else { 0 };
-                    let message = Message::Answer { token, answer };
+                    let message = BarrierMessage::Answer { token, answer };
                     self.messages.push(OnTheWay { at_ms, from: by, to, message });
                 }
                 _ => {}
@@ -230,7 +234,7 @@ impl World {
         let is_cut = [from, to].iter().any(|node| self.cut == Some(*node));
         let (now_ms, mut out) = (self.now_ms, Vec::new());
         if is_cut || !self.nodes.contains_key(&to) {
-            if let Message::Question { token, .. } = message {
+            if let BarrierMessage::Question { token, .. } = message {
                 let answer = Err("cut off".to_owned());
                 self.deliver_answer(from, token, answer);
             }
@@ -238,10 +242,10 @@ impl World {
         }
         let Some(node) = self.nodes.get_mut(&to) else { return };
         match message {
-            Message::ToPeer { incarnation, body } => {
+            BarrierMessage::ToPeer { incarnation, body } => {
                 node.on_message((NAMES[from], incarnation).into(), &body, now_ms, &mut out);
             }
-            Message::Question { incarnation, token, body } => {
+            BarrierMessage::Question { incarnation, token, body } => {
                 self.next_request += 1;
                 self.asked.insert(self.next_request, (from, token));
                 node.on_request(
@@ -254,11 +258,11 @@ impl World {
                 if self.dice.is_some() && self.roll(8) == 0 {
                     // A duplicate, later.
                     let at_ms = now_ms + self.roll(2 * LEASE_MS);
-                    let message = Message::Question { incarnation, token, body };
+                    let message = BarrierMessage::Question { incarnation, token, body };
                     self.messages.push(OnTheWay { at_ms, from, to, message });
                 }
             }
-            Message::Answer { token, answer } => {
+            BarrierMessage::Answer { token, answer } => {
                 return self.deliver_answer(to, token, answer);
             }
         }
@@ -278,7 +282,7 @@ impl World {
         let now_ms = self.now_ms;
         let held = self.held;
         let is_due = |one: &mut OnTheWay| {
-            let is_question = matches!(one.message, Message::Question { .. });
+            let is_question = matches!(one.message, BarrierMessage::Question { .. });
             let is_held = held.is_some_and(|(a, b)| {
                 is_question && [(a, b), (b, a)].contains(&(one.from, one.to))
             });
@@ -340,8 +344,8 @@ fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
 
 /// Requests for moved words, without an answer while the old owner hands over nothing. A mutant
 /// gives wrong answers.
-fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, World) {
-    let mut world = World::new(2, mutant);
+fn moved_words(mutant: Option<MoveMutant>) -> (Vec<u64>, BarrierCluster) {
+    let mut world = BarrierCluster::new(2, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
     world.go_on(LEASE_MS);
     set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(29)));
@@ -398,12 +402,12 @@ fn what_waits_for_a_member_that_does_not_hand_over_ends_in_time() {
 /// A node without any connection: the others start its words from zero, as documented. It answers
 /// its own client for none of them.
 fn answers_of_a_node_that_is_cut_off(mutant: Option<MoveMutant>) -> usize {
-    let mut world = World::new(3, mutant);
+    let mut world = BarrierCluster::new(3, mutant);
     let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(0, word, 1, 0)).collect();
     world.go_on(LEASE_MS);
     set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(1)));
     world.cut = Some(0);
-    let is_alone = |world: &World| {
+    let is_alone = |world: &BarrierCluster| {
         !world.nodes[&1].members().find("a").is_some_and(|a| a.reach != farrow_wire::Reach::Lost)
     };
     world.go_on_until(is_alone);
@@ -433,7 +437,7 @@ fn a_node_that_answers_without_a_lease_is_found() {
 /// So many messages in a row may be lost that the others exclude a node. Its flags are lost then,
 /// as documented, and the run ends.
 fn run(seed: u64, mutant: Option<MoveMutant>) -> Result<u64, String> {
-    let mut world = World::new(2, mutant);
+    let mut world = BarrierCluster::new(2, mutant);
     world.dice = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut known = vec![BTreeSet::from([0_u64]); WORDS as usize];
     let mut under_way: BTreeMap<u64, (u64, BTreeSet<u64>)> = BTreeMap::new();
@@ -520,12 +524,12 @@ fn a_late_request_of_an_earlier_epoch_drops_no_state() {
 /// Clients that were restarted in a loop filled the table for all others.
 #[test]
 fn owners_forget_the_waits_for_flags_of_clients_that_have_ended() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     for word in 0..WORDS {
         let ask = SyncAsk::WaitFlags { mask: 1, timeout_ms: 3_600_000 };
         world.request(0, RequestBody::Sync { name: format!("f{word}"), ask });
     }
-    let has_waits = |world: &World, number: usize| {
+    let has_waits = |world: &BarrierCluster, number: usize| {
         world.nodes[&number].barriers.table.next_deadline_ms().is_some()
     };
     world.go_on(LEASE_MS);

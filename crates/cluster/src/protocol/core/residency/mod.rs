@@ -11,7 +11,8 @@ mod spills;
 #[cfg(test)]
 mod tests;
 
-use farrow_store::{ByHand, Evicted, EvictionPolicy, Home, ObjectId};
+use farrow_memory::Length;
+use farrow_store::{ByHand, Evicted, EvictionPolicy, Home, ObjectId, StoreStats};
 use farrow_wire::WireError;
 
 use crate::protocol::action::Action;
@@ -58,6 +59,16 @@ impl Residency {
         if self.spills.is_on() { "spill" } else { self.policy.name() }
     }
 
+    /// Whether objects leave memory without a request for it.
+    fn may_leave(&self) -> bool {
+        self.spills.is_on() || self.policy.is_automatic()
+    }
+
+    /// Bytes that could leave memory now without a request for it. Replicas may always.
+    pub(in crate::protocol) fn evictable(&self, stats: &StoreStats) -> Length {
+        if self.may_leave() { stats.evictable } else { stats.evictable_replicas }
+    }
+
     pub(in crate::protocol) fn totals(&self) -> ResidencyTotals {
         let (evicted, evicted_bytes) = self.evicted_total;
         ResidencyTotals {
@@ -73,7 +84,11 @@ impl Residency {
         self.evicted_total.0 += u64::from(evicted.objects);
         self.evicted_total.1 += evicted.bytes.0;
         if evicted.objects > 0 {
-            tracing::debug!(objects = evicted.objects, bytes = evicted.bytes.0, "evicted");
+            tracing::debug!(
+                objects = evicted.objects,
+                bytes = evicted.bytes.0,
+                "objects are evicted"
+            );
         }
     }
 

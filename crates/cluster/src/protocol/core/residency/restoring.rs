@@ -11,7 +11,7 @@ use super::spills::{LOOK_MS, ManualEviction, PendingRestore, SpillWaiter, Stage}
 use crate::protocol::action::{Action, answer_to};
 use crate::protocol::context::Asker;
 use crate::protocol::convert::store_error;
-use crate::protocol::core::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim_for;
 use crate::protocol::limits::check_limit;
 use crate::protocol::spill_job::SpillJob;
 
@@ -151,8 +151,13 @@ impl Residency {
             if !is_full || self.spills.is_making_room() || !searched.is_worth_a_search(bytes) {
                 break;
             }
-            reclaim(home);
-            let found = self.make_room_for_restore(home, &Room::of_run(bytes));
+            let room = Room::of_run(bytes);
+            reclaim_for(home, &room);
+            begun = home.begin_restore(&head);
+            if begun.is_ok() {
+                break;
+            }
+            let found = self.make_room_for_restore(home, &room);
             begun = home.begin_restore(&head);
             match found {
                 Ok(true) => {}

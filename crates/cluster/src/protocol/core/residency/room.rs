@@ -9,7 +9,7 @@ use farrow_wire::{EvictedReport, ReplyBody};
 use super::Residency;
 use super::order::{RemoteReplicas, Replicated, WithoutReplicated};
 use crate::protocol::context::Asker;
-use crate::protocol::core::reclaim::reclaim;
+use crate::protocol::core::reclaim::reclaim_for;
 
 /// Objects are evicted for memory in advance of need up to this part of the region; beyond it only
 /// for the least that the client needs.
@@ -62,7 +62,7 @@ impl Residency {
         let RoomSearch { slot, room, want, may_evict, may_reclaim } = search;
         let mut checked = home.check_room(room);
         if checked.is_err() && may_reclaim && home.has_retiring() {
-            reclaim(home);
+            reclaim_for(home, room);
             checked = home.check_room(room);
         }
         if checked.is_err() && may_evict && make_room_of_replicas(home, room)? {
@@ -101,8 +101,8 @@ impl Residency {
             if self.is_making_room() {
                 return Ok(None);
             }
-            reclaim(home);
             let room = Room::of_run(bytes);
+            reclaim_for(home, &room);
             let is_made = make_room_of_replicas(home, &room)?;
             if !is_made && (may_evict || self.spills.is_on()) {
                 self.evict_or_spill(home, elsewhere, &room, bytes)?;
@@ -151,9 +151,8 @@ impl Residency {
         home: &mut Home,
         bytes: Length,
     ) -> Result<bool, StoreError> {
-        home.reclaim()?;
-        let may_leave = self.spills.is_on() || self.policy.is_automatic();
-        let policy = if may_leave { self.policy.as_ref() } else { &ReplicasFirst };
+        home.reclaim_until(|home| home.free_page_bytes() >= bytes)?;
+        let policy = if self.may_leave() { self.policy.as_ref() } else { &ReplicasFirst };
         Ok(home.victims_for_pages(policy, bytes)?.is_some())
     }
 
@@ -165,7 +164,7 @@ impl Residency {
         elsewhere: &mut dyn RemoteReplicas,
         bytes: Length,
     ) -> Result<(), StoreError> {
-        reclaim(home);
+        home.reclaim_until(|home| home.free_page_bytes() >= bytes)?;
         home.evict_for_pages(&ReplicasFirst, bytes)?;
         if home.free_page_bytes() >= bytes {
             return Ok(());
@@ -201,7 +200,7 @@ impl Residency {
             bytes.into_iter().flat_map(|bytes| vec![bytes; count as usize]).collect()
         };
         let one = Room { slots: 1, names: names(1), ..Room::default() };
-        home.reclaim()?;
+        home.reclaim_until(|home| home.has_room(&one))?;
         if home.has_room(&one) {
             return Ok(true);
         }
@@ -338,7 +337,7 @@ mod tests {
 
     use farrow_memory::shm::ShmFabric;
     use farrow_memory::{Access, Offset, Region};
-    use farrow_store::{Layout, Lru, ObjectId, RegionOptions, SealRequest, Target};
+    use farrow_store::{Layout, Lru, ObjectId, RECLAIMED_MAX, RegionOptions, SealRequest, Target};
 
     use super::*;
 
@@ -347,12 +346,12 @@ mod tests {
 
     /// Objects of which other nodes have replicas, and the room that was wanted.
     #[derive(Debug, Default)]
-    struct Replicas {
+    struct ListedReplicas {
         of: Vec<ObjectId>,
         wanted: u64,
     }
 
-    impl RemoteReplicas for Replicas {
+    impl RemoteReplicas for ListedReplicas {
         fn is_elsewhere(&self, id: ObjectId) -> bool {
             self.of.contains(&id)
         }
@@ -404,7 +403,7 @@ mod tests {
     #[test]
     fn only_an_automatic_policy_evicts_and_only_if_the_request_may() {
         let (mut home, slot, ids) = full();
-        let (mut residency, mut replicas) = (Residency::default(), Replicas::default());
+        let (mut residency, mut replicas) = (Residency::default(), ListedReplicas::default());
         let room = Room::of_run(Length(OBJECT_BYTES));
         let by_hand = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(by_hand, Err(StoreError::OutOfMemory { .. })), "{by_hand:?}");
@@ -418,13 +417,25 @@ mod tests {
         assert_eq!((totals.evicted, totals.evicted_bytes), (1, OBJECT_BYTES));
     }
 
+    /// A full node with `--evict none` reported all of its objects as evictable: the alert for full
+    /// memory did not fire.
+    #[test]
+    fn only_what_leaves_without_a_request_counts_as_evictable() {
+        let (home, _, ids) = full();
+        let mut residency = Residency::default();
+        let stats = home.stats().unwrap();
+        assert_eq!(residency.evictable(&stats), Length(0));
+        residency.set_policy(Box::new(Lru));
+        assert_eq!(residency.evictable(&stats), Length(ids.len() as u64 * OBJECT_BYTES));
+    }
+
     /// One client that wants memory ahead of need does not keep the node from the others.
     #[test]
     fn few_objects_leave_for_memory_that_is_not_needed_yet() {
         const SMALL: u64 = 256;
         let (mut home, slot, ids) = full_of(4 << 20, SMALL);
         assert!(ids.len() > 10 * VICTIMS_AHEAD_MAX, "{}", ids.len());
-        let (mut residency, mut replicas) = (Residency::default(), Replicas::default());
+        let (mut residency, mut replicas) = (Residency::default(), ListedReplicas::default());
         residency.set_policy(Box::new(Lru));
         let room = Room::of_run(Length(4096));
         let want = Length(home.capacity().0 / AHEAD_PART);
@@ -440,6 +451,36 @@ mod tests {
         assert!(residency.totals().evicted as usize > evicted + VICTIMS_AHEAD_MAX);
     }
 
+    /// A request on a full node freed all deleted objects that were held no more, at once: after
+    /// the end of a client that held a hundred thousand, no other client was served meanwhile.
+    #[test]
+    fn a_request_frees_no_more_deleted_objects_than_it_needs() {
+        const SMALL: u64 = 256;
+        let (mut home, slot, ids) = full_of(4 << 20, SMALL);
+        assert!(ids.len() > 3 * RECLAIMED_MAX, "{}", ids.len());
+        let retiring = |home: &Home| home.stats().unwrap().objects_retiring as usize;
+        for id in &ids {
+            home.keep_for(slot, *id);
+            assert!(!home.delete(Target::Id(*id)).unwrap().freed_now);
+        }
+        for id in &ids {
+            home.confirm(slot, *id);
+        }
+        assert_eq!(retiring(&home), ids.len());
+        let (mut residency, mut replicas) = (Residency::default(), ListedReplicas::default());
+        let few = Room::of_run(Length(4096));
+        residency.find_room(&mut home, &mut replicas, search(&few, slot, true)).unwrap();
+        assert_eq!(retiring(&home), ids.len() - RECLAIMED_MAX);
+        // A request that needs more frees more.
+        let many = Room::of_run(Length(2 * RECLAIMED_MAX as u64 * SMALL));
+        residency.find_room(&mut home, &mut replicas, search(&many, slot, true)).unwrap();
+        assert!(retiring(&home) < ids.len() - 2 * RECLAIMED_MAX);
+        let all = Room::of_run(Length(2 * (4 << 20)));
+        let none = residency.find_room(&mut home, &mut replicas, search(&all, slot, true));
+        assert!(matches!(none, Err(StoreError::OutOfMemory { .. })), "{none:?}");
+        assert_eq!(retiring(&home), 0);
+    }
+
     /// A request that no eviction can serve once waited for replicas that did not exist: eight
     /// seconds on every full node of a cluster.
     #[test]
@@ -447,7 +488,7 @@ mod tests {
         let (mut home, slot, ids) = full();
         let mut residency = Residency::default();
         residency.set_policy(Box::new(Lru));
-        let mut replicas = Replicas { of: ids, wanted: 0 };
+        let mut replicas = ListedReplicas { of: ids, wanted: 0 };
         let room = Room::of_run(Length(2 * CAPACITY));
         let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
@@ -460,7 +501,7 @@ mod tests {
         let (mut home, slot, ids) = full();
         let mut residency = Residency::default();
         residency.set_policy(Box::new(Lru));
-        let mut replicas = Replicas { of: ids.clone(), wanted: 0 };
+        let mut replicas = ListedReplicas { of: ids.clone(), wanted: 0 };
         let room = Room::of_run(Length(OBJECT_BYTES));
         let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");

@@ -226,7 +226,7 @@ impl Residency {
             Some(bytes) => {
                 self.spills.spilled_total += 1;
                 self.spills.copied.remove(&id);
-                tracing::debug!(%id, bytes = bytes.0, "spilled");
+                tracing::debug!(%id, bytes = bytes.0, "an object is spilled");
             }
             // An earlier copy is still valid.
             None if self.spills.copied.contains(&id) => {}

@@ -42,7 +42,7 @@ impl EvictionPolicy for CountingPolicy {
     }
 }
 
-struct World {
+struct SpillingNode {
     node: NodeState,
     looked: Arc<AtomicU64>,
     now_ms: u64,
@@ -51,7 +51,7 @@ struct World {
     replies: Vec<(u64, Result<ReplyBody, WireError>)>,
 }
 
-impl World {
+impl SpillingNode {
     fn new() -> Self {
         let options = RegionOptions::for_capacity(Length(256 << 10));
         let geometry = Layout::new(&options).unwrap().geometry;
@@ -159,7 +159,7 @@ impl World {
 /// looked at all objects for every restore that waited for room.
 #[test]
 fn restores_that_wait_for_room_look_for_it_when_something_changes() {
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     let heads = [world.spilled(), world.spilled()];
     let first = world.restore(&heads[0]);
     let load = world.jobs.pop();
@@ -201,7 +201,7 @@ fn restores_that_wait_for_room_look_for_it_when_something_changes() {
 #[test]
 fn restores_for_which_nothing_can_leave_look_for_room_once() {
     let looks_of = |waiting: usize| {
-        let mut world = World::new();
+        let mut world = SpillingNode::new();
         let heads: Vec<SpillHead> = (0..=waiting).map(|_| world.spilled()).collect();
         world.restore(&heads[0]);
         assert!(matches!(world.jobs.pop(), Some(SpillJob::Load { .. })));
@@ -225,12 +225,12 @@ fn restores_for_which_nothing_can_leave_look_for_room_once() {
 #[test]
 fn restores_beyond_the_limit_wait_for_others() {
     const MORE: usize = 40;
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     let heads: Vec<SpillHead> = (0..RESTORES_MAX + MORE).map(|_| world.spilled_of(4096)).collect();
     let asked: Vec<u64> =
         heads.iter().map(|head| world.ask(RequestBody::Restore { id: head.id.into() })).collect();
     assert!(asked.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
-    let looks = |world: &World| {
+    let looks = |world: &SpillingNode| {
         world.jobs.iter().filter(|job| matches!(job, SpillJob::Look { .. })).count()
     };
     assert_eq!(looks(&world), RESTORES_MAX);
@@ -248,7 +248,7 @@ fn restores_beyond_the_limit_wait_for_others() {
 /// stayed in the past, and the event loop ran without a pause.
 #[test]
 fn a_restore_that_waits_for_a_write_waits_for_the_next_look() {
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     let head = world.spilled();
     let grant = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
     let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
@@ -273,7 +273,7 @@ fn a_restore_that_waits_for_a_write_waits_for_the_next_look() {
 /// job as the worker, which looks at the file first.
 #[test]
 fn an_object_with_a_copy_leaves_memory_once_the_copy_was_looked_at() {
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     let head = world.spilled();
     let restore = world.restore(&head);
     let loaded = Ok((Vec::new(), Vec::new()));
@@ -305,12 +305,12 @@ fn an_object_with_a_copy_leaves_memory_once_the_copy_was_looked_at() {
 /// bucket.
 #[test]
 fn a_write_that_does_not_end_is_the_reason_of_a_lack_of_memory() {
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     let grant = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms: 0 });
     let Some(Ok(ReplyBody::Granted(span))) = world.answer(grant) else { panic!() };
     let items = vec![SealItem::bytes(*span, BYTES)];
     world.ask(RequestBody::Seal { items });
-    let starve = |world: &mut World, wait_ms: u64| {
+    let starve = |world: &mut SpillingNode, wait_ms: u64| {
         let full = world.ask(RequestBody::Grant { min: BYTES, want: BYTES, wait_ms });
         assert!(world.answer(full).is_none(), "{:?}", world.answer(full));
         world.now_ms += SPILL_MS_MAX.max(wait_ms);
@@ -342,11 +342,12 @@ fn a_write_that_does_not_end_is_the_reason_of_a_lack_of_memory() {
 /// places of the node.
 #[test]
 fn spilled_objects_count_for_the_quota_of_their_client() {
-    let mut world = World::new();
+    let mut world = SpillingNode::new();
     world.node.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
     let heads = [world.spilled(), world.spilled()];
-    let reserve =
-        |world: &mut World, wait_ms| world.ask(RequestBody::ReserveObjects { objects: 1, wait_ms });
+    let reserve = |world: &mut SpillingNode, wait_ms| {
+        world.ask(RequestBody::ReserveObjects { objects: 1, wait_ms })
+    };
     let refused = reserve(&mut world, 0);
     assert!(
         matches!(

@@ -6,13 +6,13 @@ use super::super::replica_table::Replica;
 use super::*;
 
 struct CachedReader {
-    pair: Pair,
+    pair: ReplicaNodes,
     hold: u64,
 }
 
 impl CachedReader {
     fn new() -> Self {
-        Self { pair: Pair::new(), hold: 0 }
+        Self { pair: ReplicaNodes::new(), hold: 0 }
     }
 
     fn node(&mut self) -> &mut NodeState {
@@ -85,9 +85,11 @@ fn replicas_stay_below_the_limit_and_none_leaves_without_need() {
         assert_eq!(reader.node().home().replica_count(), 3);
     }
     // A smaller limit applies at once.
-    reader.node().keep_replicas_below(bytes, Length(0)).unwrap();
+    let NodeState { replicas, home, .. } = reader.node();
+    replicas.keep_below(home, bytes, Length(0)).unwrap();
     assert_eq!(reader.node().home().replica_count(), 1);
-    let refused = reader.node().keep_replicas_below(bytes, Length(bytes + 1));
+    let NodeState { replicas, home, .. } = reader.node();
+    let refused = replicas.keep_below(home, bytes, Length(bytes + 1));
     let Err(WireError::NoRoom(NoRoom { asked, free, largest, used, .. })) = refused else {
         panic!("{refused:?}")
     };
@@ -95,7 +97,9 @@ fn replicas_stay_below_the_limit_and_none_leaves_without_need() {
     // What a home recalls is counted no more.
     reader.fetch(50).unwrap();
     let now_ms = reader.pair.now_ms;
-    reader.node().drop_all_replicas(now_ms, &mut Vec::new());
+    let mut out = Vec::new();
+    let (replicas, mut context) = reader.node().replicas(now_ms, &mut out);
+    replicas.drop_all(&mut context);
     let table = &reader.node().replicas.made;
     assert_eq!((table.len(), table.bytes()), (0, 0));
 }

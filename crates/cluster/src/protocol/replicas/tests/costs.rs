@@ -2,20 +2,21 @@
 
 use farrow_wire::{NodeCost, ReplyBody};
 
-use super::{Pair, ROUND_MS};
+use super::{ROUND_MS, ReplicaNodes};
 use crate::protocol::Action;
 use crate::protocol::cluster::{Answer, PeerAction, Question};
 use crate::protocol::net::NetEvent;
 
-fn costs_of_b(pair: &Pair) -> NodeCost {
-    match pair.nodes[0].nodes() {
+fn costs_of_b(pair: &ReplicaNodes) -> NodeCost {
+    let node = &pair.nodes[0];
+    match node.cluster.nodes(&node.home, &node.drain.record) {
         ReplyBody::Nodes(members) => members.find("b").unwrap().cost,
         other => panic!("{other:?}"),
     }
 }
 
 /// The next question of node a for the room of node b, which is not delivered.
-fn room_question(pair: &mut Pair) -> u64 {
+fn room_question(pair: &mut ReplicaNodes) -> u64 {
     let until_ms = pair.now_ms + 5_000;
     while pair.now_ms < until_ms {
         // At the time of the next round, which would deliver it.
@@ -38,7 +39,7 @@ fn room_question(pair: &mut Pair) -> u64 {
 
 #[test]
 fn the_room_and_the_cost_of_another_node_are_measured() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let free = pair.nodes[1].home().free_bytes().0.0;
     let until_ms = pair.now_ms + 5_000;
     while costs_of_b(&pair).free.is_none() && pair.now_ms < until_ms {
@@ -67,7 +68,7 @@ fn the_room_and_the_cost_of_another_node_are_measured() {
 /// again: it may be replaced by a newer one.
 #[test]
 fn the_room_of_an_earlier_version_is_unknown() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let token = room_question(&mut pair);
     let no = postcard::to_allocvec(&Answer::No("24 B: unknown question".to_owned())).unwrap();
     pair.nodes[0].on_response(token, Ok(no), pair.now_ms, &mut Vec::new());

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use farrow_wire::{Extent, NodeUnreachable, WireError};
 
-use super::{CLIENT, INCARNATION, Pair, ROUND_MS, opened_at};
+use super::{CLIENT, INCARNATION, ROUND_MS, ReplicaNodes, opened_at};
 use crate::protocol::Action;
 use crate::protocol::net::NetAction;
 use crate::protocol::net::query::NetQuery;
 use crate::protocol::replicas::transfers::{FetchKey, FetchWaiter};
 
-impl Pair {
+impl ReplicaNodes {
     /// A round of which node a sees nothing, as if its process were stopped.
     fn round_without_a(&mut self) {
         self.now_ms += ROUND_MS;
@@ -32,7 +32,7 @@ impl Pair {
 /// joined again, still had the holds of its readers, and the memory of what they held never came back.
 #[test]
 fn a_node_that_was_excluded_ends_what_the_members_read_of_it() {
-    let mut pair = Pair::of(3);
+    let mut pair = ReplicaNodes::of(3);
     while pair.nodes[1].cluster.is_peer("a") || pair.nodes[2].cluster.is_peer("a") {
         pair.round_without_a();
     }
@@ -53,7 +53,7 @@ fn a_node_that_was_excluded_ends_what_the_members_read_of_it() {
 /// ran without a pause, and the client waited without an end.
 #[test]
 fn an_open_without_an_answer_ends() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let key = FetchKey::new(NetQuery::Name("t".to_owned()), Extent::Whole).unwrap();
     let waiter = FetchWaiter { key, session: CLIENT, seq: 1, until_ms: u64::MAX };
     let (now_ms, mut out) = (pair.now_ms, Vec::new());

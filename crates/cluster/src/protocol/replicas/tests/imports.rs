@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::action::answer_peer;
-use crate::protocol::drain::incoming::TakeRequest;
+use crate::protocol::core::drain::incoming::TakeRequest;
 use crate::protocol::replicas::transfers::STEP_MS_MAX;
 
 /// The client of node b, with its connection to node a.
@@ -14,7 +14,7 @@ const HOLD: u64 = 9;
 const HOLD_OF_READER: u64 = 10;
 
 struct Imports {
-    pair: Pair,
+    pair: ReplicaNodes,
     origin: ObjectId,
     /// Free bytes of node a before the import.
     free: Length,
@@ -24,7 +24,7 @@ struct Imports {
 impl Imports {
     /// A client has reserved the name "t" at node a.
     fn new() -> Self {
-        let mut pair = Pair::new();
+        let mut pair = ReplicaNodes::new();
         pair.connect(WRITER, 42, None);
         assert_eq!(pair.reserve(WRITER, "t"), Ok(ReplyBody::Done));
         let origin = ObjectId { hi: pair.nodes[1].home().uid().0, lo: 1 << 32 };
@@ -203,7 +203,7 @@ fn an_import_ends_with_its_client() {
             imports.loaded(Ok(()));
         } else {
             let origin = imports.origin;
-            imports.node().abort_replica(origin);
+            imports.node().home.abort_replica(origin).unwrap();
             imports.node().replicas.loading.get_mut(&origin).unwrap().is_on_its_way = false;
         }
         imports.end_client();
@@ -251,13 +251,15 @@ fn an_import_of_an_object_that_is_deleted_meanwhile_does_not_find_it() {
         let (origin, now_ms) = (imports.origin, imports.pair.now_ms);
         let mut out = Vec::new();
         if is_on_its_way {
-            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+            let (replicas, mut context) = imports.node().replicas(now_ms, &mut out);
+            replicas.on_invalidation("b", &[origin.lo], &mut context);
             out.extend(imports.loaded(Ok(())));
         } else {
             // It waits for room.
-            imports.node().abort_replica(origin);
+            imports.node().home.abort_replica(origin).unwrap();
             imports.node().replicas.loading.get_mut(&origin).unwrap().is_on_its_way = false;
-            imports.node().on_invalidation("b", &[origin.lo], now_ms, &mut out);
+            let (replicas, mut context) = imports.node().replicas(now_ms, &mut out);
+            replicas.on_invalidation("b", &[origin.lo], &mut context);
         }
         let answer = answer_of(&out, WRITER);
         assert!(matches!(answer, Some(Err(WireError::NotFound { .. }))), "{answer:?}");

@@ -12,7 +12,7 @@ const BLOCK: u64 = 1 << 20;
 
 /// A client of node b, which reads objects of node a.
 struct LazyReader {
-    pair: Pair,
+    pair: ReplicaNodes,
     client: Listen,
     next: u64,
 }
@@ -74,7 +74,7 @@ fn is_release(action: &Action) -> bool {
 
 impl LazyReader {
     fn new() -> Self {
-        let mut pair = Pair::new();
+        let mut pair = ReplicaNodes::new();
         let (now_ms, node) = (pair.now_ms, &mut pair.nodes[1]);
         assert_eq!(NAMES[1], READER);
         let peer = PeerIdentity { pid: 42, start_time: 1, uid: 0, remote_client: None };
@@ -250,7 +250,9 @@ fn room_for_all_pages_is_reserved() {
     let out = reader.opened(&asked, 9, 1 << 32);
     assert!(lazy_answer(&out, first).is_some());
     let now_ms = reader.pair.now_ms;
-    reader.node().drop_all_replicas(now_ms, &mut Vec::new());
+    let mut out = Vec::new();
+    let (replicas, mut context) = reader.node().replicas(now_ms, &mut out);
+    replicas.drop_all(&mut context);
     let (second, asked) = reader.open(false);
     let out = reader.opened(&asked, 10, 2 << 32);
     let answer = answer_of(&out, second);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::protocol::core::drain::IncomingMove;
+use crate::protocol::core::drain::state::IncomingMove;
 
 /// No member has opened anything; counts how often each object is closed to them.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl NetReaders for OpenedByB {
     }
 }
 
-impl Pair {
+impl ReplicaNodes {
     /// A client of node a with a page of memory; the offset of the page.
     fn connect_writer(&mut self) -> u64 {
         let peer = PeerIdentity { pid: 7, start_time: 1, uid: 0, remote_client: None };
@@ -143,7 +143,7 @@ enum Meanwhile {
 fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
     for meanwhile in [Meanwhile::Nothing, Meanwhile::ClientEnds, Meanwhile::LeaseEnds] {
         // The first of two has the lease without the other.
-        let mut pair = Pair::of(3);
+        let mut pair = ReplicaNodes::of(3);
         let opened = Arc::new(OpenedByB::default());
         pair.nodes[0].set_net(Arc::clone(&opened) as _, "net", None);
         let start = pair.connect_writer();
@@ -181,7 +181,7 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
             while meanwhile == Meanwhile::LeaseEnds
                 && !pair.nodes[0].replicas.replacements.is_empty()
             {
-                pair.messages.retain(|(_, _, message)| !matches!(message, Message::ToPeer(_)));
+                pair.messages.retain(|(_, _, message)| !matches!(message, NodeMessage::ToPeer(_)));
                 later.extend(pair.deliver().expect("b answers"));
             }
             // The names are free when it is answered.
@@ -213,7 +213,7 @@ fn a_seal_that_also_creates_names_waits_for_the_replicas_of_what_it_replaces() {
 /// one. It waited for the move, and then asked for no name: it was refused as taken.
 #[test]
 fn a_seal_that_waited_for_a_move_asks_for_its_new_names() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let start = pair.connect_writer();
     let item = |name: &str, number: u64| SealItem {
         name: Some(name.to_owned()),
@@ -251,7 +251,7 @@ fn a_seal_that_waited_for_a_move_asks_for_its_new_names() {
 /// the object stayed closed to other nodes: none of them could read it any more.
 #[test]
 fn a_refused_replacement_leaves_no_object_closed() {
-    let mut pair = Pair::new();
+    let mut pair = ReplicaNodes::new();
     let counted = Arc::new(CountedCloses::default());
     pair.nodes[0].set_net(Arc::clone(&counted) as _, "net", None);
     let start = pair.connect_writer();

@@ -5,7 +5,7 @@ use farrow_net::frame::Opened;
 use farrow_store::{ObjectId, ObjectKind, SpillHead};
 use farrow_wire::{Extent, ReplyBody, WireError};
 
-use super::{CLIENT, INCARNATION, KEY, Pair};
+use super::{CLIENT, INCARNATION, KEY, ReplicaNodes};
 use crate::protocol::Action;
 use crate::protocol::cluster::Question;
 use crate::protocol::net::broadcast::{BROADCAST_BYTES_MIN, ReplicaKey, SenderAnswer, wait_max};
@@ -20,8 +20,8 @@ const HOLD: u64 = 9;
 const HOLD_AT_C: u64 = 5;
 
 /// Node b, which fetches an object of node a.
-struct Reader {
-    pair: Pair,
+struct FetchingNode {
+    pair: ReplicaNodes,
     origin: ObjectId,
 }
 
@@ -75,10 +75,10 @@ fn from_home() -> Option<(String, u64, u64)> {
     Some(("a".to_owned(), HOLD, 0))
 }
 
-impl Reader {
+impl FetchingNode {
     /// It has opened the object, has room for it, and asks for a sender.
     fn new() -> (Self, Open) {
-        let pair = Pair::of(3);
+        let pair = ReplicaNodes::of(3);
         let origin = ObjectId { hi: pair.nodes[0].home().uid().0, lo: 1 << 32 };
         let mut reader = Self { pair, origin };
         let wish = NetQuery::Id(origin.hi, origin.lo);
@@ -191,7 +191,7 @@ impl Reader {
 
 #[test]
 fn the_home_sends_an_object_if_it_says_so() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let out = reader.answered(&question, &SenderAnswer::Home);
     assert_eq!(load(&out), from_home());
     reader.completes();
@@ -200,7 +200,7 @@ fn the_home_sends_an_object_if_it_says_so() {
 /// An earlier version does not understand the question.
 #[test]
 fn a_home_of_an_earlier_version_sends_each_object_itself() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let fault = NetFault::Other("a query of 3 B: unknown".to_owned());
     let out = reader.opened(&question, Err(fault.clone()));
     assert_eq!(load(&out), from_home());
@@ -213,7 +213,7 @@ fn a_home_of_an_earlier_version_sends_each_object_itself() {
 
 #[test]
 fn the_bytes_come_from_the_replica_that_the_home_names() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let at_c = reader.at_c(&question);
     let out = reader.opened(&at_c, Ok((HOLD_AT_C, reader.replica())));
     assert_eq!(load(&out), Some(("c".to_owned(), HOLD_AT_C, 1 << 20)));
@@ -223,7 +223,7 @@ fn the_bytes_come_from_the_replica_that_the_home_names() {
 
 #[test]
 fn a_replica_that_is_not_there_costs_a_question() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let at_c = reader.at_c(&question);
     let out = reader.opened(&at_c, Err(NetFault::NotFound));
     reader.falls_back(&out);
@@ -231,7 +231,7 @@ fn a_replica_that_is_not_there_costs_a_question() {
 
 #[test]
 fn a_sender_that_dies_half_way_costs_a_question() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let at_c = reader.at_c(&question);
     reader.opened(&at_c, Ok((HOLD_AT_C, reader.replica())));
     let out = reader.loaded(Err(NetFault::Lost("killed".to_owned())));
@@ -253,7 +253,7 @@ fn a_replica_of_another_object_or_length_is_not_read() {
         |opened: &mut Opened, _| opened.blocks.clear(),
         |opened: &mut Opened, _| opened.blocks.push(Span::new(Offset(0), Length(64))),
     ] {
-        let (mut reader, question) = Reader::new();
+        let (mut reader, question) = FetchingNode::new();
         let at_c = reader.at_c(&question);
         let mut replica = reader.replica();
         change(&mut replica, reader.origin);
@@ -265,7 +265,7 @@ fn a_replica_of_another_object_or_length_is_not_read() {
 
 #[test]
 fn a_node_that_is_not_reached_is_no_sender() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     let key = ReplicaKey([1; 32]);
     let out = reader.answered(&question, &SenderAnswer::Member { name: "nowhere".into(), key });
     let question = reader.question(&out);
@@ -277,7 +277,7 @@ fn a_node_that_is_not_reached_is_no_sender() {
 
 #[test]
 fn a_reader_waits_for_its_turn_and_not_for_ever() {
-    let (mut reader, mut question) = Reader::new();
+    let (mut reader, mut question) = FetchingNode::new();
     let mut asked = 0;
     let end_ms = reader.pair.now_ms + wait_max(BYTES).as_millis() as u64 + 5_000;
     loop {
@@ -301,10 +301,10 @@ fn a_reader_waits_for_its_turn_and_not_for_ever() {
 #[test]
 fn a_recalled_object_becomes_no_replica_at_any_step() {
     for step in 0..3 {
-        let (mut reader, question) = Reader::new();
+        let (mut reader, question) = FetchingNode::new();
         let invalidated = Question::Invalidate { objects: vec![reader.origin.lo] };
         let invalidated = postcard::to_allocvec(&invalidated).unwrap();
-        let recall = |reader: &mut Reader| {
+        let recall = |reader: &mut FetchingNode| {
             let (now_ms, mut out) = (reader.pair.now_ms, Vec::new());
             reader.pair.nodes[1].on_request(
                 0,
@@ -339,7 +339,7 @@ fn a_recalled_object_becomes_no_replica_at_any_step() {
 /// An answer to a question of an earlier fetch of the same object changes nothing.
 #[test]
 fn a_late_answer_is_ignored() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     reader.answered(&question, &SenderAnswer::Home);
     let late = SenderAnswer::Member { name: "c".to_owned(), key: KEY };
     let out = reader.answered(&question, &late);
@@ -351,7 +351,7 @@ fn a_late_answer_is_ignored() {
 /// object and without a pause, until it had its lease back.
 #[test]
 fn without_a_lease_no_transfer_begins() {
-    let (mut reader, question) = Reader::new();
+    let (mut reader, question) = FetchingNode::new();
     reader.answered(&question, &SenderAnswer::Home);
     // It was stopped for longer than its lease.
     reader.pair.now_ms += 2_000;
@@ -391,7 +391,7 @@ fn a_transfer_that_always_fails_ends_with_an_error() {
         matches!(action, Action::Send { session: CLIENT, reply, .. }
             if matches!(reply.body, Err(WireError::NodeLost { .. })))
     };
-    let (mut reader, mut question) = Reader::new();
+    let (mut reader, mut question) = FetchingNode::new();
     for tries in 1.. {
         assert!(tries < 200, "it goes on and on");
         reader.answered(&question, &SenderAnswer::Home);

@@ -4,7 +4,7 @@ use super::restarts::TIMEOUT_MS;
 use super::*;
 use crate::protocol::cluster::{Question, WAITING_MAX};
 
-impl World {
+impl BarrierCluster {
     fn wait_for_flags(&mut self, number: usize, word: u64) -> u64 {
         let (name, ask) =
             (format!("f{word}"), SyncAsk::WaitFlags { mask: 1, timeout_ms: TIMEOUT_MS });
@@ -16,7 +16,7 @@ impl World {
 /// timeouts for barriers that had been passed, and for flags that had been set.
 #[test]
 fn too_many_notifications_that_are_not_delivered_end_waits_or_have_them_repeated() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     let arrived = world.arrive_everywhere(0, 2);
     let waits: Vec<u64> = (0..WORDS).map(|word| world.wait_for_flags(0, word)).collect();
     // A barrier with a client of node b, at each owner.
@@ -62,7 +62,7 @@ fn too_many_notifications_that_are_not_delivered_end_waits_or_have_them_repeated
 /// arrival of the client overtook it. The client counted twice.
 #[test]
 fn an_arrival_does_not_overtake_the_end_of_an_earlier_one() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     let arrived = world.arrive_everywhere(1, 3);
     world.go_on(LEASE_MS / 2);
     world.cut = Some(0);

@@ -8,7 +8,7 @@ use super::*;
 const LATER: SessionId = SessionId(2);
 pub(super) const TIMEOUT_MS: u64 = 60_000;
 
-impl World {
+impl BarrierCluster {
     /// The daemon is killed, and another one adopts the region. Returns the slots of its clients.
     fn restart(&mut self, number: usize) -> Vec<ClientSlot> {
         let region = Arc::clone(self.nodes[&number].home().region());
@@ -54,7 +54,7 @@ const DONE: Option<Result<ReplyBody, WireError>> = Some(Ok(ReplyBody::Done));
 /// arrived again at the next one, was counted twice, and passed barriers of two alone.
 #[test]
 fn a_client_that_arrives_again_at_the_next_daemon_counts_once() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     world.arrive_everywhere(1, 2);
     world.go_on(LEASE_MS / 2);
     let slots = world.restart(1);
@@ -73,7 +73,7 @@ fn a_client_that_arrives_again_at_the_next_daemon_counts_once() {
 #[test]
 fn the_end_of_a_client_of_the_earlier_daemon_breaks_its_barriers() {
     for has_passed in [false, true] {
-        let mut world = World::new(3, None);
+        let mut world = BarrierCluster::new(3, None);
         let mut waiting = world.arrive_everywhere(0, 2 + u32::from(!has_passed));
         world.arrive_everywhere(1, 2 + u32::from(!has_passed));
         world.go_on(LEASE_MS / 2);
@@ -104,7 +104,7 @@ fn the_end_of_a_client_of_the_earlier_daemon_breaks_its_barriers() {
 /// daemon broke the barriers of another one of the earlier daemon.
 #[test]
 fn the_end_of_a_client_breaks_no_barrier_of_one_of_the_earlier_daemon() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     let waiting = world.arrive_everywhere(0, 3);
     world.arrive_everywhere(1, 3);
     world.go_on(LEASE_MS / 4);
@@ -130,7 +130,7 @@ fn the_end_of_a_client_breaks_no_barrier_of_one_of_the_earlier_daemon() {
 /// timeouts.
 #[test]
 fn waits_at_an_owner_that_is_killed_are_repeated_or_end_with_an_error() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     let arrived = world.arrive_everywhere(0, 2);
     let wait = SyncAsk::WaitFlags { mask: 1, timeout_ms: TIMEOUT_MS };
     let flags_waits: Vec<u64> = (0..WORDS)
@@ -159,7 +159,7 @@ fn waits_at_an_owner_that_is_killed_are_repeated_or_end_with_an_error() {
 /// requests from the clock, as the earlier one had, and members ignored those that they knew.
 #[test]
 fn requests_are_numbered_above_those_of_the_earlier_daemon_if_the_clock_is_set_back() {
-    let mut world = World::new(3, None);
+    let mut world = BarrierCluster::new(3, None);
     for set in [1, 2, 4] {
         let all: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, set, 0)).collect();
         world.go_on(LEASE_MS / 2);
