@@ -20,8 +20,8 @@ use crate::protocol::state::NodeState;
 enum RemoteNeed {
     /// None: the request gives something back, or concerns what the remote client has.
     Nothing,
-    /// No right is enough: this node may read more at a third one than the client's node may.
-    OwnClient,
+    /// No right is enough: only a client of this node may, for this reason.
+    OwnClient(&'static str),
     /// Any right at all.
     Any,
     /// This right.
@@ -52,11 +52,14 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::Pages { .. }
         | RequestBody::Watch(_)
         | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
-        // An overview that lists holds has the ids of objects of all namespaces.
-        RequestBody::Overview { held_max: 1.., .. }
-        | RequestBody::Fetch { .. }
-        | RequestBody::ListAt { .. }
-        | RequestBody::FindAt { .. } => RemoteNeed::OwnClient,
+        // This node may read more at a third one than the client's node may.
+        RequestBody::Fetch { .. } | RequestBody::ListAt { .. } | RequestBody::FindAt { .. } => {
+            RemoteNeed::OwnClient("objects of other nodes are brought for clients of this machine only")
+        }
+        // These are the ids of objects of all namespaces.
+        RequestBody::Overview { held_max: 1.., .. } => {
+            RemoteNeed::OwnClient("held objects are listed for clients of this machine only")
+        }
         RequestBody::HoldBlock
         | RequestBody::Stats
         | RequestBody::Overview { .. }
@@ -197,10 +200,7 @@ impl NodeState {
         }
         let missing = match need(body) {
             RemoteNeed::Nothing => return Ok(()),
-            RemoteNeed::OwnClient => {
-                let reason = "objects of other nodes are brought for clients of this machine only";
-                return Err(WireError::Denied(reason.to_owned()));
-            }
+            RemoteNeed::OwnClient(reason) => return Err(WireError::Denied(reason.to_owned())),
             RemoteNeed::Any if !state.rights.is_none() => return Ok(()),
             RemoteNeed::Any => Rights::READ,
             RemoteNeed::Right(right) if state.rights.has(right) => {
