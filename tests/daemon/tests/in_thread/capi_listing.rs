@@ -164,6 +164,7 @@ fn options(name: &CStr, labels: &[FarrowPair]) -> FarrowPutOptions {
         metadata_count,
         wait_seconds: 0.0,
         replace: 0,
+        statistics: 0,
     }
 }
 
