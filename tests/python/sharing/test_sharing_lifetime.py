@@ -153,7 +153,7 @@ def test_the_sender_is_killed_with_its_message_in_the_pipe(
     sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=8.0)
     # The message is in the pipe of a dead process.
     time.sleep(0.1)
-    wait_until(lambda: farrow.connect(lru.socket).stats()["objects"] == 2, "the reference is made")
+    wait_until(lambda: farrow.connect(lru.socket).stats()["objects"] == 3, "the message is made")
     sender.kill9()
     wait_until(lambda: farrow.connect(lru.socket).stats()["clients"] == 1, "the sender is gone")
     farrow.connect(lru.socket).evict(EVERYTHING)
