@@ -146,7 +146,7 @@ test-plasma: $(VENV)/farrow
 # A graph's workers on two nodes of Ray, which is too large to be installed for every test.
 test-ray: $(VENV)/farrow
 	pip install --quiet --group ray
-	python -m pytest tests/python/graph_cluster/test_graph_cluster.py tests/python/sharing/test_sharing_ray.py tests/python/engines/test_blocks.py tests/python/site/test_docs.py -k ray
+	python -m pytest tests/python/graph_cluster/test_graph_cluster.py tests/python/sharing/test_sharing_ray.py tests/python/sharing/test_ray_transport.py tests/python/engines/test_blocks.py tests/python/site/test_docs.py -k ray
 
 # Spark's data source, and the JDBC driver of Flight SQL. Spark is 400 MB and needs Java 17, which root
 # installs here if there is none.

@@ -67,10 +67,12 @@ class SharingPlugin(distributed.WorkerPlugin):  # type: ignore[misc]
         self,
         *,
         min_bytes: int = _references.MIN_BYTES,
-        lease: float | None = None,
+        lease: float = _references.LEASE_SECONDS,
+        unread: float | None = None,
     ) -> None:
         self._min_bytes = min_bytes
         self._lease = lease
+        self._unread = unread
         # Results come to this process by reference too.
         self.setup(None)
 
@@ -79,7 +81,7 @@ class SharingPlugin(distributed.WorkerPlugin):  # type: ignore[misc]
         import farrow.dask  # registers there
         import farrow.sharing
 
-        farrow.sharing.install(min_bytes=self._min_bytes, lease=self._lease)
+        farrow.sharing.install(min_bytes=self._min_bytes, lease=self._lease, unread=self._unread)
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask when the plugin is removed, or the worker ends."""

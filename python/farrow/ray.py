@@ -37,7 +37,7 @@ from farrow.sharing._ray import setup_worker
 if TYPE_CHECKING:
     from farrow.huge import Partition
 
-__all__ = ["FarrowDatasink", "aggregate", "read_farrow", "setup_worker"]
+__all__ = ["FarrowDatasink", "aggregate", "read_farrow", "register_transport", "setup_worker"]
 
 # A task takes this part of the resource: it only says where the task runs.
 _SHARE_OF_NODE = 0.001
@@ -53,6 +53,40 @@ _PARTIALS: dict[str, tuple[tuple[str, str], ...]] = {
     "max": (("max", "max"),),
     "mean": (("sum", "sum"), ("count", "sum")),
 }
+
+
+def register_transport() -> None:
+    """Let the methods of actors return tables and arrays by reference, by Ray Direct Transport.
+
+    Call it before the actors are created, in the process that creates them.  Then a method with
+    ``@ray.method(tensor_transport="farrow")`` returns each ``pyarrow.Table`` of its result by
+    reference, and one with ``tensor_transport="farrow_numpy"`` each ``numpy.ndarray``.  The class
+    of the actor has ``@ray.remote(enable_tensor_transport=True)``.  ``ray.put(value,
+    _tensor_transport="farrow")`` does the same.  A value that is not in Farrow's memory is copied
+    there once, by the node of ``farrow.connect()``.
+
+    Receivers get the same memory, read-only.  Ray counts the references: when the program has no
+    ``ObjectRef`` to the result and no receiver has its values, the memory returns, ten seconds
+    later.
+
+    The API of Ray is in alpha.  In a process that has returned a value of a type in this way, Ray
+    pickles other values of that type into its own messages, also where ``farrow.sharing.install``
+    would pass a reference.
+
+    Raises:
+        InvalidArgument: this Ray has no transports of other packages.
+
+    Examples:
+        >>> farrow.ray.register_transport()
+        >>> @ray.remote(enable_tensor_transport=True)
+        ... class Loader:
+        ...     @ray.method(tensor_transport="farrow")
+        ...     def load(self):
+        ...         return pa.table({"price": [1.5, 2.5]})
+    """
+    from farrow.sharing import _ray_transport
+
+    _ray_transport.register()
 
 
 def _options(node: str) -> dict[str, Any]:

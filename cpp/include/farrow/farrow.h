@@ -94,6 +94,8 @@ typedef struct FarrowPutOptions {
   size_t metadata_count;      /* of several labels with one key, the last one applies */
   double wait_seconds;        /* longest wait if the region or a quota of objects is full */
   int replace;                /* not 0: take the place of the object of this name, in one step */
+  int statistics;             /* not 0: store statistics of a table or record batch, by which scans
+                               * skip rows; all its bytes are read for that */
 } FarrowPutOptions;
 
 /* One object of a list. Its pointers are valid until farrow_list_free. */

@@ -34,6 +34,8 @@ pub struct FarrowPutOptions {
     pub wait_seconds: f64,
     /// Not 0: the object takes the place of the one that has its name.
     pub replace: c_int,
+    /// Not 0: statistics of a table or record batch are counted and stored.
+    pub statistics: c_int,
 }
 
 impl FarrowPutOptions {
@@ -45,6 +47,7 @@ impl FarrowPutOptions {
             metadata_count: 0,
             wait_seconds: 0.0,
             replace: 0,
+            statistics: 0,
         }
     }
 }
@@ -55,6 +58,7 @@ pub(crate) struct CallOptions<'a> {
     metadata: Metadata,
     wait: Duration,
     replace: bool,
+    statistics: bool,
 }
 
 impl<'a> CallOptions<'a> {
@@ -70,19 +74,21 @@ impl<'a> CallOptions<'a> {
                 metadata: Metadata::default(),
                 wait: Duration::ZERO,
                 replace: false,
+                statistics: false,
             });
         };
         // SAFETY: guaranteed by the caller.
         let (name, metadata) =
             unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
         let (wait, replace) = (seconds(options.wait_seconds)?, options.replace != 0);
-        Ok(CallOptions { name, metadata, wait, replace })
+        let statistics = options.statistics != 0;
+        Ok(CallOptions { name, metadata, wait, replace, statistics })
     }
 
     pub(crate) fn of_object(&self) -> ObjectOptions<'_> {
         let metadata = (!self.metadata.is_empty()).then_some(&self.metadata);
-        let Self { name, wait, replace, .. } = *self;
-        ObjectOptions { name, metadata, wait, replace, ..ObjectOptions::default() }
+        let Self { name, wait, replace, statistics, .. } = *self;
+        ObjectOptions { name, metadata, wait, replace, statistics }
     }
 }
 

@@ -17,9 +17,11 @@ The receiver gets the same memory, read-only, and holds it for as long as its va
 values pass as before; of a value with an extension type of the program's own, the buffers pass by
 reference.  A process that receives a reference sends references too.
 
-**Lifetime.**  A reference is valid while the sender has the value, and for ``lease`` seconds after
-the sender dropped it or died.  It may be read any number of times.  Later reads raise ``NotFound``.
-Memory returns when the lease is over and no receiver has the value.
+**Lifetime.**  A reference is valid while the sender has the value, and after that until its
+messages were read.  Then it is valid for ``lease`` seconds more, so that an engine may read a
+message again.  If the sender ends or is killed, its references are valid for ``lease`` seconds.
+Later reads raise ``NotFound``.  Memory returns when the reference has ended and no receiver has the
+value.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import sys
 
 from farrow.exceptions import InvalidArgument
 from farrow.sharing import _reducers, _references
-from farrow.sharing._references import LEASE_SECONDS_MAX, MIN_BYTES, Settings
+from farrow.sharing._references import LEASE_SECONDS, LEASE_SECONDS_MAX, MIN_BYTES, Settings
 
 __all__ = ["install", "uninstall"]
 
@@ -40,7 +42,8 @@ def install(
     dask: bool = True,
     ray: bool = True,
     min_bytes: int = MIN_BYTES,
-    lease: float | None = None,
+    lease: float = LEASE_SECONDS,
+    unread: float | None = None,
 ) -> None:
     """Pass values that lie in Farrow by reference, from this process and the processes it sends to.
 
@@ -54,13 +57,16 @@ def install(
         dask: register with ``distributed`` if it is imported; see ``farrow.dask`` for its workers.
         ray: register with Ray if it is imported; see ``farrow.ray`` for its workers.
         min_bytes: fewest bytes in Farrow of a value that passes by reference.
-        lease: seconds for which a reference stays valid after its sender dropped the value or died;
-            3600 at most.  None: 60; and 300 for ``multiprocessing`` and loky, except in their
-            child processes: a task whose reference has expired ends its worker, and the pool waits
-            for it forever.  A value that the program drops occupies its memory for that long.
+        lease: seconds for which a reference stays valid after its last message was read, or its
+            sender ended; 3600 at most.  A value that the program drops occupies its memory for that
+            long.
+        unread: seconds for which a reference waits for the first reader of a message after the
+            sender dropped the value.  None: as long as the sender lives.  A message that is lost,
+            such as one in the pipe of a process that was killed, is never read: a limit returns
+            its memory while the sender lives.
 
     Raises:
-        InvalidArgument: ``min_bytes`` or ``lease`` is out of range.
+        InvalidArgument: ``min_bytes``, ``lease`` or ``unread`` is out of range.
 
     Examples:
         >>> import pickle
@@ -74,12 +80,14 @@ def install(
     """
     if min_bytes < 1:
         raise InvalidArgument(f"min_bytes is {min_bytes}; the least is 1")
-    if lease is not None and not 0 < lease <= LEASE_SECONDS_MAX:
+    if not 0 < lease <= LEASE_SECONDS_MAX:
         raise InvalidArgument(
             f"a lease of {lease} s; above 0 and up to {LEASE_SECONDS_MAX} s are taken"
         )
-    lease = None if lease is None else float(lease)
-    settings = Settings(multiprocessing, dask, ray, int(min_bytes), lease)
+    if unread is not None and not unread > 0:
+        raise InvalidArgument(f"a limit of {unread} s for unread messages; above 0 s are taken")
+    limit = None if unread is None else float(unread)
+    settings = Settings(multiprocessing, dask, ray, int(min_bytes), float(lease), limit)
     _references.use(settings, _register)
 
 

@@ -60,7 +60,8 @@ def _register(wanted: bool) -> None:
 
 
 def _reduce(value: Any) -> Any:
-    reduced = _references.reduce(value)
+    # It is retained for as long as Ray may store it, so no reader has to say that it read it.
+    reduced = _references.reduce(value, is_tracked=False)
     if reduced is None:
         before = _before.get(type(value))
         return value.__reduce_ex__(_PROTOCOL) if before is None else before(value)

@@ -6,7 +6,6 @@ lease.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -15,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from farrow.sharing import _references
-from farrow.sharing._references import LEASE_SECONDS, TASK_LEASE_SECONDS
 
 __all__ = ["classes", "reduce", "register"]
 
@@ -29,15 +27,7 @@ _before: dict[tuple[str, type], Callable[[Any], Any] | None] = {}
 
 def reduce(value: Any) -> Any:
     """What a pickler needs to rebuild a value."""
-    return _reference(value) or value.__reduce_ex__(_PROTOCOL)
-
-
-def _reference(value: Any) -> Any:
-    """As ``reduce`` of references.  Tasks wait behind each other in the pipe of a pool, and one
-    whose reference has expired ends its worker: the pool then waits forever.  What a child process
-    sends are results, which are read at once."""
-    is_child = multiprocessing.parent_process() is not None
-    return _references.reduce(value, LEASE_SECONDS if is_child else TASK_LEASE_SECONDS)
+    return _references.reduce(value) or value.__reduce_ex__(_PROTOCOL)
 
 
 def classes() -> Iterator[type]:
@@ -94,7 +84,7 @@ def reduce_result(array: Any) -> Any:
     # A worker that has not installed has joblib's own.
     own = _memmapping_reducer.reduce_array_memmap_backward
     before = getattr(_memmapping_reducer, "_before_farrow", own)
-    return _reference(array) or before(array)
+    return _references.reduce(array) or before(array)
 
 
 def _patch_joblib(wanted: bool) -> None:
@@ -108,7 +98,7 @@ def _patch_joblib(wanted: bool) -> None:
         call = forward.__call__
 
         def reduce_task(self: Any, array: Any) -> Any:
-            return _reference(array) or call(self, array)
+            return _references.reduce(array) or call(self, array)
 
         module._before_farrow = module.reduce_array_memmap_backward
         module.reduce_array_memmap_backward = reduce_result

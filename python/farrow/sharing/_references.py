@@ -15,6 +15,7 @@ import pyarrow as pa
 from farrow import _native
 from farrow._nodes import _connect
 from farrow.exceptions import Disconnected, FarrowError, InvalidDescriptor, NotFound
+from farrow.sharing._unread import Acknowledgements, SentReference, UnreadReferences
 
 if TYPE_CHECKING:
     from farrow._scan import _chunks
@@ -23,18 +24,18 @@ __all__ = [
     "LEASE_SECONDS",
     "LEASE_SECONDS_MAX",
     "MIN_BYTES",
-    "TASK_LEASE_SECONDS",
+    "Plan",
     "Settings",
+    "plan",
     "reduce",
     "use",
 ]
 
 # A message and its envelope take some microseconds either way; below this a copy is as quick.
 MIN_BYTES = 65536
-# Engines retry within seconds; a queue without a reader for longer is a defect of the program.
+# It runs from the first read of a message, or from the end of its sender: engines retry within
+# seconds.
 LEASE_SECONDS = 60.0
-# Tasks of a pool wait behind each other, some hundred in a pipe.
-TASK_LEASE_SECONDS = 300.0
 # That of the node.
 LEASE_SECONDS_MAX = 3600.0
 
@@ -48,8 +49,8 @@ class Settings(NamedTuple):
     dask: bool
     ray: bool
     min_bytes: int
-    # None: as the pickler that sends the value says.
-    lease: float | None
+    lease: float
+    unread: float | None
 
 
 Register = Callable[[Settings | None], None]
@@ -69,9 +70,27 @@ class _State:
         self.lock = threading.RLock()
         # By the id of the value and the lease: a weak reference to the value, and the reference
         # that was sent.
-        self.sent: dict[tuple[int, float], tuple[weakref.ref[Any], _native.SharedReference]] = {}
-        self.retained: dict[bytes, _native.SharedReference] = {}
+        self.sent: dict[tuple[int, float], tuple[weakref.ref[Any], SentReference]] = {}
+        self.retained: dict[bytes, SentReference] = {}
         self.clients: dict[str, _native.Client] = {}
+        self.unread = UnreadReferences(_is_there)
+        self.acknowledgements = Acknowledgements()
+
+
+def _is_there(address: str, id: bytes) -> bool:
+    """Whether the node at an address has an object; of its own objects it needs no message."""
+    state = _state
+    client = state.clients.get(address)
+    if client is None:
+        return True
+    try:
+        return client.contains(id)
+    except Disconnected:
+        # The program may have closed a client that was borrowed, and have another one.
+        if (other := _connect.living(address)) is not None:
+            with state.lock:
+                state.clients[address] = other
+        raise
 
 
 _state = _State()
@@ -96,34 +115,75 @@ def use(settings: Settings | None, register: Register) -> None:
         register(settings)
 
 
-def reduce(value: Any, lease: float = LEASE_SECONDS) -> Reduced | None:
-    """How to rebuild a value from a reference; None: it passes as before.  The lease counts unless
-    the program has set one."""
+def reduce(value: Any, *, is_tracked: bool = True) -> Reduced | None:
+    """How to rebuild a value from a reference; None: it passes as before.
+
+    Args:
+        value: the value.
+        is_tracked: whether the reference waits for a reader after the sender dropped the value.
+    """
     settings = _state.settings
     if settings is None:
         return None
     try:
-        return _reduce(value, settings, lease if settings.lease is None else settings.lease)
+        return _reduce(value, settings, is_tracked)
     except FarrowError as error:
         # The bytes of the value are still there: they travel instead.
         _log.info("%s is sent as a copy: %s", type(value).__name__, error)
         return None
 
 
-def _reduce(value: Any, settings: Settings, lease: float) -> Reduced | None:
-    wanted = settings.min_bytes, lease
+class Plan(NamedTuple):
+    """How a value passes by reference."""
+
+    # A value that the node takes, over the same memory.
+    arrow: Any
+    # The function that rebuilds the value, and its arguments after the first four.
+    open: Callable[..., Any]
+    more: tuple[Any, ...] = ()
+
+    def reduced(
+        self, reference: _native.SharedReference, settings: Settings | None, marker: bytes
+    ) -> Reduced:
+        """The function and all arguments, for a reference to ``arrow``.
+
+        Args:
+            reference: the reference.
+            settings: those with which receivers send references too; None: they do as before.
+            marker: as in ``open_value``.
+        """
+        first = (reference.message, reference.address, settings, marker)
+        return self.open, (*first, *self.more)
+
+
+def _reduce(value: Any, settings: Settings, is_tracked: bool) -> Reduced | None:
+    planned = plan(value, settings.min_bytes)
+    if planned is None:
+        return None
+    state = _state
+    with state.lock:
+        sent = _share(value, planned.arrow, settings)
+        if sent is None:
+            return None
+        marker = b""
+        if is_tracked:
+            client = _client(sent.reference.address)
+            marker = state.unread.mark(sent, client, settings.lease)
+    return planned.reduced(sent.reference, settings, marker)
+
+
+def plan(value: Any, min_bytes: int) -> Plan | None:
+    """How a value of at least this many bytes passes by reference; None: it does not."""
     if isinstance(value, (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)):
         if any(_needs_registration(kind) for kind in _types_of(value)):
             return None
-        reference = _share(value, value, wanted)
-        return reference and (open_value, (reference.message, reference.address, settings))
+        return Plan(value, open_value)
     if isinstance(value, pa.Buffer):
         # The owner of a mutable buffer may still write to it.
-        if value.is_mutable or value.size < settings.min_bytes:
+        if value.is_mutable or value.size < min_bytes:
             return None
-        reference = _share(value, _bytes_of(value), wanted)
-        return reference and (open_buffer, (reference.message, reference.address, settings))
-    return _reduce_numpy(value, settings, wanted)
+        return Plan(_bytes_of(value), open_buffer)
+    return _plan_numpy(value, min_bytes)
 
 
 def _types_of(value: Any) -> list[pa.DataType]:
@@ -145,18 +205,15 @@ def _needs_registration(kind: pa.DataType) -> bool:
     return any(_needs_registration(kind.field(n).type) for n in range(kind.num_fields))
 
 
-def _reduce_numpy(array: Any, settings: Settings, wanted: tuple[int, float]) -> Reduced | None:
-    """As ``reduce``, for an array that is read-only, contiguous or not."""
-    if array.flags.writeable or array.dtype.hasobject or array.nbytes < settings.min_bytes:
+def _plan_numpy(array: Any, min_bytes: int) -> Plan | None:
+    """As ``plan``, for an array that is read-only, contiguous or not."""
+    if array.flags.writeable or array.dtype.hasobject or array.nbytes < min_bytes:
         return None
     low, high = _byte_bounds(array)
     around = _bytes_of(pa.foreign_buffer(low, high - low, base=array))
-    reference = _share(array, around, wanted)
-    if reference is None:
-        return None
     offset = array.__array_interface__["data"][0] - low
     layout = (array.dtype, array.shape, array.strides, offset)
-    return open_numpy, (reference.message, reference.address, settings, layout)
+    return Plan(around, open_numpy, (layout,))
 
 
 def _bytes_of(buffer: pa.Buffer) -> pa.Array:
@@ -172,54 +229,73 @@ def _byte_bounds(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def _share(value: Any, arrow: Any, wanted: tuple[int, float]) -> _native.SharedReference | None:
-    """A reference to a value of at least this number of bytes and with this lease.  It lasts while
-    the value lives, and is the same one each time."""
-    min_bytes, lease = wanted
-    state = _state
-    with state.lock:
-        key, sent = (id(value), lease), state.sent
-        known = sent.get(key)
-        if known is not None and known[0]() is value:
-            # Receivers would not find it in the memory of a node that took the place of its node.
-            known[1].check()
-            return known[1]
-        reference = _native.share(arrow, min_bytes, lease)
-        if reference is not None:
-            # The lease begins to run when the callback drops the reference.
-            weak = weakref.ref(value, lambda _: sent.pop(key, None))
-            sent[key] = weak, reference
-        return reference
+def _share(value: Any, arrow: Any, settings: Settings) -> SentReference | None:
+    """A reference to a value.  It lasts while the value lives, and is the same one each time.
+    Called under the lock."""
+    lease, state = settings.lease, _state
+    key, sent = (id(value), lease), state.sent
+    known = sent.get(key)
+    if known is not None and known[0]() is value:
+        # Receivers would not find it in the memory of a node that took the place of its node.
+        known[1].reference.check()
+        return known[1]
+    reference = _native.share(arrow, settings.min_bytes, lease)
+    if reference is None:
+        return None
+    made = SentReference(reference, settings.unread)
+    unread = state.unread
+
+    def drop(_: Any) -> None:
+        # Never replaced by another value's: an id is free when this callback has run.
+        if sent.pop(key, None) is not None:
+            unread.drop(made)
+
+    sent[key] = weakref.ref(value, drop), made
+    return made
 
 
 def retain(value: Any) -> None:
     """Keep the reference that ``reduce`` has just made to a value until this process ends."""
-    settings = _state.settings
-    lease = LEASE_SECONDS if settings is None or settings.lease is None else settings.lease
+    lease = LEASE_SECONDS if _state.settings is None else _state.settings.lease
     known = _state.sent.get((id(value), lease))
     if known is not None:
-        _state.retained[known[1].message] = known[1]
+        _state.retained[known[1].reference.message] = known[1]
 
 
-def open_value(message: bytes, address: str, settings: Settings) -> Any:
-    """The value of a reference."""
+def open_value(message: bytes, address: str, settings: Settings | None, marker: bytes = b"") -> Any:
+    """The value of a reference.
+
+    Args:
+        message: the reference.
+        address: the path of the socket of the sender's node.
+        settings: those of the sender.
+        marker: id of the object that this first read of a message deletes, if there is one.
+    """
     follow(settings)
-    return with_client(address, lambda client: _native.open_shared(client, message))
+    value = with_client(address, lambda client: _native.open_shared(client, message))
+    if marker:
+        state = _state
+        state.acknowledgements.send(_client(address), address, marker)
+    return value
 
 
-def open_buffer(message: bytes, address: str, settings: Settings) -> pa.Buffer:
+def open_buffer(
+    message: bytes, address: str, settings: Settings | None, marker: bytes = b""
+) -> pa.Buffer:
     """The buffer of a reference."""
-    return _buffer_of(open_value(message, address, settings))
+    return _buffer_of(open_value(message, address, settings, marker))
 
 
-def open_numpy(message: bytes, address: str, settings: Settings, layout: tuple[Any, ...]) -> Any:
+def open_numpy(
+    message: bytes, address: str, settings: Settings | None, marker: bytes, layout: tuple[Any, ...]
+) -> Any:
     """The NumPy array of a reference: numpy checks that the layout stays in the buffer."""
     import numpy as np
 
     dtype, shape, strides, offset = layout
     if np.dtype(dtype).hasobject:
         raise InvalidDescriptor(f"a reference to an array of {dtype}, which has Python objects")
-    buffer = open_buffer(message, address, settings)
+    buffer = open_buffer(message, address, settings, marker)
     try:
         return np.ndarray(shape, dtype, buffer=buffer, offset=offset, strides=strides)
     except (TypeError, ValueError) as error:
@@ -233,14 +309,13 @@ def _buffer_of(value: Any) -> pa.Buffer:
     return pa.py_buffer(b"") if data is None else data.slice(value.offset, len(value))
 
 
-def follow(settings: Settings) -> None:
+def follow(settings: Settings | None) -> None:
     """Pass references as the sender does, unless this process has decided for itself."""
-    if _state.is_decided:
+    if settings is None or _state.is_decided:
         return
     from farrow.sharing import install
 
-    multiprocessing, dask, ray, min_bytes, lease = settings
-    install(multiprocessing=multiprocessing, dask=dask, ray=ray, min_bytes=min_bytes, lease=lease)
+    install(**settings._asdict())
 
 
 def with_client(address: str, use: Callable[[_native.Client], Any]) -> Any:

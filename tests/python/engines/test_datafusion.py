@@ -101,3 +101,28 @@ def test_datafusion_attaches_a_table_with_a_union(client: farrow.Client) -> None
     context = datafusion.SessionContext()
     assert attach(context, client) == ["u"]
     assert context.sql("select n from u").to_arrow_table().to_pydict() == {"n": [1, "y"]}
+
+
+def test_datafusion_reads_columns_in_place(client: farrow.Client) -> None:
+    """Each chunk is a partition, and the columns of a query are read where they are."""
+    rows, chunks = 20_000, 3
+    schema = pa.schema({"n": pa.int64(), "name": pa.string(), "k": pa.int32()})
+    trades = client.huge_table("trades", schema)
+    for chunk in range(chunks):
+        numbers = range(chunk * rows, (chunk + 1) * rows)
+        names = [f"name {number}" for number in numbers]
+        trades.append(pa.table([list(numbers), names, [chunk] * rows], schema=schema))
+    context = datafusion.SessionContext()
+    attach(context, client)
+    frame = context.sql("select name, n from trades")
+    plan = frame.execution_plan()
+    assert plan.partition_count == chunks
+    assert "k" not in plan.display_indent().split("projection", 1)[-1].split("]")[0].split(", ")
+    batches = frame.collect()
+    assert sum(batch.num_rows for batch in batches) == chunks * rows
+    buffers = [one for batch in batches for one in client.locate(batch) if one["bytes"] >= 4096]
+    assert len(buffers) >= 3 * chunks
+    assert all(one["in_region"] for one in buffers)
+    # A filter is pushed as well: the other chunks are no partitions.
+    some = context.sql(f"select name from trades where n >= {2 * rows}").execution_plan()
+    assert some.partition_count <= 2

@@ -183,11 +183,8 @@ def test_types_of_the_program_arrive(shared: farrow.Client) -> None:
         assert pickle.loads(message).equals(ids)
 
 
-def test_a_value_has_the_lease_of_its_pickler(
-    shared: farrow.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pool whose tasks wait for longer than their lease waits forever.  The lease of the program
-    counts, if there is one."""
+def test_a_reference_has_the_lease_of_the_settings(shared: farrow.Client) -> None:
+    """The marker of its message has the same: it ends with the reference if the sender ends."""
     value = shared.get(shared.put(table()))
 
     def leases() -> list[str]:
@@ -195,19 +192,16 @@ def test_a_value_has_the_lease_of_its_pickler(
         return sorted(one["farrow.lease_ms"] for one in labels if "farrow.lease_ms" in one)
 
     before = leases()
-    cuts = [value.slice(1), value.slice(2), value.slice(3)]
+    cuts = [value.slice(1), value.slice(2)]
     farrow.sharing.install()
-    dumps(cuts[0])
-    assert _references.reduce(cuts[0]) != _references.reduce(cuts[0], 300.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(multiprocessing, "parent_process", lambda: multiprocessing.current_process())
-        dumps(cuts[1])
+    messages = [dumps(cuts[0])]
     farrow.sharing.install(lease=21.0)
-    dumps(cuts[2])
+    messages.append(dumps(cuts[1]))
     added = leases()
     for one in before:
         added.remove(one)
-    assert added == ["21000", "300000", "60000", "60000"]
+    assert added == ["21000", "21000", "60000", "60000"]
+    assert [len(pickle.loads(message)) for message in messages] == [ROWS - 1, ROWS - 2]
 
 
 def test_only_picklers_between_processes_are_changed(shared: farrow.Client) -> None:
@@ -236,12 +230,20 @@ def test_a_value_with_a_column_elsewhere_passes_the_others_by_reference(
 
 
 def test_the_same_value_has_one_reference(shared: farrow.Client) -> None:
+    """Each message has a marker besides, until it is read."""
     value = shared.get(shared.put(table()))
     objects = shared.stats()["objects"]
-    first = dumps(value)
-    assert [dumps(value) for _ in range(5)] == [first] * 5
+    messages = [dumps(value) for _ in range(5)]
+    references = {_references.reduce(value, is_tracked=False)[1][0]}
+    assert all(reference in message for reference in references for message in messages)
+    assert shared.stats()["objects"] == objects + 1 + len(messages)
+    assert len(set(messages)) == len(messages)
+    for message in messages:
+        for _ in range(2):
+            assert pickle.loads(message).equals(value)
     assert shared.stats()["objects"] == objects + 1
-    assert dumps(value.slice(0, 50_000)) != first
+    other = dumps(value.slice(0, 50_000))
+    assert not any(reference in other for reference in references)
 
 
 def test_a_full_node_makes_values_pass_by_copy(make_node: Callable[..., Node]) -> None:
@@ -290,12 +292,18 @@ def test_a_forged_list_of_parts_is_refused(shared: farrow.Client) -> None:
         assert reference is not None
         with pytest.raises(farrow.InvalidDescriptor):
             _references.open_numpy(
-                reference.message, shared.address, _references._state.settings, layout
+                reference.message, shared.address, _references._state.settings, b"", layout
             )
 
 
 def test_the_settings_have_limits() -> None:
-    for wrong in {"min_bytes": 0}, {"lease": 0}, {"lease": 3601}, {"lease": float("nan")}:
+    for wrong in (
+        {"min_bytes": 0},
+        {"lease": 0},
+        {"lease": 3601},
+        {"lease": float("nan")},
+        {"unread": 0},
+    ):
         with pytest.raises(farrow.InvalidArgument):
             farrow.sharing.install(**wrong)
 

@@ -1,6 +1,9 @@
 """A reference in flight is not lost while its sender lives, nor within its lease after that, and it
-is never leaked.  A prototype without leases lost it when the sender dropped its table and the
-node evicted: the receiver got NotFound."""
+is never leaked.
+
+A prototype without leases lost it when the sender dropped its table and the node evicted: the
+receiver got NotFound.  Later a reference had only its lease after the sender had dropped the table:
+a receiver whose queue was slower than that got NotFound, though the sender lived."""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ import pytest
 import farrow
 import farrow.sharing
 from conftest import LIMIT_SECONDS, Cluster, Node, wait_until
-from farrow.sharing import _references
+from farrow.sharing import _references, _unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,11 +31,11 @@ WORDS = 500_000
 EVERYTHING = 10**9
 
 SENDER = """
-import gc, os, sys
+import gc, os, sys, time
 import numpy as np, pyarrow as pa
 import farrow, farrow.sharing
 from multiprocessing.reduction import ForkingPickler
-farrow.sharing.install(lease={lease})
+farrow.sharing.install(lease={lease}, unread={unread})
 client = farrow.connect({socket!r})
 value = pa.table({{"n": pa.array(np.arange({words}))}})
 value = client.get(client.put(value, wait=5.0)).slice(7)
@@ -47,9 +50,9 @@ def send(value):
 class Sender:
     """A process that puts a table, and then does what the test says."""
 
-    def __init__(self, socket: str, code: str, lease: float) -> None:
+    def __init__(self, socket: str, code: str, lease: float, unread: float | None = None) -> None:
         code = textwrap.dedent(code)
-        text = SENDER.format(socket=socket, code=code, lease=lease, words=WORDS)
+        text = SENDER.format(socket=socket, code=code, lease=lease, unread=unread, words=WORDS)
         self._process = subprocess.Popen(
             [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -91,8 +94,8 @@ def lru(make_node: Callable[..., Node]) -> Node:
 def make_sender() -> Iterator[Callable[..., Sender]]:
     senders: list[Sender] = []
 
-    def make(node: Node, code: str, lease: float = 3600.0) -> Sender:
-        senders.append(Sender(node.socket, code, lease))
+    def make(node: Node, code: str, lease: float = 3600.0, unread: float | None = None) -> Sender:
+        senders.append(Sender(node.socket, code, lease, unread))
         return senders[-1]
 
     yield make
@@ -150,7 +153,7 @@ def test_the_sender_is_killed_with_its_message_in_the_pipe(
     sender = make_sender(lru, "send(value); sys.stdin.readline()", lease=8.0)
     # The message is in the pipe of a dead process.
     time.sleep(0.1)
-    wait_until(lambda: farrow.connect(lru.socket).stats()["objects"] == 2, "the reference is made")
+    wait_until(lambda: farrow.connect(lru.socket).stats()["objects"] == 3, "the message is made")
     sender.kill9()
     wait_until(lambda: farrow.connect(lru.socket).stats()["clients"] == 1, "the sender is gone")
     farrow.connect(lru.socket).evict(EVERYTHING)
@@ -216,24 +219,142 @@ def test_a_receiver_is_killed(lru: Node, make_sender: Callable[..., Sender]) -> 
     wait_for_memory(lru, before)
 
 
-def test_a_message_that_nobody_reads(lru: Node, make_sender: Callable[..., Sender]) -> None:
-    before = used(lru)
-    code = """
+SLICES = """
     for start in range(20):
         send(value.slice(start))
     sys.stdin.readline()
     """
-    sender = make_sender(lru, code, lease=1.0)
-    for _ in range(20):
-        sender.message()
 
-    def objects() -> int:
-        return int(farrow.connect(lru.socket).stats()["objects"])
 
-    # The slices are gone: their references last for a lease, although their sender lives.
-    wait_until(lambda: objects() == 1, "the leases are over")
+def objects(node: Node) -> int:
+    return int(farrow.connect(node.socket).stats()["objects"])
+
+
+def test_messages_of_a_slow_queue_are_not_lost(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    """The slices are dropped at once, and nothing reads their messages for many leases."""
+    before = used(lru)
+    sender = make_sender(lru, SLICES, lease=0.1)
+    messages = [sender.message() for _ in range(20)]
+    time.sleep(2.0)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    for start, message in enumerate(messages):
+        value = pickle.loads(message)
+        assert value["n"].to_numpy().tolist() == list(range(7 + start, WORDS))
+    del value
+    # Their memory returns while the sender lives, which has put a table of its own.
+    wait_until(lambda: objects(lru) <= 1, "the leases are over")
     sender.kill9()
     wait_for_memory(lru, before)
+
+
+def test_a_message_is_valid_for_its_lease_after_it_was_read(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    sender = make_sender(lru, SLICES, lease=5.0)
+    message = [sender.message() for _ in range(20)][-1]
+    for _ in range(3):
+        assert len(pickle.loads(message)) == WORDS - 26
+        farrow.connect(lru.socket).evict(EVERYTHING)
+        time.sleep(0.5)
+
+
+def test_each_message_of_a_value_waits_for_its_reader(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    """One of ten readers reads twice, and the ninth and tenth are slow."""
+    code = """
+    for _ in range(10):
+        send(value)
+    del value; gc.collect()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=0.1)
+    messages = [sender.message() for _ in range(10)]
+    for message in [*messages[:8], messages[0]]:
+        check(pickle.loads(message))
+    time.sleep(2.0)
+    farrow.connect(lru.socket).evict(EVERYTHING)
+    for message in messages[8:]:
+        check(pickle.loads(message))
+    wait_until(lambda: objects(lru) <= 1, "the lease is over")
+
+
+def test_messages_that_no_process_reads_end_with_their_sender(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    before = used(lru)
+    sender = make_sender(lru, SLICES, lease=1.0)
+    for _ in range(20):
+        sender.message()
+    time.sleep(1.5)
+    assert objects(lru) == 41
+    sender.kill9()
+    wait_until(lambda: objects(lru) <= 1, "the leases are over")
+    wait_for_memory(lru, before)
+
+
+def test_a_limit_returns_the_memory_of_lost_messages(
+    lru: Node, make_sender: Callable[..., Sender]
+) -> None:
+    sender = make_sender(lru, SLICES, lease=0.2, unread=0.5)
+    for _ in range(20):
+        sender.message()
+    wait_until(lambda: objects(lru) == 1, "the limit is over, and the leases")
+
+
+def test_a_message_is_read_while_there_is_no_daemon(
+    lru: Node, make_sender: Callable[..., Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next daemon learns with a later message that it was read."""
+    monkeypatch.setattr(_unread, "_RETRY_SECONDS", 2.0)
+    code = """
+    for _ in range(20):
+        send(value)
+    del value; gc.collect()
+    sys.stdin.readline()
+    """
+    sender = make_sender(lru, code, lease=5.0)
+    messages = [sender.message() for _ in range(20)]
+    _references._state.clients[lru.socket] = farrow.connect(lru.socket, timeout=1.0)
+    lru.kill9()
+    for message in messages[:-1]:
+        check_length(pickle.loads(message))
+    lru.start()
+    time.sleep(2.0)
+    check_length(pickle.loads(messages[-1]))
+    wait_until(lambda: objects(lru) <= 1, "the lease is over")
+
+
+def test_a_node_that_does_not_answer_is_not_tried_at_each_message() -> None:
+    calls: list[list[bytes]] = []
+
+    class Client:
+        is_up = False
+
+        def delete_many(self, ids: list[bytes]) -> None:
+            calls.append(ids)
+            if not self.is_up:
+                raise farrow.Disconnected("no daemon")
+            raise farrow.NotFound("one was read before")
+
+    client: Any = Client()
+    sent = _unread.Acknowledgements()
+    for number in range(5):
+        sent.send(client, "/a", bytes([number]))
+    sent.send(client, "/b", b"b")
+    assert calls == [[b"\0"], [b"b"]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_unread.time, "monotonic", lambda: float("inf"))
+        client.is_up = True
+        sent.send(client, "/a", b"last")
+        sent.send(client, "/a", b"next")
+    assert calls[2:] == [[b"\0", b"\1", b"\2", b"\3", b"\4", b"last"], [b"next"]]
+
+
+def check_length(value: pa.Table) -> None:
+    assert len(value) == WORDS - 7
 
 
 def test_the_sender_lives_longer_than_any_lease(
@@ -277,8 +398,9 @@ def test_ended_leases_end_after_the_daemon_did(
     sys.stdin.readline()
     """
     sender = make_sender(lru, code, lease=1.0)
-    sender.message()
+    check(pickle.loads(sender.message()))
     sender.wait_for(b"dropped")
+    time.sleep(0.5)
     lru.restart()
     client = farrow.connect(lru.socket)
     time.sleep(1.0)
@@ -297,14 +419,15 @@ def test_references_end_while_there_is_no_daemon(
     sys.stdin.readline()
     del one
     values.clear(); gc.collect()
+    time.sleep(3.0)
     tasks = os.listdir("/proc/self/task")
     threads = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
     sys.stdout.write("%03d" % threads.count("farrow-lease")); sys.stdout.flush()
     sys.stdin.readline()
     """
     sender = make_sender(lru, code, lease=1.0)
-    for _ in range(100):
-        sender.message()
+    for message in [sender.message() for _ in range(100)]:
+        pickle.loads(message)
     lru.kill9()
     sender.go_on()
     sender.wait_for(b"001")

@@ -99,10 +99,12 @@ def test_a_reference_outlives_a_daemon(node: Node, tmp_path: Path) -> None:
     """The next daemon has the same memory."""
     value, message = sent_value(node)
     node.restart()
-    assert dumps(value) == message
+    again = dumps(value)
+    assert len(again) < REFERENCE_BYTES_MAX
     path = tmp_path / "message"
-    path.write_bytes(message)
-    assert run_python(RECEIVER, str(path)) == f"{ROWS}\n"
+    for one in message, again:
+        path.write_bytes(one)
+        assert run_python(RECEIVER, str(path)) == f"{ROWS}\n"
 
 
 def sent_by_another_process(node: Node) -> bytes:

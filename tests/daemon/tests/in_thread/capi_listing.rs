@@ -164,6 +164,7 @@ fn options(name: &CStr, labels: &[FarrowPair]) -> FarrowPutOptions {
         metadata_count,
         wait_seconds: 0.0,
         replace: 0,
+        statistics: 0,
     }
 }
 
@@ -315,6 +316,7 @@ fn bad_labels_are_refused_with_numbers() {
             metadata_count,
             wait_seconds: f64::NAN,
             replace: 0,
+            statistics: 0,
         };
         // SAFETY: the bytes are static, and no call reads beyond a live pair.
         unsafe {
