@@ -262,6 +262,8 @@ pub(super) fn release(small: &Arc<Small>, hold: HoldId) {
     let mut releases = small.releases();
     if !releases.is_closed && releases.all.insert(hold.0) {
         releases.fresh.push(hold.0);
+        // First: the thread that is woken takes the lock.
+        drop(releases);
         small.has_fresh.notify_one();
     }
 }
