@@ -95,7 +95,7 @@ enum Conduct {
 }
 
 /// What a home does with the next opens of each key. It answers all further ones.
-type Plan = Arc<Mutex<BTreeMap<Vec<u8>, VecDeque<Conduct>>>>;
+type OpensPlan = Arc<Mutex<BTreeMap<Vec<u8>, VecDeque<Conduct>>>>;
 
 fn send(stream: &mut TcpStream, op: Op, id: u64, offset: u64, body: &[u8]) -> std::io::Result<()> {
     let head = FrameHeader::new(op, id, offset, body.len() as u64).encode(body, true);
@@ -111,7 +111,7 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<(FrameHeader, Vec<u8>)> {
     Ok((header, body))
 }
 
-fn serve(stream: &mut TcpStream, plan: &Plan) -> std::io::Result<()> {
+fn serve(stream: &mut TcpStream, plan: &OpensPlan) -> std::io::Result<()> {
     receive(stream)?;
     send(stream, Op::Welcome, 0, VERSION, &SECTION.to_le_bytes())?;
     loop {
@@ -132,7 +132,7 @@ fn serve(stream: &mut TcpStream, plan: &Plan) -> std::io::Result<()> {
     }
 }
 
-fn odd_home(plan: &Plan) -> SocketAddr {
+fn odd_home(plan: &OpensPlan) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let plan = Arc::clone(plan);
@@ -145,9 +145,9 @@ fn odd_home(plan: &Plan) -> SocketAddr {
     address
 }
 
-struct AnyTicket;
+struct FixedTicket;
 
-impl DaemonControl for AnyTicket {
+impl DaemonControl for FixedTicket {
     fn ticket(&self) -> Result<Ticket, String> {
         Ok(Ticket::from_bytes([1; 32]))
     }
@@ -156,18 +156,18 @@ impl DaemonControl for AnyTicket {
 }
 
 /// A peer with a connection, and what its home does with the next opens of each key.
-fn connected(stall: Duration) -> (Peer, Plan) {
-    let plan = Plan::default();
+fn connected(stall: Duration) -> (Peer, OpensPlan) {
+    let plan = OpensPlan::default();
     let settings = PeerOptions {
         socket: options(stall),
         ..PeerOptions::new("home", odd_home(&plan), Length(SECTION))
     };
-    let peer = Peer::start(settings, Credentials::Plain, Arc::new(AnyTicket)).unwrap();
+    let peer = Peer::start(settings, Credentials::Plain, Arc::new(FixedTicket)).unwrap();
     peer.open(&want(0)).unwrap();
     (peer, plan)
 }
 
-fn plan_for(plan: &Plan, key: u64, conduct: &[Conduct]) {
+fn plan_for(plan: &OpensPlan, key: u64, conduct: &[Conduct]) {
     plan.lock().unwrap().insert(want(key).to_vec(), conduct.iter().copied().collect());
 }
 
