@@ -50,6 +50,7 @@ use crate::metrics::limits::Errors;
 use crate::net::Net;
 use crate::peer_memory::Devices;
 use crate::peers::Peers;
+use crate::protocol::net::NetAction;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
 use audit::Audit;
@@ -368,7 +369,7 @@ impl Server {
     /// Performs actions. Returns true if the node is to stop.
     fn perform(&mut self, mut actions: Vec<Action>) -> bool {
         self.state.confirm_names(self.now_ms(), &mut actions);
-        let mut is_stopped = false;
+        let (mut is_stopped, mut releases) = (false, Vec::new());
         for action in actions {
             if let Action::Send { reply, .. } = &action {
                 reply.errors().for_each(|error| self.errors.add(error));
@@ -386,6 +387,8 @@ impl Server {
                     self.drop_remote_client(session);
                 }
                 Action::Peer(action) => self.perform_with_remote_sessions(action),
+                // They wake threads, which would take the cores of the clients that wait for replies.
+                Action::Net(action @ NetAction::Release { .. }) => releases.push(action),
                 Action::Net(action) => self.perform_by_net(action),
                 Action::Send { session, mut reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
@@ -423,6 +426,15 @@ impl Server {
                 Action::HandOver { session, seq } => self.handover = Some((session, seq)),
             }
         }
+        self.flush_touched();
+        for action in releases {
+            self.perform_by_net(action);
+        }
+        is_stopped
+    }
+
+    /// Writes the replies to the clients that this turn worked on.
+    fn flush_touched(&mut self) {
         let mut broken = Vec::new();
         for session in &self.touched {
             let Some(connection) = self.connections.get_mut(session) else {
@@ -437,7 +449,6 @@ impl Server {
         for session in broken {
             self.drop_connection(session);
         }
-        is_stopped
     }
 
     /// Sets the epoll interest of each touched connection.
