@@ -1,10 +1,4 @@
-//! A node: its start (creating or adopting the region), its service, its end.
-
-mod error;
-mod options;
-mod scraped;
-mod start;
-mod stop;
+//! A node from its start to its end. It stops, or hands over to the next daemon.
 
 use std::fs;
 use std::io;
@@ -16,32 +10,23 @@ use std::thread::JoinHandle;
 use farrow_memory::{HeldMemory, sync};
 use farrow_wire::{BootTime, Inheritance, paths};
 
-use crate::audit::AuditLog;
+use super::error::{NodeError, check_socket_path, failed};
+use super::options::NodeOptions;
+use super::scraped::Scraped;
+use super::start::{
+    HeapPreparation, base_of, begin_settings, bind, handles_of, join_cluster, offer_of, open_audit,
+    purge_spill, start_peers, start_preparing, start_spill,
+};
+use super::stop::{self, StopSwitch, Stopper};
 use crate::lock::Lock;
 use crate::memory::{OpenedStore, adopt_existing, find_or_make};
 use crate::peer_memory::Devices;
 use crate::peers::Peers;
-pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
 use crate::place::RegionFolder;
-pub use crate::place::{MemoryChoice, memory_choice};
-use crate::prepare;
-pub use crate::protocol::MEMORY_BYTES_MIN;
-use crate::protocol::{AdoptedState, DaemonInfo, NodeState, Preparation, unfinished};
+use crate::protocol::{AdoptedState, DaemonInfo, NodeState, unfinished};
 use crate::server::{Handover, LoopEnd, Remains, Server, ServerParts};
-pub use crate::spill::SpillTarget;
 use crate::supervisor::{Custody, Handles};
 use crate::upgrade::{self, Succession, TakenOver, UpgradeState};
-pub use error::NodeError;
-pub(crate) use error::{check_socket_path, failed};
-pub use options::{
-    ClusterConfig, EvictionKind, MemorySource, NetCompress, NetConfig, NetUse, NodeOptions,
-};
-use scraped::Scraped;
-use start::{
-    FOUNDS, base_of, begin_settings, bind, cluster_options, handles_of, is_founder, offer_of,
-    purge_spill, start_net, start_peers, start_spill,
-};
-pub use stop::{StopSwitch, Stopper};
 
 /// A node that is ready to serve.
 pub struct Node {
@@ -80,6 +65,21 @@ pub struct Summary {
     pub metrics: Option<String>,
     /// The node's name and address in its cluster.
     pub cluster: Option<String>,
+}
+
+impl Summary {
+    /// That of an opened store, whose reports it takes.
+    fn of(found: &mut OpenedStore) -> Self {
+        Self {
+            capacity: found.home.capacity().0,
+            memory: found.home.region().fabric().describe(),
+            adopted: found.adopted,
+            dropped: std::mem::take(&mut found.dropped),
+            unnamed: std::mem::take(&mut found.unnamed),
+            metrics: None,
+            cluster: None,
+        }
+    }
 }
 
 impl Node {
@@ -172,63 +172,37 @@ impl Node {
         Self::build(beginning, lock, listener, found, peers)
     }
 
+    /// Sets up the state of the node, joins the cluster, and starts the event loop's parts.
     fn build(
         beginning: Beginning,
         lock: Lock,
         listener: UnixListener,
-        found: OpenedStore,
+        mut found: OpenedStore,
         peers: Option<Peers>,
     ) -> Result<Self, NodeError> {
         let Beginning { options, switch, custody, started, is_successor } = beginning;
+        let is_restart = custody.is_restart();
+        let mut summary = Summary::of(&mut found);
         let offer = offer_of(&found, &options);
         let was_in_cluster = !matches!(found.home.retained_for_cluster(), Ok(None));
-        let mut summary = Summary {
-            capacity: found.home.capacity().0,
-            memory: found.home.region().fabric().describe(),
-            adopted: found.adopted,
-            dropped: found.dropped,
-            unnamed: found.unnamed,
-            metrics: None,
-            cluster: None,
-        };
         let (stopper, wake) = switch.into_parts();
-        let region = Arc::clone(found.home.region());
-        let heap = found.home.layout().heap;
-        let base = base_of(found.home.uid(), region.length());
-        let daemon = DaemonInfo { base, pid: std::process::id(), owner_uid: paths::own_uid() };
+        let OpenedStore { home, held, inheritance, predecessor, place, .. } = found;
         let adopted =
             AdoptedState { orphans: found.clients, staged: found.staged, objects: found.adopted };
-        let mut state = NodeState::new(found.home, daemon, adopted, 0);
+        let base = base_of(home.uid(), home.region().length());
+        let daemon = DaemonInfo { base, pid: std::process::id(), owner_uid: paths::own_uid() };
+        let mut state = NodeState::new(home, daemon, adopted, 0);
         state.set_eviction_policy(options.eviction.policy());
-        let spill = options.spill.as_ref();
-        let is_nameless = found.held.as_ref().is_some_and(HeldMemory::is_nameless);
+        let is_nameless = held.as_ref().is_some_and(HeldMemory::is_nameless);
         let owner = is_nameless.then_some(&lock);
-        let is_restart = custody.is_restart();
+        let spill = options.spill.as_ref();
         let spill = spill.map(|target| start_spill(target, owner, is_restart, &mut state));
         let spill = spill.transpose()?;
-        state.set_quotas(options.quotas);
-        let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
-        state.buffers_mut().set_max(options.buffers_max.0.saturating_sub(of_peers));
-        state.resume_from(&found.inheritance);
-        state.allow_users(&options.users);
-        let ruled = state.set_rules(options.rules.clone());
-        ruled.map_err(|error| NodeError::Cluster(error.to_string()))?;
-        let prepared = Arc::new(sync::AtomicU64::new(0));
-        let should_prepare = Arc::new(sync::AtomicBool::new(true));
-        let preparing = options.is_preparing.then(|| {
-            let is_running = Arc::default();
-            let preparation = Preparation { should_go_on: Arc::clone(&should_prepare), is_running };
-            state.set_preparation(preparation.clone());
-            let pages = prepare::HeapPages { region, heap, lent: state.home().lent() };
-            prepare::start(pages, Arc::clone(&prepared), preparation)
-        });
-        let audit = options.audit_log.as_deref().map(|path| {
-            state.set_audited();
-            let what = format!("the audit log {}", path.display());
-            AuditLog::open(path, is_restart).map_err(failed(what))
-        });
-        let audit = audit.transpose()?;
-        let linger = options.is_private.then_some(options.linger);
+        set_limits(&mut state, &options, peers.as_ref(), &inheritance)?;
+        let preparation = start_preparing(options.is_preparing, &mut state);
+        let HeapPreparation { thread: preparing, should_go_on: should_prepare, prepared } =
+            preparation;
+        let audit = open_audit(&options, is_restart, &mut state)?;
         let metrics = options.metrics.as_ref();
         let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
         summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
@@ -236,26 +210,15 @@ impl Node {
         let mut first = Vec::new();
         let mut net = None;
         if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
-            let served = start_net(config, peers, &mut state)?;
-            let (served, address) = served.unzip();
-            net = served;
-            let cluster = cluster_options(config, peers, offer, address);
-            let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
-            let by = by.unwrap_or_default();
-            let founds = if is_founder(config, was_in_cluster) { FOUNDS } else { "" };
-            let name = format!("node {} at {}{by}{founds}", cluster.name, cluster.address);
-            summary.cluster = Some(name);
-            let joined = state.join_cluster(cluster, 0, &mut first);
-            joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
+            let joined = join_cluster(config, peers, offer, was_in_cluster, &mut state)?;
+            (net, summary.cluster, first) = (joined.net, Some(joined.summary), joined.actions);
         }
         begin_settings(&options, &mut state, is_successor)?;
-        let Inheritance { incarnation, flags, .. } = found.inheritance;
+        let Inheritance { incarnation, flags, .. } = inheritance;
         state.inherit_flags((incarnation, flags), 0, &mut first);
         let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
         let devices = Devices::new(&options.source, allowed);
-        let peers = peers.map(|peers| (peers, devices));
-        let predecessor = found.predecessor;
-        let handles = handles_of(&lock, &listener, found.held)?;
+        let handles = handles_of(&lock, &listener, held)?;
         if predecessor.is_some() && stop::is_requested(&wake) {
             // The other daemon takes everything back. Its objects would end with this node.
             let reason = "this node was stopped before it served".to_owned();
@@ -268,17 +231,15 @@ impl Node {
             socket: options.socket.clone(),
             wake,
             started,
-            linger,
+            linger: options.is_private.then_some(options.linger),
             prepared,
             metrics,
             audit,
             spill,
-            peers,
+            peers: peers.map(|peers| (peers, devices)),
             net,
         };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
-        let preparing = preparing.flatten();
-        let place = found.place;
         Ok(Self {
             server,
             options,
@@ -408,4 +369,20 @@ struct Beginning {
     started: BootTime,
     /// The node continues an earlier daemon's work: after an upgrade, or after a kill.
     is_successor: bool,
+}
+
+/// Applies the limits and permissions of the options, and what the daemon before left.
+fn set_limits(
+    state: &mut NodeState,
+    options: &NodeOptions,
+    peers: Option<&Peers>,
+    inheritance: &Inheritance,
+) -> Result<(), NodeError> {
+    state.set_quotas(options.quotas);
+    let of_peers = peers.map_or(0, |peers| peers.buffered_bytes().1 as u64);
+    state.buffers_mut().set_max(options.buffers_max.0.saturating_sub(of_peers));
+    state.resume_from(inheritance);
+    state.allow_users(&options.users);
+    let ruled = state.set_rules(options.rules.clone());
+    ruled.map_err(|error| NodeError::Cluster(error.to_string()))
 }
