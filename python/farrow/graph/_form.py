@@ -58,8 +58,8 @@ class Form:
         """All attributes except the engine, as plain values."""
         layout = None if self.layout is None else vars(self.layout)
         names = sorted(self.accounts.numbers.items())
-        kept = ("inputs", "measured", "numbers", "rows")
-        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
+        saved = ("inputs", "measured", "numbers", "rows")
+        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in saved}}
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state``; a cluster's graph has no names and rows in it."""

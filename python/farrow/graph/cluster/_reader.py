@@ -363,14 +363,14 @@ class GraphReader:
 
     def _form(self) -> Form:
         """The form of this graph's rows."""
-        form, kept = Form(), self._manifest
-        form.take(kept.stream)
+        form, manifest = Form(), self._manifest
+        form.take(manifest.stream)
         form.engine = self._engine
         form.rows = self._engine.next_number()
-        statistics = kept.parameters["statistics"]
+        statistics = manifest.parameters["statistics"]
         made = None if statistics is None else [STATISTICS[code] for code in statistics[2]]
         form.has_statistics = made is not None
-        form.names = feature_names(kept.parameters["patterns"], made, form.measured)
+        form.names = feature_names(manifest.parameters["patterns"], made, form.measured)
         return form
 
     def edges_of(
