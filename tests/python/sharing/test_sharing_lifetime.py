@@ -216,7 +216,7 @@ def test_a_receiver_is_killed(lru: Node, make_sender: Callable[..., Sender]) -> 
     wait_for_memory(lru, before)
 
 
-def test_a_message_that_nobody_reads(lru: Node, make_sender: Callable[..., Sender]) -> None:
+def test_a_message_that_no_client_reads(lru: Node, make_sender: Callable[..., Sender]) -> None:
     before = used(lru)
     code = """
     for start in range(20):
