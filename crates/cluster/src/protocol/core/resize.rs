@@ -219,11 +219,13 @@ impl Resize {
         result: Result<(), WireError>,
         now_ms: u64,
     ) -> Option<ResizeEnd> {
-        let ResizeJob { target, waiters, .. } = self.job.take()?;
-        let capacity = home.capacity().0;
+        let ResizeJob { target: target_bytes, waiters, .. } = self.job.take()?;
+        let capacity_bytes = home.capacity().0;
         match &result {
-            Ok(()) => tracing::info!(capacity, "the node lends another amount of memory"),
-            Err(error) => tracing::warn!(target, capacity, %error, "the memory is not changed"),
+            Ok(()) => tracing::info!(capacity_bytes, "the node lends another amount of memory"),
+            Err(error) => {
+                tracing::warn!(target_bytes, capacity_bytes, %error, "the memory is not changed")
+            }
         }
         self.sweep_at_ms = Some(now_ms.saturating_add(SWEEP_MS));
         Some(ResizeEnd { waiters, result })

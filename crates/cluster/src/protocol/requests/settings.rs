@@ -73,8 +73,12 @@ impl NodeState {
     fn resume_memory(&mut self, bytes: u64, is_following: bool) {
         let less = self.home.capacity().0.saturating_sub(whole_pages(&self.home, bytes));
         if !is_following && self.home.free_page_bytes().0 < less {
-            let capacity = self.home.capacity().0;
-            tracing::warn!(bytes, capacity, "the node lends more than its limit: it has objects");
+            let capacity_bytes = self.home.capacity().0;
+            tracing::warn!(
+                bytes,
+                capacity_bytes,
+                "the node lends more than its limit: it has objects"
+            );
             return;
         }
         match self.resize.check(&mut self.home, &self.residency, bytes) {
@@ -82,8 +86,8 @@ impl NodeState {
                 self.resize.begin(&self.home, bytes, None);
             }
             Err(error) => {
-                let capacity = self.home.capacity().0;
-                tracing::warn!(%error, capacity, "the node lends what the earlier daemon lent");
+                let capacity_bytes = self.home.capacity().0;
+                tracing::warn!(%error, capacity_bytes, "the node lends what the earlier daemon lent");
             }
         }
     }
