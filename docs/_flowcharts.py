@@ -102,8 +102,8 @@ def steps(chart: Flowchart) -> list[str]:
     """The chart in words: a step for each node, with the ways from it."""
     ways: dict[str, list[tuple[str, str]]] = {}
     for edge in chart.edges:
-        told = edge.label or ("for its tests" if edge.is_dashed else "")
-        ways.setdefault(edge.start, []).append((told, edge.end))
+        words = edge.label or ("for its tests" if edge.is_dashed else "")
+        ways.setdefault(edge.start, []).append((words, edge.end))
     all_ways = list(ways.values())
     # A walk is read from top to bottom; of other charts each edge is told.
     labels = {label for some in all_ways for label, _ in some} - {"", "for its tests"}
@@ -113,11 +113,11 @@ def steps(chart: Flowchart) -> list[str]:
     for number, name in enumerate(names, 1):
         node, own = chart.nodes[name], ways.get(name, [])
         text = node.text + (f" ({node.group})" if node.group else "")
-        told = ", then done" if is_walk and not own and number < len(names) else ""
+        words = ", then done" if is_walk and not own and number < len(names) else ""
         if own and not (is_walk and own == [("", names[min(number, len(names) - 1)])]):
             short = [(label, chart.nodes[to].text.partition(":")[0]) for label, to in own]
-            told = " → " + "; ".join(f"{label}: {to}" if label else to for label, to in short)
-        lines.append(text + told)
+            words = " → " + "; ".join(f"{label}: {to}" if label else to for label, to in short)
+        lines.append(text + words)
     return lines
 
 
@@ -143,14 +143,14 @@ def _wrapped(text: str, most: int, after: str) -> list[str]:
 
 def _lines(node: FlowNode) -> list[_Line]:
     """The lines of a box: names of files as code, then what they do."""
-    files, colon, told = node.text.partition(": ")
+    files, colon, words = node.text.partition(": ")
     lines = []
     if "/" in files:
         for name in files.split(", "):
             lines += [_Line(one, True) for one in _wrapped(name, _CODE_CHARS_MAX, "/")]
     else:
-        told = node.text if not colon or "/" not in files else told
-    lines += [_Line(one, False) for one in _wrapped(told, _TEXT_CHARS_MAX, " ") if one]
+        words = node.text if not colon or "/" not in files else words
+    lines += [_Line(one, False) for one in _wrapped(words, _TEXT_CHARS_MAX, " ") if one]
     return [*lines, _Line(node.group, False)] if node.group else lines
 
 
@@ -396,8 +396,8 @@ def _drawn(layout: _Layout, box: _Box, swap: bool) -> str:
 def figure(text: str) -> str:
     """A flowchart as HTML: the drawing, and the same in words."""
     chart = parsed(text)
-    told = "".join(f"<li>{html.escape(step)}</li>" for step in steps(chart))
+    words = "".join(f"<li>{html.escape(step)}</li>" for step in steps(chart))
     return (
         f'<div style="overflow-x:auto" tabindex="0">{svg(chart)}</div>\n'
-        f"<details><summary>The diagram in words</summary><ol>{told}</ol></details>\n"
+        f"<details><summary>The diagram in words</summary><ol>{words}</ol></details>\n"
     )

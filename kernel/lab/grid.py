@@ -72,7 +72,7 @@ SCHEDULES = {
     ),
 }
 # In the table of samples; figures and medians are made of all that there are.
-SAMPLES_KEPT_MAX = 2000
+SAMPLES_RETAINED_MAX = 2000
 # In a run's folder: by which clock its guests were timed.
 CLOCK = "clock"
 # Several times what an idle machine of two cores takes.
@@ -328,7 +328,7 @@ def write(folder: Path, measured: Sequence[Series]) -> None:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(("architecture", "cell", "what", "duration_ns"))
         for series in measured:
-            step = -(-len(series.durations_ns) // SAMPLES_KEPT_MAX)
+            step = -(-len(series.durations_ns) // SAMPLES_RETAINED_MAX)
             rows.writerows((*series.key, value) for value in series.durations_ns[::step])
 
 

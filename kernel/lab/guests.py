@@ -100,7 +100,7 @@ class Outcome:
     files: dict[str, bytes]
     failures: list[str]
     seconds: float
-    told: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
         if self.failures:
@@ -226,7 +226,7 @@ class Laboratory:
                 outcome.failures.append(line)
             found = re.match(r"lab: (?:counter )?(\w+) (\d+)$", line)
             if found:
-                outcome.told[found[1]] = int(found[2])
+                outcome.reported[found[1]] = int(found[2])
         if "dmesg" not in outcome.files and not outcome.failures:
             outcome.failures.append("the guest brought no results back")
 

@@ -34,14 +34,14 @@ def check(laboratory: Laboratory) -> None:
 
 def leaks(outcome: Outcome) -> list[str]:
     """What is not back where it was, by the module's own counters and by the kernel's."""
-    told = outcome.told
+    counts = outcome.reported
     wanted = {"pages_allocated", "pages_freed", "free_kib_before", "free_kib_after", *LIVE}
-    if not wanted <= told.keys():
-        return [f"the guest did not say {', '.join(sorted(wanted - told.keys()))}"]
-    found = [f"{name} is {told[name]}, not 0" for name in LIVE if told[name] != 0]
-    if told["pages_allocated"] != told["pages_freed"]:
-        found.append(f"pages_freed is {told['pages_freed']} of {told['pages_allocated']}")
-    lost = told["free_kib_before"] - told["free_kib_after"]
+    if not wanted <= counts.keys():
+        return [f"the guest did not say {', '.join(sorted(wanted - counts.keys()))}"]
+    found = [f"{name} is {counts[name]}, not 0" for name in LIVE if counts[name] != 0]
+    if counts["pages_allocated"] != counts["pages_freed"]:
+        found.append(f"pages_freed is {counts['pages_freed']} of {counts['pages_allocated']}")
+    lost = counts["free_kib_before"] - counts["free_kib_after"]
     if lost > FREE_KIB_MAX:
         found.append(f"the kernel has {lost} KiB less than before")
     return found
@@ -56,10 +56,10 @@ def stress(laboratory: Laboratory, seed: int, operations: int) -> None:
     found = leaks(outcome)
     if found:
         raise Failure(f"{name}: {'; '.join(found)}")
-    told = outcome.told
-    lost = told["free_kib_before"] - told["free_kib_after"]
-    say(f"{name}: {told['pages_allocated']} pages allocated and freed, {told['faults']} faults, "
-        f"{told['faults_refused']} refused; the kernel has {lost} KiB less; {outcome.seconds:.0f} s"
+    counts = outcome.reported
+    lost = counts["free_kib_before"] - counts["free_kib_after"]
+    say(f"{name}: {counts['pages_allocated']} pages allocated and freed, {counts['faults']} faults, "
+        f"{counts['faults_refused']} refused; the kernel has {lost} KiB less; {outcome.seconds:.0f} s"
     )  # fmt: skip
     for leak, expected in CANARIES.items():
         module = laboratory.build_module(f"-DFARROW_SHMEM_LEAK={leak}")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from farrow import Client
+    from farrow._native import Client
 
 __all__ = ["MISSING", "sql"]
 

@@ -76,7 +76,7 @@ class Source:
     # Of a huge table: its statistics.  Keeps the rows of mapped nodes in memory.
     dataset: Any
     # A put table in mapped memory, for the same.
-    kept: Any = None
+    retained: Any = None
     # Of a put table: the statistics of its parts, if it has some.
     index: Index | None = None
 
@@ -168,8 +168,8 @@ def _source(client: farrow.Client, name: str) -> Source:
         Part(whole.id, part.rows, whole.node, part.nbytes, part.position, part.position)
         for part in [found.partition for found in known] or [whole]
     ]
-    kept = client.get(whole.id) if _is_mapped(client, whole.node) else None
-    return Source(name, schema, parts, False, None, kept, Index(schema, [*known] or [None]))
+    retained = client.get(whole.id) if _is_mapped(client, whole.node) else None
+    return Source(name, schema, parts, False, None, retained, Index(schema, [*known] or [None]))
 
 
 def _is_mapped(client: farrow.Client, node: str) -> bool:

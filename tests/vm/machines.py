@@ -34,8 +34,8 @@ def build(is_release: bool) -> dict[str, Path]:
 def copy_program(program: Path, target: Path, root: Path) -> None:
     """A program without its symbols, and the libraries that it loads."""
     run("strip", "-o", target, program)
-    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    for library in re.findall(r"(/\S+) \(0x", told):
+    reported = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    for library in re.findall(r"(/\S+) \(0x", reported):
         place = root / library.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, place)

@@ -118,8 +118,8 @@ class Debian:
             self._options()
             self._update_if_old()
             package = f"{package}:{self.architecture}"
-        told = run("apt-cache", *self._options(), "depends", package)
-        return re.findall(r"Depends: <?([^\s:<>]+)", told)
+        reported = run("apt-cache", *self._options(), "depends", package)
+        return re.findall(r"Depends: <?([^\s:<>]+)", reported)
 
     def unpack(self, packages: list[str], place: Path) -> None:
         """Downloads packages and unpacks them to ``place``, which appears at the end or not."""
@@ -189,8 +189,8 @@ def modules(place: Path, version: str, wanted: tuple[str, ...]) -> list[Path]:
     """Files of modules and of those that they need, in the order of loading."""
     found: dict[Path, None] = {}
     for module in wanted:
-        told = run(sbin("modprobe"), "-d", place, "-S", version, "--show-depends", module)
-        found |= {Path(line.split()[1]): None for line in told.splitlines() if "insmod" in line}
+        reported = run(sbin("modprobe"), "-d", place, "-S", version, "--show-depends", module)
+        found |= {Path(line.split()[1]): None for line in reported.splitlines() if "insmod" in line}
     return list(found)
 
 

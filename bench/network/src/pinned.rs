@@ -12,27 +12,27 @@ const TOUCHED: usize = 64;
 
 /// A row. Most rows are too short for separate memory.
 #[derive(Debug)]
-enum Kept {
+enum RowContents {
     Short(u8, [u64; SHORT_MAX]),
     Long(Box<[u64]>),
 }
 
-impl Kept {
-    fn new(row: &[u64]) -> Kept {
+impl RowContents {
+    fn new(row: &[u64]) -> RowContents {
         let mut short = [0; SHORT_MAX];
         match short.get_mut(..row.len()) {
             Some(entries) => {
                 entries.copy_from_slice(row);
-                Kept::Short(row.len() as u8, short)
+                RowContents::Short(row.len() as u8, short)
             }
-            None => Kept::Long(row.into()),
+            None => RowContents::Long(row.into()),
         }
     }
 
     fn entries(&self) -> &[u64] {
         match self {
-            Kept::Short(length, row) => row.get(..usize::from(*length)).unwrap_or_default(),
-            Kept::Long(row) => row,
+            RowContents::Short(length, row) => row.get(..usize::from(*length)).unwrap_or_default(),
+            RowContents::Long(row) => row,
         }
     }
 }
@@ -40,11 +40,11 @@ impl Kept {
 /// Two of them are one line of the processor's cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
-struct PinnedRow(OnceLock<Kept>);
+struct PinnedRow(OnceLock<RowContents>);
 
 impl PinnedRow {
     fn row(&self) -> Option<&[u64]> {
-        self.0.get().map(Kept::entries)
+        self.0.get().map(RowContents::entries)
     }
 }
 
@@ -104,15 +104,15 @@ impl PinnedRows {
     pub(crate) fn put(&self, list: ListKind, place: usize, row: &[u64]) {
         if let Some(place) = self.place(list, place) {
             // An earlier caller stored the same row.
-            place.0.get_or_init(|| Kept::new(row));
+            place.0.get_or_init(|| RowContents::new(row));
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let places: usize = self.places.iter().map(Vec::len).sum();
         let rows = self.places.iter().flatten().filter_map(|place| match place.0.get()? {
-            Kept::Short(..) => None,
-            Kept::Long(row) => Some(size_of_val(&**row)),
+            RowContents::Short(..) => None,
+            RowContents::Long(row) => Some(size_of_val(&**row)),
         });
         places * size_of::<PinnedRow>() + rows.sum::<usize>()
     }

@@ -134,7 +134,7 @@ fn fetching(design: Design, index: Index, prefetch_max: usize) -> FetchSettings 
 }
 
 #[test]
-fn rows_over_a_network_change_nothing_whatever_is_kept_of_them() {
+fn rows_over_a_network_change_nothing_whatever_is_retained_of_them() {
     let stream = stream(700, 1);
     for mode in [Mode::Batch, Mode::Causal] {
         let plain = features(&stream, mode, None);
@@ -163,7 +163,7 @@ fn rows_over_a_network_change_nothing_whatever_is_kept_of_them() {
 }
 
 #[test]
-fn rows_over_a_network_change_nothing_where_nothing_is_kept() {
+fn rows_over_a_network_change_nothing_where_nothing_is_retained() {
     let stream = stream(500, 2);
     let plain = features(&stream, Mode::Batch, None);
     for (design, index) in [(Design::Thesis, Index::Remote), (Design::Ours, Index::Local)] {

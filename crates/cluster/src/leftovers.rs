@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_left_when_nobody_serves_holds_or_opens_it() {
+    fn a_region_is_left_when_no_process_serves_holds_or_opens_it() {
         let dir = tempfile::tempdir_in(paths::SHM_DIR).unwrap();
         let name = paths::region_name(Path::new("/somewhere/n.sock"));
         let region = (LeftoverKind::Region, dir.path().join(&name), 3 << 20);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_left_when_nobody_has_its_lock() {
+    fn a_socket_is_left_when_no_process_has_its_lock() {
         let dir = tempfile::tempdir_in(paths::SHM_DIR).unwrap();
         let at = dir.path().join("n.sock");
         let lock = Lock::take(&at).unwrap();

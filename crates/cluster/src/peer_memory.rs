@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_tells_how_this_machine_maps_the_memory_whatever_the_other_said() {
+    fn a_welcome_states_how_this_machine_maps_the_memory_whatever_the_other_said() {
         let dir = folder();
         let (_home, offer) = lent(dir.path(), "one");
         let memory = map(&offer, &Devices::default()).unwrap();
@@ -335,8 +335,8 @@ mod tests {
             events_from: 11,
             are_objects_limited: true,
         };
-        let mut told = lies.clone();
-        describe(&memory, &mut told);
+        let mut reported = lies.clone();
+        describe(&memory, &mut reported);
         let truth = Welcome {
             is_device: false,
             is_node_local: false,
@@ -346,7 +346,7 @@ mod tests {
             data_file_offset: 0,
             ..lies
         };
-        assert_eq!(told, truth);
+        assert_eq!(reported, truth);
     }
 
     #[test]

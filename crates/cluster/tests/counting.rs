@@ -208,11 +208,11 @@ fn a_request_that_waits_for_a_count_is_cancelled_forgotten_or_ended_with_the_nod
     node.send(A, RequestBody::Cancel { seq: cancelled });
     assert!(matches!(node.answer(cancelled), Err(WireError::Cancelled)));
     let left = node.send(A, RequestBody::Stats);
-    let gone = node.send(B, RequestBody::Stats);
+    let removed = node.send(B, RequestBody::Stats);
     node.state.closed(B, false, 0);
     node.turns();
     assert_eq!(node.objects(left), OBJECTS);
-    assert!(!node.answers.contains_key(&gone));
+    assert!(!node.answers.contains_key(&removed));
 
     let slot = node.join(SessionId(3));
     node.seal(SessionId(3), slot, OBJECTS);

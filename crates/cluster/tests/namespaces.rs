@@ -185,12 +185,13 @@ fn who_waits_hears_of_its_namespace_alone() {
     assert_eq!(node.others, []);
     node.put(team, Some("x")).unwrap();
     node.others.sort_by_key(|(session, _)| *session);
-    let told = [(waits, ReplyBody::Ready(vec![true])), (watches, ReplyBody::Watched { next: 1 })];
-    assert_eq!(node.others, told);
+    let reported =
+        [(waits, ReplyBody::Ready(vec![true])), (watches, ReplyBody::Watched { next: 1 })];
+    assert_eq!(node.others, reported);
 }
 
 #[test]
-fn errors_tell_the_names_that_the_client_knows() {
+fn errors_report_the_names_that_the_client_knows() {
     let mut node = NamespacesNode::new();
     let owner = node.connect(OWNER, "").unwrap();
     node.create(owner, spec("team")).unwrap();

@@ -85,7 +85,7 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
 /// A link broke, and the client's node noticed that first: the client reconnected while the node
 /// with the memory still had the old connection. The client was rejected permanently.
 #[test]
-fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
+fn a_client_that_comes_back_before_its_connection_has_ended_has_to_come_again() {
     let mut world = FuzzedNodes::founded();
     let early = world.remote_client_returns(FuzzedNodes::REMOTE_CLIENT_PID);
     assert!(

@@ -113,7 +113,7 @@ pub enum GraphError {
         rows: usize,
     },
     /// Provisional rows, which may be rolled back, would be visible to other rows.
-    #[error("{rows} rows are neither kept nor taken back yet")]
+    #[error("{rows} rows are neither accepted nor taken back yet")]
     Provisional {
         /// How many rows are provisional.
         rows: u64,

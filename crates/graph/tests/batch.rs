@@ -80,6 +80,6 @@ fn a_fan_in_a_wide_window_counts_no_later_payment() {
 
 /// The canary: the comparison must detect an oracle with one wrong definition.
 #[test]
-fn a_wrong_definition_is_told_apart() {
+fn a_wrong_definition_is_distinguished() {
     assert_faults_are_seen(Mode::Batch);
 }

@@ -85,7 +85,7 @@ fn rows_without_features_are_edges() {
 
 /// The canary: the comparison must detect an oracle with one wrong definition.
 #[test]
-fn a_wrong_definition_is_told_apart() {
+fn a_wrong_definition_is_distinguished() {
     assert_faults_are_seen(Mode::Causal);
 }
 

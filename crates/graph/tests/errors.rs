@@ -202,8 +202,8 @@ fn room_of_the_wrong_size() {
             result.unwrap_err()
         });
         for error in errors {
-            let GraphError::Room { given: told, expected } = error else { panic!("{error}") };
-            assert_eq!(told, given);
+            let GraphError::Room { given: reported, expected } = error else { panic!("{error}") };
+            assert_eq!(reported, given);
             assert_ne!(expected, given, "stride {stride}, offset {offset}");
         }
     }

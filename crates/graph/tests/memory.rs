@@ -207,16 +207,16 @@ fn a_long_call_for_which_there_is_no_memory_adds_nothing() {
 
 /// After many windows, the reported memory of a graph is almost all of its allocated memory.
 #[test]
-fn a_graph_tells_how_much_memory_it_holds() {
+fn a_graph_reports_how_much_memory_it_holds() {
     for mode in [Mode::Causal, Mode::Batch] {
         let before = TAKEN.get();
         let mut engine = GraphFeatures::new(settings(mode)).unwrap();
         rows(0, 120_000).with(|edges| engine.learn(edges)).unwrap();
         rows(120_000, 500).with(|edges| engine.patterns(edges, 0)).unwrap();
         let held = (TAKEN.get() - before).cast_unsigned();
-        let told = engine.stats().bytes;
-        assert!(told * 20 >= held * 19, "{mode:?}: holds {held} bytes, tells of {told}");
-        assert!(told <= held, "{mode:?}: holds {held} bytes, tells of {told}");
+        let reported = engine.stats().bytes;
+        assert!(reported * 20 >= held * 19, "{mode:?}: holds {held} bytes, tells of {reported}");
+        assert!(reported <= held, "{mode:?}: holds {held} bytes, tells of {reported}");
     }
 }
 

@@ -139,11 +139,12 @@ impl FollowedGraph {
     }
 
     fn seal(&mut self) {
-        let is_gone = |expired: &[SegmentInfo], one: &Segment| expired.contains(one.info());
+        let is_removed = |expired: &[SegmentInfo], one: &Segment| expired.contains(one.info());
         let expired = self.first.expired();
         let known = self.segments.len() - self.behind;
-        let left = self.segments.iter().take(known).filter(|one| !is_gone(&expired, one)).count();
-        self.segments.retain(|one| !is_gone(&expired, one));
+        let left =
+            self.segments.iter().take(known).filter(|one| !is_removed(&expired, one)).count();
+        self.segments.retain(|one| !is_removed(&expired, one));
         self.behind = self.segments.len() - left;
         if self.random.is(0.3) {
             return;
@@ -274,7 +275,7 @@ fn a_follower_that_begins_at_any_time_has_the_same_features() {
 
 /// The canary: the comparison must detect accounts with wrong names.
 #[test]
-fn a_wrong_name_is_told_apart() {
+fn a_wrong_name_is_distinguished() {
     let [small, _, _] = amounts();
     let is_seen = (0..small).any(|seed| {
         let stream = changing(Mode::Causal, Size::Small, seed);

@@ -135,8 +135,8 @@ fn fault(stream: &CheckedStream, seed: u64, way: OfflineRun) -> Option<String> {
     if bits(&got) == bits(&online) && got == online {
         return None;
     }
-    let told = difference(&plain, &got, &online);
-    Some(told.unwrap_or_else(|| "the last bits of a feature".into()))
+    let reported = difference(&plain, &got, &online);
+    Some(reported.unwrap_or_else(|| "the last bits of a feature".into()))
 }
 
 fn agree(size: Size, seed: u64, with_segments: bool, way: OfflineRun) {
@@ -209,15 +209,15 @@ fn offline_mode_agrees_with_the_oracle() {
         }
         let want = by_oracle(&stream, None);
         let got = offline(&stream, &want, seed, OfflineRun::Ahead);
-        if let Some(told) = difference(&stream, &got, &want) {
-            panic!("seed {seed}: {told}\n{}", show(&stream));
+        if let Some(reported) = difference(&stream, &got, &want) {
+            panic!("seed {seed}: {reported}\n{}", show(&stream));
         }
     }
 }
 
 /// The canary: the comparison must detect rows that see later ones.
 #[test]
-fn rows_that_see_later_ones_are_told_apart() {
+fn rows_that_see_later_ones_are_distinguished() {
     let is_seen = (0..100).any(|seed| {
         fault(&stream(Mode::Causal, Size::Small, seed), seed, OfflineRun::Late).is_some()
     });

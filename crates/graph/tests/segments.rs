@@ -260,7 +260,7 @@ fn segments_may_be_out_of_this_process() {
 
 /// The canary: the comparison must detect a segment that lacks an edge.
 #[test]
-fn a_lost_edge_is_told_apart() {
+fn a_lost_edge_is_distinguished() {
     let [small, _, _] = amounts();
     for mode in [Mode::Causal, Mode::Batch] {
         let is_seen = (0..small).any(|seed| {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_moves_it_little_and_is_told() {
+    fn noise_moves_it_little_and_is_reported() {
         let points: Vec<(f64, f64)> = (0..20)
             .map(|shift| {
                 let lines = f64::from(1u32 << shift);

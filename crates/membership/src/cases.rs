@@ -56,7 +56,7 @@ fn options_out_of_their_limits_are_refused() {
 
 /// A process that was stopped may not act on a lease that ended meanwhile, whatever it does first.
 #[test]
-fn after_a_pause_the_lease_is_gone_before_all_else() {
+fn after_a_pause_the_lease_ends_before_all_else() {
     let mut node = Membership::new(options(0, Vec::new()), None, 0).unwrap();
     let mut out = Vec::new();
     node.tick(0, &mut out);
@@ -503,7 +503,7 @@ proptest! {
 
     /// A lying member may split a cluster. It causes no panic, and messages stay small.
     #[test]
-    fn messages_from_anybody_make_nobody_panic(seed: u64) {
+    fn messages_from_any_sender_make_no_node_panic(seed: u64) {
         let healthy = begin(3, false, seed).unwrap();
         let mut world = begin(3, false, seed).unwrap();
         for turn in 0..300 {
@@ -518,7 +518,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_a_message_make_nobody_panic(bytes: Vec<u8>, seed: u64) {
+    fn bytes_that_are_a_message_make_no_node_panic(bytes: Vec<u8>, seed: u64) {
         if let Ok(message) = postcard::from_bytes::<Message>(&bytes) {
             let mut node = Membership::new(options(0, vec![address(1)]), None, seed >> 1).unwrap();
             node.handle(message, seed >> 1, &mut Vec::new());

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_with_too_many_seeds_is_told_the_limit_that_holds() {
+    fn a_node_with_too_many_seeds_learns_the_limit_that_holds() {
         let address = |number: usize| format!("10.0.0.1:{number}");
         let check = |numbers: std::ops::Range<usize>| {
             let options = Options {

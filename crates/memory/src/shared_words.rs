@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_swept_and_nothing_else() {
+    fn unused_parts_are_swept_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         for left in ["words-left", "other"] {
             fs::write(dir.path().join(left), b"left").unwrap();

@@ -107,7 +107,7 @@ fn a_connection_that_breaks_is_made_again() {
 }
 
 #[test]
-fn what_fails_is_told_and_missing_again() {
+fn what_fails_is_reported_and_missing_again() {
     let world = BegunRead::new();
     let (opened, held) = world.reader.open(1);
     for part in parts() {

@@ -195,7 +195,7 @@ fn a_refusal_ends_the_request_and_not_the_connection() {
 }
 
 #[test]
-fn a_delete_is_told_and_acknowledged() {
+fn a_delete_is_reported_and_acknowledged() {
     over_each(|home, reader| {
         let block = span(0, 200_000);
         home.add(5, &[block]);
@@ -205,8 +205,8 @@ fn a_delete_is_told_and_acknowledged() {
         reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
         home.source.delete(5);
         assert!(home.server.send_invalidation(&own, 5));
-        until("the notice", || !reader.control.gone.lock().unwrap().is_empty());
-        let (notice, object) = reader.control.gone.lock().unwrap()[0];
+        until("the notice", || !reader.control.removed.lock().unwrap().is_empty());
+        let (notice, object) = reader.control.removed.lock().unwrap()[0];
         assert_eq!(object, 5);
         assert_eq!(reader.mirror.remove(5), RemoveOutcome::InUse);
         reader.peer.acknowledge_invalidation(notice, object).unwrap();

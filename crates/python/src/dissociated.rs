@@ -1,6 +1,6 @@
 //! Objects in Arrow's Dissociated IPC form: messages apart from the bodies that they refer to.
 
-use crate::client::Client;
+use crate::client::PyClient;
 use crate::errors::{invalid_argument, raise};
 use crate::pyarrow::Pyarrow;
 use crate::reference::{ObjectRef, target, targets};
@@ -66,7 +66,7 @@ impl DissociatedMessages {
 #[pyfunction]
 #[pyo3(name = "export_dissociated", signature = (client, target))]
 pub fn export(
-    client: &Bound<'_, Client>,
+    client: &Bound<'_, PyClient>,
     #[pyo3(from_py_with = target)] target: farrow::ObjectKey,
 ) -> PyResult<DissociatedMessages> {
     let (py, client) = (client.py(), client.get().inner()?);
@@ -115,7 +115,7 @@ fn write_copies(client: &farrow::Client, export: &Export) -> Result<(Offset, Obj
 #[pyfunction]
 #[pyo3(name = "import_dissociated", signature = (client, refs, schema, batches))]
 pub fn import_table<'py>(
-    client: &Bound<'py, Client>,
+    client: &Bound<'py, PyClient>,
     #[pyo3(from_py_with = targets)] refs: Vec<farrow::ObjectKey>,
     schema: &[u8],
     batches: Vec<(Vec<Vec<u8>>, Vec<u8>)>,

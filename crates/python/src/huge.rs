@@ -23,7 +23,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
 #[doc = doc!("HugeTable")]
 #[pyclass(frozen, module = "farrow", name = "HugeTable")]
-pub struct HugeTable {
+pub struct PyHugeTable {
     table: farrow::HugeTable,
 }
 
@@ -34,10 +34,10 @@ pub fn open(
     name: &str,
     schema: Option<&Bound<'_, PyAny>>,
     options: &TableOptions<'_>,
-) -> PyResult<HugeTable> {
+) -> PyResult<PyHugeTable> {
     let schema = schema.map(incoming::schema).transpose()?;
     let table = without_gil(py, || client.huge_table_with(name, schema.as_ref(), options))?;
-    Ok(HugeTable { table })
+    Ok(PyHugeTable { table })
 }
 
 /// A row, a number of rows or a version.
@@ -98,7 +98,7 @@ pub fn table_statistics<'py>(
     Ok(Some(list))
 }
 
-impl HugeTable {
+impl PyHugeTable {
     fn snapshot(&self, py: Python<'_>, version: Option<u64>) -> PyResult<Snapshot> {
         without_gil(py, || self.table.snapshot(version))
     }
@@ -113,7 +113,7 @@ impl HugeTable {
 }
 
 #[pymethods]
-impl HugeTable {
+impl PyHugeTable {
     #[doc = doc!("HugeTable.name")]
     #[getter]
     fn name(&self) -> &str {

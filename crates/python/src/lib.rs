@@ -53,20 +53,20 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // The class of a panic that reaches Python; `farrow.exceptions` makes it an `Exception`.
     module.add("InternalError", module.py().get_type::<PanicException>())?;
-    module.add_class::<client::Client>()?;
+    module.add_class::<client::PyClient>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;
     module.add_class::<events::EventStream>()?;
     module.add_class::<graph::GraphEngine>()?;
     module.add_class::<graph::GraphFrozen>()?;
     module.add_class::<graph::GraphPlan>()?;
     module.add_class::<graph::GraphSegment>()?;
-    module.add_class::<huge::HugeTable>()?;
+    module.add_class::<huge::PyHugeTable>()?;
     module.add_class::<lab::LabArena>()?;
     module.add_class::<node::CopyBuffers>()?;
     module.add_class::<reference::ObjectRef>()?;
-    module.add_class::<waiting::CancelToken>()?;
+    module.add_class::<waiting::PyCancelToken>()?;
     module.add_class::<sharing::SharedReference>()?;
-    module.add_class::<writer::Writer>()?;
+    module.add_class::<writer::PyWriter>()?;
     module.add_function(wrap_pyfunction!(bridge_series, module)?)?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
     module.add_function(wrap_pyfunction!(certs::issue, module)?)?;

@@ -1,6 +1,6 @@
 //! References to values of this process, for `farrow.sharing`.
 
-use crate::client::{Client, duration};
+use crate::client::{PyClient, duration};
 use crate::incoming::Incoming;
 use crate::outgoing;
 use crate::waiting::without_gil;
@@ -57,7 +57,7 @@ pub fn share(
 #[pyo3(signature = (client, obj, lease, wait))]
 pub fn put_shared(
     py: Python<'_>,
-    client: &Bound<'_, Client>,
+    client: &Bound<'_, PyClient>,
     obj: &Bound<'_, PyAny>,
     lease: f64,
     wait: f64,
@@ -77,7 +77,7 @@ pub fn put_shared(
 #[pyfunction]
 #[pyo3(signature = (client, message))]
 pub fn open_shared<'py>(
-    client: &Bound<'py, Client>,
+    client: &Bound<'py, PyClient>,
     message: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = client.py();

@@ -50,10 +50,10 @@ impl Drop for On<'_> {
 
 #[doc = doc!("CancelToken")]
 #[pyclass(frozen, module = "farrow._native", name = "CancelToken")]
-pub struct CancelToken(farrow::CancelToken);
+pub struct PyCancelToken(farrow::CancelToken);
 
 #[pymethods]
-impl CancelToken {
+impl PyCancelToken {
     #[new]
     fn new() -> Self {
         Self(farrow::CancelToken::new())

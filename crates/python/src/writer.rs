@@ -20,7 +20,7 @@ enum WriterStage {
 
 #[doc = doc!("Writer")]
 #[pyclass(frozen, module = "farrow", name = "Writer")]
-pub struct Writer {
+pub struct PyWriter {
     state: Mutex<WriterStage>,
     view: Mutex<Option<Py<PyMemoryView>>>,
     bytes: u64,
@@ -29,12 +29,12 @@ pub struct Writer {
     name: Option<String>,
 }
 
-impl Writer {
+impl PyWriter {
     /// A writer that Python owns.
-    pub fn new(writer: farrow::Writer, name: Option<String>) -> Writer {
+    pub fn new(writer: farrow::Writer, name: Option<String>) -> PyWriter {
         let bytes = writer.memory().len();
         let (state, view) = (Mutex::new(WriterStage::Writing(writer)), Mutex::new(None));
-        Writer { state, view, bytes, position: AtomicU64::new(0), name }
+        PyWriter { state, view, bytes, position: AtomicU64::new(0), name }
     }
 
     fn state(&self) -> MutexGuard<'_, WriterStage> {
@@ -68,7 +68,7 @@ impl Writer {
 }
 
 #[pymethods]
-impl Writer {
+impl PyWriter {
     #[doc = doc!("Writer.buffer")]
     #[getter]
     fn buffer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {

@@ -174,8 +174,8 @@ fn a_region_is_created_adopted_and_removed() {
     assert!(entries(dir.path()).is_empty());
     region.copy_out(offset, &mut back).unwrap();
     assert_eq!(&back[..4], b"data", "a map outlives the name");
-    let gone = ShmFabric::unlink(dir.path(), "life").unwrap_err();
-    assert!(matches!(gone, FabricError::NotFound { .. }), "{gone}");
+    let removed = ShmFabric::unlink(dir.path(), "life").unwrap_err();
+    assert!(matches!(removed, FabricError::NotFound { .. }), "{removed}");
     assert!(matches!(ShmFabric::open(dir.path(), "life"), Err(FabricError::NotFound { .. })));
 }
 
@@ -388,7 +388,7 @@ fn a_client_without_a_writer_only_reads() {
 }
 
 #[test]
-fn nobody_can_shorten_a_memory_region() {
+fn no_process_can_shorten_a_memory_region() {
     let fabric = ShmFabric::memfd("sealed", geometry()).unwrap();
     for section in [Section::Control, Section::Data] {
         let (fd, _) = fabric.write_fd(section).unwrap();

@@ -191,8 +191,8 @@ def _listed(client: Client, *, partial: bool) -> tuple[list[dict[str, Any]], lis
         found = _PART_NAME.fullmatch(name)
         return found is not None and (found["table"], found["root"]) in roots
 
-    kept = {row["name"]: row for row in rows if not is_part(row["name"])}
-    return [kept[name] for name in sorted(kept)], sorted(lost)
+    wanted = {row["name"]: row for row in rows if not is_part(row["name"])}
+    return [wanted[name] for name in sorted(wanted)], sorted(lost)
 
 
 def _list_nodes(

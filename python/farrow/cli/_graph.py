@@ -221,9 +221,9 @@ def _patterns(options: argparse.Namespace) -> int:
             nonlocal written, dropped
             assert batch.found is not None
             found = batch.found.filter(pc.greater_equal(batch.found["size"], options.size_min))
-            kept = found.slice(0, most - written)
-            writer.add(_readable(read, kept, written, as_text=output.suffix == ".csv"))
-            written += kept.num_rows
+            fitting = found.slice(0, most - written)
+            writer.add(_readable(read, fitting, written, as_text=output.suffix == ".csv"))
+            written += fitting.num_rows
             dropped += int((batch.found.schema.metadata or {}).get(b"dropped", 0))
             return bool(written < most)
 

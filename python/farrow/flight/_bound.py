@@ -88,8 +88,8 @@ def bound_rows(connection: duckdb.DuckDBPyConnection, bound: pa.Table) -> list[R
     ]
 
     def row_of(number: int, values: tuple[Any, ...]) -> Row:
-        for name, kind, is_kept in zip(keys, bound.schema.types, values[1::2], strict=True):
-            if not is_kept:
+        for name, kind, is_exact in zip(keys, bound.schema.types, values[1::2], strict=True):
+            if not is_exact:
                 raise pa.ArrowInvalid(
                     f"parameter {name!r}, row {number}: DuckDB cannot keep this {kind}"
                 )

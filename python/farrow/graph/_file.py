@@ -107,7 +107,7 @@ def read(path: str | os.PathLike[str]) -> tuple[int, memoryview]:
         return 1, memoryview(data)
     if len(data) < _HEAD.size:
         raise DamagedFile(f"{name} holds no graph features: {len(data)} B", name)
-    magic, version, _, body_bytes, kept = _HEAD.unpack_from(data)
+    magic, version, _, body_bytes, stored = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise DamagedFile(f"{name} holds no graph features: it begins with {magic!r}", name)
     body = memoryview(data)[_HEAD.size :]
@@ -117,10 +117,10 @@ def read(path: str | os.PathLike[str]) -> tuple[int, memoryview]:
         )
     checksum = _checksum(version, body_bytes)
     checksum.update(body)
-    packed = _HEAD.pack(magic, version, 0, body_bytes, kept)
-    if checksum.digest() != kept or packed != data[: _HEAD.size]:
+    packed = _HEAD.pack(magic, version, 0, body_bytes, stored)
+    if checksum.digest() != stored or packed != data[: _HEAD.size]:
         raise DamagedFile(
-            f"{name} is damaged: its checksum is {kept.hex()}, that of its {len(data)} B "
+            f"{name} is damaged: its checksum is {stored.hex()}, that of its {len(data)} B "
             f"{checksum.hexdigest()}",
             name,
         )

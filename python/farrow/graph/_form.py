@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,21 @@ from farrow.graph._check import matrix_of
 from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from farrow._native import GraphEngine
-    from farrow.graph.cluster._engine import ClusterEngine
+
+class Engine(Protocol):
+    """The calls of an engine that a form needs; ``GraphEngine`` and ``ClusterEngine`` have them."""
+
+    def preview(self, matrix: npt.NDArray[np.float64], most: int | None) -> tuple[Any, Any]:
+        """The rows with the features that they would get now, and up to ``most`` patterns."""
+
+    def preview_columns(
+        self, ends: Sequence[Any], measured: Sequence[Any], most: int | None
+    ) -> tuple[Any, Any]:
+        """As ``preview``, for rows by columns; the features alone."""
 
 
 class Form:
@@ -33,7 +44,7 @@ class Form:
         has_statistics: whether statistics are computed.
     """
 
-    engine: GraphEngine | ClusterEngine
+    engine: Engine
     accounts: Accounts
     rows: int
     layout: Layout | None
@@ -47,8 +58,8 @@ class Form:
         """All attributes except the engine, as plain values."""
         layout = None if self.layout is None else vars(self.layout)
         names = sorted(self.accounts.numbers.items())
-        kept = ("inputs", "measured", "numbers", "rows")
-        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
+        saved = ("inputs", "measured", "numbers", "rows")
+        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in saved}}
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state``; a cluster's graph has no names and rows in it."""

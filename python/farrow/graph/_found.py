@@ -94,24 +94,26 @@ class Candidates:
                 self._look(kind, batch.rows[end].to_numpy()[rows], best, rows + batch.begin)
 
     def _look(self, kind: str, accounts: Any, best: Any, rows: Any) -> None:
-        kept = self._kinds.setdefault(kind, {})
+        retained = self._kinds.setdefault(kind, {})
         # With enough candidates, smaller ones than all of them are skipped.
-        floor = min((one.size for one in kept.values()), default=0) if self._full(kept) else 0
+        floor = (
+            min((one.size for one in retained.values()), default=0) if self._full(retained) else 0
+        )
         large = best >= floor
         for account, size, row in zip(
             accounts[large].tolist(), best[large].tolist(), rows[large].tolist(), strict=True
         ):
-            seen = kept.get(account)
+            seen = retained.get(account)
             if seen is None or size > seen.size:
-                kept[account] = seen = _Seen(size)
+                retained[account] = seen = _Seen(size)
             if size == seen.size:
                 seen.add(row)
-        if len(kept) > self._most:
-            top = heapq.nlargest(self._most, kept.items(), key=lambda one: one[1].rank())
+        if len(retained) > self._most:
+            top = heapq.nlargest(self._most, retained.items(), key=lambda one: one[1].rank())
             self._kinds[kind] = dict(top)
 
-    def _full(self, kept: Mapping[int, object]) -> bool:
-        return len(kept) >= self._most
+    def _full(self, retained: Mapping[int, object]) -> bool:
+        return len(retained) >= self._most
 
     def rows(self, pattern: str) -> list[int]:
         """Rows that completed large patterns of a kind ("fan": of both directions)."""
@@ -153,14 +155,14 @@ def largest(
         for name in patterns
     }
     total = sum(map(len, begins.values()))
-    kept = Largest(each)
+    retained = Largest(each)
     done = 0
     for name in patterns:
         for found in _again(read, name, begins[name], settings, step):
-            kept.add(found)
+            retained.add(found)
             done += 1
             progress(done, total)
-    return kept
+    return retained
 
 
 def _again(
@@ -200,25 +202,25 @@ class Largest:
         """Add the patterns of a batch."""
         for kind in pc.unique(found["kind"]).to_pylist():
             of_kind = found.filter(pc.equal(found["kind"], kind))
-            kept = self._kinds.setdefault(kind, {})
+            retained = self._kinds.setdefault(kind, {})
             # Enough to fill the list even if many share a centre.
             top = pc.select_k_unstable(of_kind, self._each * 64, [("size", "descending")])
             for row in of_kind.take(top).to_pylist():
-                self._keep(kept, kind, row)
+                self._keep(retained, kind, row)
 
-    def _keep(self, kept: dict[Any, Any], kind: str, row: dict[str, Any]) -> None:
+    def _keep(self, retained: dict[Any, Any], kind: str, row: dict[str, Any]) -> None:
         key = _key(kind, row["accounts"])
-        if key not in kept or kept[key][0] < row["size"]:
-            kept[key] = (row["size"], -next(self._count), row)
-        if len(kept) > self._each:
-            del kept[min(kept, key=lambda one: kept[one][:2])]
+        if key not in retained or retained[key][0] < row["size"]:
+            retained[key] = (row["size"], -next(self._count), row)
+        if len(retained) > self._each:
+            del retained[min(retained, key=lambda one: retained[one][:2])]
 
     def all(self) -> list[dict[str, Any]]:
         """Patterns as dictionaries, kind by kind, the largest first."""
         return [
             row
-            for _, kept in sorted(self._kinds.items())
-            for _, _, row in heapq.nlargest(self._each, kept.values(), key=lambda one: one[:2])
+            for _, retained in sorted(self._kinds.items())
+            for _, _, row in heapq.nlargest(self._each, retained.values(), key=lambda one: one[:2])
         ]
 
 

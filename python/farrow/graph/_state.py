@@ -56,11 +56,11 @@ def state_of(features: GraphFeatures) -> dict[str, Any]:
 
 def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
     """Give a new transformer the graph of a state from ``state_of``."""
-    kept = state["stream"]
-    if kept is None:
+    saved = state["stream"]
+    if saved is None:
         return features
     edges = state["edges"]
-    graph = dict(kept["graph"])
+    graph = dict(saved["graph"])
 
     def column(name: str) -> Any:
         return np.ascontiguousarray(edges.column(name).to_numpy())
@@ -70,7 +70,7 @@ def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
     graph |= {name: column(name) for name in ("sources", "targets", "times")}
     count = sum(name.startswith("column ") for name in edges.column_names)
     graph["columns"] = [column(f"column {number}") for number in range(count)]
-    stream = TransformerStream.restored(features, kept)
+    stream = TransformerStream.restored(features, saved)
     stream.native.restore(graph)
     return features._keep(stream)
 

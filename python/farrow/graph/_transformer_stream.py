@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from farrow._native import GraphEngine
     from farrow.graph.cluster import ClusterGraph
     from farrow.graph.cluster._engine import ClusterEngine
     from farrow.graph.features import GraphFeatures
@@ -31,6 +32,7 @@ __all__ = ["TransformerStream"]
 class TransformerStream(Form):
     """The graph of one transformer, and the form of its rows."""
 
+    engine: GraphEngine | ClusterEngine
     # Rows of ``offline`` without features.
     ahead = 0
 

@@ -541,9 +541,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return {**own, "_state": state_of(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kept = state.pop("_state")
+        saved = state.pop("_state")
         super().__setstate__(state)
-        restored(self, kept)
+        restored(self, saved)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._stream is not None

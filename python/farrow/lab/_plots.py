@@ -89,9 +89,9 @@ def _samples(pyplot: Any, run: Run) -> Any:
                 one = (series.part, series.work, series.state, series.pages, series.nbytes)
                 values = sorted(value for taken in rounds for value in taken)
                 if one == wanted and values:
-                    kept = values[: max(1, len(values) * 99 // 100)]
+                    shown = values[: max(1, len(values) * 99 // 100)]
                     colour = _COLOURS[len(names) % len(_COLOURS)]
-                    axis.hist(kept, bins=60, color=colour, alpha=0.55, label=series.method)
+                    axis.hist(shown, bins=60, color=colour, alpha=0.55, label=series.method)
                     names.append(series.method)
             axis.set_title(
                 f"{work}, lines {TYPICAL[work]}, {human_bytes(nbytes)}", loc="left", fontsize=10

@@ -134,15 +134,16 @@ fn half_requests_of_many_clients_share_the_total() {
         assert_serves(&client, &daemon);
     }
     // Some were refused, with the numbers, and told which request it was.
-    let told = connections.iter_mut().filter(|(_, _, is_open)| *is_open).find_map(|(raw, ..)| {
-        raw.stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        raw.stream.set_nonblocking(true).unwrap();
-        let mut bytes = vec![0; 4096];
-        let count = raw.stream.read(&mut bytes).ok()?;
-        let (reply, _) = wire::decode::<wire::Reply>(&bytes[..count]).unwrap()?;
-        Some((reply.seq, reply.body.unwrap_err()))
-    });
-    let (seq, error) = told.expect("nobody was refused");
+    let reported =
+        connections.iter_mut().filter(|(_, _, is_open)| *is_open).find_map(|(raw, ..)| {
+            raw.stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            raw.stream.set_nonblocking(true).unwrap();
+            let mut bytes = vec![0; 4096];
+            let count = raw.stream.read(&mut bytes).ok()?;
+            let (reply, _) = wire::decode::<wire::Reply>(&bytes[..count]).unwrap()?;
+            Some((reply.seq, reply.body.unwrap_err()))
+        });
+    let (seq, error) = reported.expect("nobody was refused");
     assert_eq!(seq, 77);
     assert!(
         matches!(

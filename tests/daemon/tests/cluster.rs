@@ -451,7 +451,7 @@ fn a_node_that_ends_in_good_order_hands_over_flags_and_barriers() {
 }
 
 #[test]
-fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
+fn a_node_that_ends_in_good_order_leaves_at_once_and_its_peers_continue() {
     let mut nodes = DaemonNodes::start(3, "64MiB", &["--lease-ms", "30000"]);
     let a = nodes.client(0);
     nodes.client(2).shut_down_node().unwrap();

@@ -54,7 +54,7 @@ fn an_object_with_a_damaged_name_is_listed_and_deleted_by_id_and_the_node_says_w
 
 /// The same while the node runs: a process of the same user can do that to a file in a tmpfs.
 #[test]
-fn a_name_that_is_damaged_while_the_node_runs_is_told_as_such() {
+fn a_name_that_is_damaged_while_the_node_runs_is_reported_as_such() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let client = daemon.client();
     client.put(&Value::Bytes(b"whole"), Some("whole")).unwrap();

@@ -41,7 +41,7 @@ fn for_the_owner() -> Vec<RequestBody> {
 }
 
 #[test]
-fn a_remote_client_may_not_rule_the_node_whoever_it_says_it_is() {
+fn a_remote_client_may_not_rule_the_node_under_any_name() {
     let mut asked = RequestedNode::new();
     for uid in [OWNER, 0, 7] {
         let (remote_client, _) = asked.join_as(60, uid, Some(B));
@@ -364,7 +364,7 @@ fn a_remote_client_is_not_carried_on_to_a_third_node() {
 }
 
 #[test]
-fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
+fn a_node_that_is_no_member_learns_it_and_its_messages_change_nothing() {
     let mut asked = RequestedNode::founded();
     for stranger in ["b", "a", ""] {
         assert!(!asked.state.is_peer(stranger), "{stranger}");

@@ -179,7 +179,7 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
 }
 
 #[test]
-fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_nobody_its_place() {
+fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_no_node_its_place() {
     let Some(mut etcd) = EtcdServers::start() else { return };
     let nodes = start(2, &etcd.place("/restart"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));

@@ -30,7 +30,7 @@ fn next(subscription: &mut Subscription) -> (EventKind, ObjectId, String) {
 }
 
 #[test]
-fn subscribers_are_told_while_they_wait() {
+fn subscribers_are_notified_while_they_wait() {
     let daemon = Daemon::start("4M", &["--no-prepare"]);
     let (one, other) = (daemon.client(), daemon.client());
     let mut all = subscribe(&one, "");
@@ -215,7 +215,7 @@ fn a_subscription_in_the_middle_of_a_batch_sees_the_rest_of_it() {
     let has_begun = sync::AtomicBool::new(false);
     for round in 0..ROUNDS {
         has_begun.store(false, sync::Ordering::Relaxed);
-        let (ids, listed, told) = std::thread::scope(|scope| {
+        let (ids, listed, reported) = std::thread::scope(|scope| {
             let batch = scope.spawn(|| {
                 has_begun.store(true, sync::Ordering::Relaxed);
                 client.put_many(&values).unwrap()
@@ -226,16 +226,19 @@ fn a_subscription_in_the_middle_of_a_batch_sees_the_rest_of_it() {
             std::thread::sleep(Duration::from_micros(round * 100));
             let mut all = subscribe(&other, "");
             let listed = other.list("").unwrap().len();
-            let mut told = 0;
+            let mut reported = 0;
             while !batch.is_finished() {
-                told += sealed(&mut all);
+                reported += sealed(&mut all);
             }
             let ids = batch.join().unwrap();
-            told += sealed(&mut all);
-            (ids, listed, told)
+            reported += sealed(&mut all);
+            (ids, listed, reported)
         });
         // One object may be sealed at the very moment of the subscription.
-        assert!(listed + told + 1 >= ids.len(), "{listed} listed, {told} told in round {round}");
+        assert!(
+            listed + reported + 1 >= ids.len(),
+            "{listed} listed, {reported} told in round {round}"
+        );
         let targets: Vec<ObjectKey> = ids.into_iter().map(Into::into).collect();
         client.delete(&targets).unwrap();
     }

@@ -35,7 +35,7 @@ fn press(client: &Client, first_seed: u64) {
     }
 }
 
-fn is_gone(client: &Client, id: ObjectId) -> bool {
+fn is_removed(client: &Client, id: ObjectId) -> bool {
     match client.get(&id.into(), NOW) {
         Ok(_) => false,
         Err(Error::NotFound { .. }) => true,
@@ -72,7 +72,7 @@ fn hold_against_pressure(nodes: &DaemonNodes) {
             assert_eq!(view[..], bytes_of(seed, BYTES), "held while {first_seed} and on came");
         }
     }
-    assert!(is_gone(&a, loose) && is_gone(&b, loose), "nobody held it");
+    assert!(is_removed(&a, loose) && is_removed(&b, loose), "nobody held it");
     let stats = a.stats().unwrap();
     assert!(stats.node.evicted_bytes_total >= 2 * MEMORY_BYTES, "{stats:?}");
     assert!(stats.node.retiring == 0, "what is evicted leaves nothing behind: {stats:?}");
@@ -92,13 +92,13 @@ fn hold_against_pressure(nodes: &DaemonNodes) {
     let [first, second] = views;
     drop(first);
     press(&a, 300);
-    assert!(is_gone(&a, with_name) && is_gone(&b, with_name));
+    assert!(is_removed(&a, with_name) && is_removed(&b, with_name));
     assert_eq!(second[..], bytes_of(2, BYTES));
     assert!(a.evict(u64::MAX).unwrap().objects > 0);
-    assert!(!is_gone(&b, nameless));
+    assert!(!is_removed(&b, nameless));
     drop(second);
     a.evict(u64::MAX).unwrap();
-    assert!(is_gone(&a, nameless) && is_gone(&b, nameless));
+    assert!(is_removed(&a, nameless) && is_removed(&b, nameless));
     assert_eq!(a.stats().unwrap().node.objects, 0);
 }
 
@@ -116,10 +116,10 @@ fn what_a_dead_client_of_another_node_held_is_evicted() {
         scripted_client.ask("check 1"),
         scripted_client::ScriptedAnswer::Done(String::new())
     );
-    assert!(!is_gone(&a, id));
+    assert!(!is_removed(&a, id));
     scripted_client.kill9();
     wait_for("its place", || (a.stats().unwrap().node.clients == 1).then_some(())).unwrap();
     press(&a, 200);
-    assert!(is_gone(&a, id));
+    assert!(is_removed(&a, id));
     assert_balanced(&a.stats().unwrap());
 }

@@ -254,24 +254,24 @@ fn a_daemon_that_dies_at_any_place_loses_nothing_and_leaks_nothing() {
     for place in failpoints::ALL {
         let spill = tempfile::tempdir().unwrap();
         let flags = ["--no-prepare", "--spill", spill.path().to_str().unwrap()];
-        let mut told = ReportedObjects::default();
+        let mut reported = ReportedObjects::default();
         let start =
             |place| Daemon::start_by(&["/usr/bin/env", &failpoint(place, 1)], "16M", &flags);
         let mut daemon = if place.starts_with("adopt.") {
             // One dies before: in the middle of a client's leaving, so that there is one to finish.
             let mut daemon = start("client.leave.state");
-            assert!(told.run(&mut daemon, place, Some(place)));
+            assert!(reported.run(&mut daemon, place, Some(place)));
             daemon
         } else {
             start(place)
         };
-        if !told.run(&mut daemon, place, None) {
+        if !reported.run(&mut daemon, place, None) {
             missed.insert(*place);
             daemon.kill9();
             daemon.set_failpoint(None);
             daemon.restart();
         }
-        told.finish(&daemon.client(), place);
+        reported.finish(&daemon.client(), place);
     }
     assert!(missed.is_subset(&BTreeSet::from(ELSEWHERE)), "{missed:?}");
 }

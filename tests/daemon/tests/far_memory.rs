@@ -20,7 +20,7 @@ fn scripted_client() {
     scripted_client::play();
 }
 
-fn told(scripted_client: &mut ScriptedClient, command: &str) -> String {
+fn reported(scripted_client: &mut ScriptedClient, command: &str) -> String {
     match scripted_client.ask(command) {
         ScriptedAnswer::Done(words) => words,
         refused @ ScriptedAnswer::Refused(_) => panic!("{command}: {refused:?}"),
@@ -30,13 +30,13 @@ fn told(scripted_client: &mut ScriptedClient, command: &str) -> String {
 /// Where the memory lies that a scripted client puts in, and whether that is where all are to have
 /// it.
 fn place(scripted_client: &mut ScriptedClient) -> (u64, bool) {
-    let words = told(scripted_client, "where");
+    let words = reported(scripted_client, "where");
     let (base, is_agreed) = words.split_once(' ').unwrap();
     (base.parse().unwrap(), is_agreed.parse().unwrap())
 }
 
 fn address(scripted_client: &mut ScriptedClient, key: u64) -> u64 {
-    told(scripted_client, &format!("address {key}")).parse().unwrap()
+    reported(scripted_client, &format!("address {key}")).parse().unwrap()
 }
 
 /// Two nodes whose regions are to lie at different addresses, and where that of a lies: of 64
@@ -72,7 +72,7 @@ fn a_region_lies_at_one_address_on_all_nodes_and_where_that_is_taken_it_works_el
         ScriptedClient::start_beside(socket(1), base),
     ];
     for number in [1, 3] {
-        told(&mut scripted_clients[number], "at a");
+        reported(&mut scripted_clients[number], "at a");
     }
     let places = scripted_clients.each_mut().map(place);
     assert_eq!(places[0], (base, true));
@@ -82,12 +82,14 @@ fn a_region_lies_at_one_address_on_all_nodes_and_where_that_is_taken_it_works_el
     }
 
     // The last two put, into memory that they have at other addresses.
-    told(&mut scripted_clients[2], "put second 6 50000");
-    told(&mut scripted_clients[3], "put third 7 3000");
+    reported(&mut scripted_clients[2], "put second 6 50000");
+    reported(&mut scripted_clients[3], "put third 7 3000");
     let holds = ["hold 1 first 5 100000", "hold 2 second 6 50000", "hold 3 third 7 3000"];
     for (key, hold) in (1..).zip(holds) {
         // A hold compares the bytes.
-        scripted_clients.iter_mut().for_each(|scripted_client| drop(told(scripted_client, hold)));
+        scripted_clients
+            .iter_mut()
+            .for_each(|scripted_client| drop(reported(scripted_client, hold)));
         let addresses =
             scripted_clients.each_mut().map(|scripted_client| address(scripted_client, key));
         assert_eq!(addresses[0], addresses[1], "{hold}");

@@ -159,14 +159,14 @@ fn strangers(kind: FloodKind, daemon: &Daemon, count: usize) -> Option<Vec<Flood
 }
 
 #[test]
-fn strangers_that_connect_and_close_starve_nobody() {
+fn strangers_that_connect_and_close_starve_no_client() {
     works_beside("strangers that connect and close", &["--allow-uid", "65533"], |daemon| {
         strangers(FloodKind::Connect, daemon, 3).unwrap_or_default()
     });
 }
 
 #[test]
-fn strangers_that_send_garbage_or_stay_starve_nobody() {
+fn strangers_that_send_garbage_or_stay_starve_no_client() {
     works_beside("strangers that send garbage", &["--allow-uid", "65533"], |daemon| {
         let mut floods = strangers(FloodKind::Garbage, daemon, 2).unwrap_or_default();
         floods.extend(strangers(FloodKind::Silence, daemon, 1).unwrap_or_default());
@@ -175,45 +175,45 @@ fn strangers_that_send_garbage_or_stay_starve_nobody() {
 }
 
 #[test]
-fn clients_that_connect_and_close_starve_nobody() {
+fn clients_that_connect_and_close_starve_no_client() {
     works_beside("clients that connect and close", &[], |daemon| {
         (0..3).map(|_| Flood::start(FloodKind::Connect, &daemon.socket)).collect()
     });
 }
 
 #[test]
-fn garbage_starves_nobody() {
+fn garbage_starves_no_client() {
     works_beside("garbage", &[], |daemon| {
         (0..2).map(|_| Flood::start(FloodKind::Garbage, &daemon.socket)).collect()
     });
 }
 
 #[test]
-fn silent_connections_starve_nobody() {
+fn silent_connections_starve_no_client() {
     works_beside("silent connections", &[], |daemon| {
         vec![Flood::start(FloodKind::Silence, &daemon.socket)]
     });
 }
 
 #[test]
-fn small_requests_without_end_starve_nobody() {
+fn small_requests_without_end_starve_no_client() {
     works_beside("small requests", &[], |daemon| {
         (0..2).map(|_| Flood::start(FloodKind::Requests, &daemon.socket)).collect()
     });
 }
 
 #[test]
-fn thousands_of_watches_starve_nobody() {
+fn thousands_of_watches_starve_no_client() {
     works_beside("watches", &[], |daemon| vec![Flood::start(FloodKind::Watches, &daemon.socket)]);
 }
 
 #[test]
-fn thousands_of_waits_for_one_name_starve_nobody() {
+fn thousands_of_waits_for_one_name_starve_no_client() {
     works_beside("waits", &[], |daemon| vec![Flood::start(FloodKind::Waits, &daemon.socket)]);
 }
 
 #[test]
-fn a_client_that_never_reads_starves_nobody() {
+fn a_client_that_never_reads_starves_no_client() {
     works_beside("replies that are not read", &[], |daemon| {
         (0..2).map(|_| Flood::start(FloodKind::Unread, &daemon.socket)).collect()
     });

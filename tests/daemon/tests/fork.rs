@@ -183,11 +183,11 @@ fn inherited_handles_do_nothing_and_new_ones_work() {
     let pool = client.pool();
     let block = pool.allocate(100_000, 64).unwrap();
     let pid = trial::in_child(|| {
-        let is_gone = |error: Error| matches!(error, Error::Disconnected { .. });
-        assert!(client.put(&Value::Bytes(b"x"), None).is_err_and(is_gone));
-        assert!(client.get(&"written".into(), Duration::ZERO).is_err_and(is_gone));
-        assert!(client.list("").is_err_and(is_gone));
-        assert!(writer.memory().write_at(50, &[2; 50]).is_err_and(is_gone));
+        let is_removed = |error: Error| matches!(error, Error::Disconnected { .. });
+        assert!(client.put(&Value::Bytes(b"x"), None).is_err_and(is_removed));
+        assert!(client.get(&"written".into(), Duration::ZERO).is_err_and(is_removed));
+        assert!(client.list("").is_err_and(is_removed));
+        assert!(writer.memory().write_at(50, &[2; 50]).is_err_and(is_removed));
         assert!(!writer.memory().is_writable());
         assert!(pool.allocate(1000, 64).is_none());
         assert!(pool.reallocate(block, 100_000, 10, 64).is_none());

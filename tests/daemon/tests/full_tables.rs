@@ -219,7 +219,7 @@ fn bytes_for_names() {
 
 /// Where one thing cannot be had, nobody leaves for the others.
 #[test]
-fn nobody_leaves_for_half_of_what_is_needed() {
+fn no_object_leaves_for_half_of_what_is_needed() {
     let (mut node, session) = node();
     fill(&mut node, session);
     node.state.set_eviction_policy(Box::new(Lru));

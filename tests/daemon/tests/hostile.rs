@@ -102,10 +102,10 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
             maps_memory: true,
         };
         // Of one process the daemon thinks that it has not heard of the end of its last connection.
-        let told = raw.ask(RequestBody::Hello(hello));
+        let reported = raw.ask(RequestBody::Hello(hello));
         assert!(
-            matches!(told, Err(WireError::Denied(_) | WireError::NoRemoteSession { .. })),
-            "{told:?}"
+            matches!(reported, Err(WireError::Denied(_) | WireError::NoRemoteSession { .. })),
+            "{reported:?}"
         );
     }
     assert_serves(&daemon);
@@ -205,7 +205,7 @@ fn limits_of_a_batch_are_retained() {
 }
 
 #[test]
-fn one_that_never_reads_its_answers_stops_being_served_and_harms_nobody() {
+fn one_that_never_reads_its_answers_stops_being_served_and_harms_no_client() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let (raw, _) = RawSocket::joined(&daemon);
     let mut frame = Vec::new();

@@ -203,50 +203,51 @@ fn of_rows_that_many_append_at_once_exactly_the_free_ones_are_taken() {
     let tables: Vec<_> = (0..3).map(|number| open(&nodes.client(number), "t")).collect();
     let is_over = AtomicBool::new(false);
     type PartitionsAndRows = (Vec<(Partition, i64)>, Vec<(u64, u64, u64)>);
-    let (told, seen): (Vec<PartitionsAndRows>, Vec<Vec<Snapshot>>) = std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..3)
-            .map(|number| {
-                let (client, is_over) = (nodes.client(number), &is_over);
-                scope.spawn(move || {
-                    let table = client.huge_table("t", None).unwrap();
-                    let mut seen = Vec::new();
-                    while !is_over.load(Ordering::SeqCst) {
-                        seen.push(table.snapshot(None).unwrap());
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    seen
-                })
-            })
-            .collect();
-        let writers: Vec<_> = tables
-            .iter()
-            .enumerate()
-            .map(|(number, table)| {
-                let names = &nodes.names;
-                scope.spawn(move || {
-                    let mut dice = SeededDice(seed.wrapping_add(1 + number as u64) | 1);
-                    let (mut done, mut refused) = (Vec::new(), Vec::new());
-                    for round in 0..40_i64 {
-                        let (position, rows) = (dice.roll(ROWS), 1 + dice.roll(20));
-                        let mark = 1000 * number as i64 + round;
-                        let rows_of = batch((0..rows).map(|_| mark));
-                        let node = &names[dice.roll(3) as usize];
-                        match append_to(table, &rows_of, Some(position), Some(node)) {
-                            Ok(chunk) => done.push((chunk, mark)),
-                            Err(Error::RowsTaken { version, .. }) => {
-                                refused.push((position, rows, version));
-                            }
-                            Err(error) => panic!("seed {seed}: {error}"),
+    let (reported, seen): (Vec<PartitionsAndRows>, Vec<Vec<Snapshot>>) =
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|number| {
+                    let (client, is_over) = (nodes.client(number), &is_over);
+                    scope.spawn(move || {
+                        let table = client.huge_table("t", None).unwrap();
+                        let mut seen = Vec::new();
+                        while !is_over.load(Ordering::SeqCst) {
+                            seen.push(table.snapshot(None).unwrap());
+                            std::thread::sleep(Duration::from_millis(1));
                         }
-                    }
-                    (done, refused)
+                        seen
+                    })
                 })
-            })
-            .collect();
-        let told = writers.into_iter().map(|one| one.join().unwrap()).collect();
-        is_over.store(true, Ordering::SeqCst);
-        (told, readers.into_iter().map(|one| one.join().unwrap()).collect())
-    });
+                .collect();
+            let writers: Vec<_> = tables
+                .iter()
+                .enumerate()
+                .map(|(number, table)| {
+                    let names = &nodes.names;
+                    scope.spawn(move || {
+                        let mut dice = SeededDice(seed.wrapping_add(1 + number as u64) | 1);
+                        let (mut done, mut refused) = (Vec::new(), Vec::new());
+                        for round in 0..40_i64 {
+                            let (position, rows) = (dice.roll(ROWS), 1 + dice.roll(20));
+                            let mark = 1000 * number as i64 + round;
+                            let rows_of = batch((0..rows).map(|_| mark));
+                            let node = &names[dice.roll(3) as usize];
+                            match append_to(table, &rows_of, Some(position), Some(node)) {
+                                Ok(chunk) => done.push((chunk, mark)),
+                                Err(Error::RowsTaken { version, .. }) => {
+                                    refused.push((position, rows, version));
+                                }
+                                Err(error) => panic!("seed {seed}: {error}"),
+                            }
+                        }
+                        (done, refused)
+                    })
+                })
+                .collect();
+            let reported = writers.into_iter().map(|one| one.join().unwrap()).collect();
+            is_over.store(true, Ordering::SeqCst);
+            (reported, readers.into_iter().map(|one| one.join().unwrap()).collect())
+        });
     let end = open(&nodes.client(1), "t").snapshot(None).unwrap();
     for table in &tables {
         assert_eq!(table.snapshot(None).unwrap(), end, "seed {seed}");
@@ -257,7 +258,7 @@ fn of_rows_that_many_append_at_once_exactly_the_free_ones_are_taken() {
     let by_version: BTreeMap<u64, &Partition> =
         end.partitions.iter().map(|one| (one.version, one)).collect();
     let mut marks = BTreeMap::new();
-    for (done, refused) in &told {
+    for (done, refused) in &reported {
         for (chunk, mark) in done {
             assert_eq!(by_version.get(&chunk.version), Some(&chunk), "seed {seed}");
             marks.insert(chunk.position, (*mark, chunk.rows));
@@ -412,7 +413,7 @@ fn start_appender(socket: &Path) -> Child {
 }
 
 #[test]
-fn who_is_killed_while_appending_keeps_nobody_from_it() {
+fn a_client_killed_while_appending_stops_no_other_client() {
     let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let table = open(&nodes.client(0), "t");
     append(&table, &batch([1])).unwrap();
@@ -437,7 +438,7 @@ fn who_is_killed_while_appending_keeps_nobody_from_it() {
 }
 
 #[test]
-fn a_dropped_table_leaves_nothing_whoever_appends_meanwhile() {
+fn a_dropped_table_leaves_nothing_while_clients_append() {
     let nodes = DaemonNodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     for round in 0..10 {

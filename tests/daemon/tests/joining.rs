@@ -172,7 +172,7 @@ fn a_host_that_the_certificate_does_not_name() {
 }
 
 #[test]
-fn an_address_where_nobody_listens() {
+fn an_address_where_no_process_listens() {
     let ports = free_ports(2);
     let dead = format!("{LOCAL}:{}", ports[0]);
     let b = start("b", ports[1], &Speech::Plain, &["--join", &dead]);
@@ -278,8 +278,8 @@ fn a_node_that_left_in_order_is_not_lost() {
     }
     let members = nodes.client(0).members().unwrap();
     assert_eq!(members.find("c").map(|node| node.reach), Some(Reach::Left));
-    let gone = nodes.client(0).at("c").unwrap_err();
-    assert!(matches!(gone, farrow::Error::NodeLost { .. }), "{gone}");
+    let removed = nodes.client(0).at("c").unwrap_err();
+    assert!(matches!(removed, farrow::Error::NodeLost { .. }), "{removed}");
     nodes.daemons.pop();
     nodes.settle(2);
 }

@@ -154,7 +154,7 @@ fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
 }
 
 #[test]
-fn no_daemon_a_dead_socket_and_a_second_daemon_are_told_apart() {
+fn no_daemon_a_dead_socket_and_a_second_daemon_are_distinguished() {
     let mut daemon = Daemon::start("4M", &["--no-prepare"]);
     drop(daemon.client());
     let socket = daemon.socket.to_str().unwrap().to_owned();
@@ -260,7 +260,7 @@ fn a_stopped_node_takes_its_memory_along_and_a_keeping_one_leaves_it() {
 /// A node killed while it creates a region leaves one file, or two of which one is empty, or a
 /// region without its first word. The next start must succeed without `--fresh`.
 #[test]
-fn memory_whose_making_was_never_finished_is_made_anew() {
+fn memory_whose_making_was_never_finished_is_made_again() {
     let mut daemon = Daemon::start("4M", &["--no-prepare", "--keep"]);
     drop(daemon.client());
     daemon.kill9();

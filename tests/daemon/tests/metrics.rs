@@ -173,7 +173,7 @@ fn a_node_that_no_client_can_connect_to_is_not_ready() {
 }
 
 #[test]
-fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
+fn a_node_of_several_reports_its_peers_and_the_traffic_between_them() {
     let mut nodes =
         DaemonNodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "2000"]);
     let alone = Daemon::start("4M", &["--no-prepare", "--metrics"]);
@@ -243,7 +243,7 @@ fn compressed_bytes_are_counted_before_and_after() {
 }
 
 #[test]
-fn what_is_no_scrape_is_told_so() {
+fn what_is_no_scrape_gets_an_error() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);
     drop(daemon.client());
     for (request, status) in [
@@ -288,7 +288,7 @@ fn a_port_of_this_machine_serves_too() {
 }
 
 #[test]
-fn slow_silent_and_hostile_scrapers_hurt_nobody() {
+fn slow_silent_and_hostile_scrapers_hurt_no_client() {
     let mut daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);
     let client = daemon.client();
     let fds = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();

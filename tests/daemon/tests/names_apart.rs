@@ -73,7 +73,7 @@ fn a_founder_that_forgot_all_and_founds_another_cluster() {
 
 /// The memory of a node stays with `--keep`, and its names are free meanwhile.
 #[test]
-fn a_node_that_left_in_order_and_kept_its_memory() {
+fn a_node_that_left_in_order_and_retained_its_memory() {
     let mut nodes = DaemonNodes::start(2, "16MiB", &[BY_NET, &["--keep"]].concat());
     let first = put(&nodes.client(0), b"first");
     nodes.client(0).shut_down_node().unwrap();
@@ -98,7 +98,7 @@ fn a_node_that_left_in_order_and_kept_its_memory() {
 /// A node was stopped in order while the other one was away. It continued the life that was leaving:
 /// it served for ever, outside of its cluster.
 #[test]
-fn a_node_that_left_while_nobody_heard_it_comes_back() {
+fn a_node_that_left_while_no_node_heard_it_comes_back() {
     let mut nodes =
         DaemonNodes::start(2, "16MiB", &[BY_NET, &["--keep", "--lease-ms", "500"]].concat());
     put(&nodes.client(1), b"first");

@@ -422,7 +422,7 @@ fn apart() -> (DaemonNodes, tempfile::TempDir) {
 
 /// Regression test: the reader waited for a minute.
 #[test]
-fn a_reader_on_another_node_learns_that_a_file_is_gone() {
+fn a_reader_on_another_node_learns_that_a_file_is_missing() {
     let spill = tempfile::tempdir().unwrap();
     let flags = ["--no-prepare", "--net", "only", "--spill", spill.path().to_str().unwrap()];
     let nodes = DaemonNodes::start(2, "8M", &flags);

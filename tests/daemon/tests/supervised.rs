@@ -550,7 +550,7 @@ fn more_memory_than_the_control_group_allows_is_refused_with_both_numbers() {
 /// A daemon without Farrow's supervisor: its memory ends with it, unless a service manager retains
 /// it.
 #[test]
-fn memory_without_a_name_goes_with_a_daemon_that_nobody_supervises() {
+fn memory_without_a_name_ends_with_a_daemon_without_supervisor() {
     let mut node = Daemon::start_anywhere("8M", &[]);
     let client = node.client();
     client.put(&Value::Bytes(b"x"), Some("x")).unwrap();

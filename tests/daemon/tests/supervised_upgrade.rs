@@ -133,7 +133,7 @@ fn delays_us() -> Vec<u64> {
 }
 
 #[test]
-fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
+fn a_kill_during_an_upgrade_leaves_one_pair_with_everything() {
     let (mut old_went_on, mut new_went_on) = (0, 0);
     for victim in ["old supervisor", "old daemon", "new supervisor", "new daemon"] {
         for delay_us in delays_us() {
@@ -192,7 +192,7 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
 
 /// Without a supervisor the daemon itself says by which descriptors it holds the memory.
 #[test]
-fn memory_without_a_name_is_handed_over_by_daemons_that_nobody_supervises() {
+fn memory_without_a_name_is_handed_over_by_daemons_without_supervisor() {
     let mut node = Daemon::start_anywhere("16M", &[]);
     let client = node.client();
     fill(&client);
@@ -231,7 +231,7 @@ fn memory_of_an_earlier_version_is_adopted_and_upgraded_where_it_lies() {
 
 /// A leftover socket without a listener is no node to upgrade.
 #[test]
-fn with_nobody_there_an_upgrade_is_a_start() {
+fn without_a_daemon_an_upgrade_is_a_start() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let socket = dir.path().join("n.sock");
     drop(UnixListener::bind(&socket).unwrap());

@@ -381,7 +381,7 @@ fn objects_beyond_the_limit_of_a_handover_outlive_it_and_their_deletion() {
 }
 
 #[test]
-fn what_cannot_follow_is_refused_and_disturbs_nobody() {
+fn what_cannot_follow_is_refused_and_disturbs_no_client() {
     let daemon = Daemon::start("16M", &["--no-prepare"]);
     let client = daemon.client();
     let uid = client.stats().unwrap().node.region_uid;

@@ -104,9 +104,9 @@ def test_a_section_says_where_its_figures_are_from() -> None:
         assert len(of(OTHER, text.format("", comment))) == 1
         assert "made from their run" in of(README, text.format(comment, ""))[0]
     # A file has to have the number.
-    kept = "<!-- figures: raw 2026-11-23-d42e20be-lab.md -->"
-    assert of(OTHER, text.format(kept, "").replace("12 us", "40.1 ms")) == []
-    assert of(OTHER, text.format(kept, "").replace("12 us", "40.2 ms")) == [
+    retained = "<!-- figures: raw 2026-11-23-d42e20be-lab.md -->"
+    assert of(OTHER, text.format(retained, "").replace("12 us", "40.1 ms")) == []
+    assert of(OTHER, text.format(retained, "").replace("12 us", "40.2 ms")) == [
         f"{OTHER}:5: '40.2' is not in 2026-11-23-d42e20be-lab.md"
     ]
     for mark, words in (

@@ -396,7 +396,7 @@ def test_maintenance_has_the_committed_run_and_loads(tmp_path: Path) -> None:
     assert Flush().ours(Cells(flushed))["touched, other"] == "1 ms (clflushopt)"
 
 
-def test_what_fails_is_told_and_takes_nothing_with_it(
+def test_what_fails_is_reported_and_takes_nothing_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # No program of cargo's is there.

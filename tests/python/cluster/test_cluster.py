@@ -194,7 +194,7 @@ def test_lists_of_all_nodes_name_the_nodes_that_are_missing(
     assert caught.value.node == "b"
 
 
-def test_unknown_nodes_are_told_with_those_there_are(nodes: Cluster) -> None:
+def test_unknown_nodes_are_reported_with_those_there_are(nodes: Cluster) -> None:
     a = nodes.client("a")
     attempts: list[Callable[[], Any]] = [
         lambda: a.at("d"),
@@ -286,7 +286,7 @@ def lost_node(attempt: Callable[[], Any]) -> str:
         time.sleep(0.01)
 
 
-def test_a_killed_node_is_told_by_name_and_nothing_else_stops(
+def test_a_killed_node_is_reported_by_name_and_nothing_else_stops(
     make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = make_cluster(3)
@@ -345,19 +345,19 @@ def test_a_node_that_lost_most_others_is_cut_off(make_cluster: Callable[..., Clu
     for name in ("b", "c"):
         cluster.nodes[name].kill9()
 
-    told: list[str] = []
+    reported: list[str] = []
 
     def attempt() -> bool:
         try:
             a.delete(a.put(b"x", "named"))
         except farrow.CutOff as error:
-            told.append(error.node)
+            reported.append(error.node)
         except (farrow.NodeLost, farrow.Timeout):
             pass
-        return bool(told)
+        return bool(reported)
 
     wait_until(attempt, "a knows that it is cut off")
-    assert told == ["a"]
+    assert reported == ["a"]
     # Without a name nobody else need be asked.
     assert a.get(a.put(b"unnamed")).to_pybytes() == b"unnamed"
 
@@ -483,12 +483,12 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.run(cluster.Options(rows=20_000, memory_bytes=64 << 20), out=out) == 0, (
         text.getvalue()
     )
-    told = text.getvalue()
-    assert "20,000 rows" in told
-    assert "the client at a, the client at b and the client at c agree" in told
-    assert "NO" not in told.split()
+    reported = text.getvalue()
+    assert "20,000 rows" in reported
+    assert "the client at a, the client at b and the client at c agree" in reported
+    assert "NO" not in reported.split()
     for theirs in ("4.99 ms", "58 of 68 ms", "118 of 300 ms", "3.2 ms", "5.05 ms", "1.89 ms"):
-        assert theirs in told
+        assert theirs in reported
     assert list(tmp_path.iterdir()) == []
 
 

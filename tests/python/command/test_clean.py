@@ -77,14 +77,14 @@ def test_what_cannot_be_removed_is_an_error(
     assert "Nothing was left behind" in capsys.readouterr().out
 
 
-def test_doctor_and_a_start_tell_of_it(node: Node, tmp_path: Path) -> None:
+def test_doctor_and_a_start_report_it(node: Node, tmp_path: Path) -> None:
     env = {**os.environ, "FARROW_MEMORY_DIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     name = f"farrow-{os.geteuid()}-00000000000000aa"
     for part in ("control", "data"):
         (tmp_path / f"{name}.{part}").write_bytes(b"x" * 8192)
     command = [sys.executable, "-m", "farrow.cli", "doctor", "--json"]
-    told = subprocess.run(command, env=env, capture_output=True, check=True, timeout=60)
-    found = json.loads(told.stdout)["findings"]
+    reported = subprocess.run(command, env=env, capture_output=True, check=True, timeout=60)
+    found = json.loads(reported.stdout)["findings"]
     left = [one for one in found if name in one["what"]]
     assert [one["command"] for one in left] == ["farrow clean --dry-run"]
     assert "16.0 KiB" in left[0]["consequence"]

@@ -208,12 +208,14 @@ def test_get_says_what_it_is_as_json(run, node, tmp_path: Path, table: pa.Table)
     client.put(table, "t")
     client.put(np.zeros((2, 3), "int16"), "n")
     client.put(b"12345", "b")
-    told = json.loads(run("get", "t", "--json")[1])
-    assert (told["name"], told["kind"], told["rows"]) == ("t", "Table", table.num_rows)
-    assert [column["name"] for column in told["columns"]] == table.column_names
-    assert [column["nulls"] for column in told["columns"]] == [c.null_count for c in table.columns]
-    told = json.loads(run("get", "n", "--json")[1])
-    assert (told["kind"], told["type"], told["shape"], told["bytes"]) == (
+    reported = json.loads(run("get", "t", "--json")[1])
+    assert (reported["name"], reported["kind"], reported["rows"]) == ("t", "Table", table.num_rows)
+    assert [column["name"] for column in reported["columns"]] == table.column_names
+    assert [column["nulls"] for column in reported["columns"]] == [
+        c.null_count for c in table.columns
+    ]
+    reported = json.loads(run("get", "n", "--json")[1])
+    assert (reported["kind"], reported["type"], reported["shape"], reported["bytes"]) == (
         "ndarray",
         "int16",
         [2, 3],
@@ -221,8 +223,8 @@ def test_get_says_what_it_is_as_json(run, node, tmp_path: Path, table: pa.Table)
     )
     assert json.loads(run("get", "b", "--json")[1])["bytes"] == 5
     path = tmp_path / "t.parquet"
-    told = json.loads(run("get", "t", "-o", str(path), "--json")[1])
-    assert told == {
+    reported = json.loads(run("get", "t", "-o", str(path), "--json")[1])
+    assert reported == {
         "name": "t",
         "file": str(path),
         "format": "parquet",
@@ -401,7 +403,7 @@ def test_without_a_node_nothing_is_started(tmp_path: Path, capsys, monkeypatch) 
     assert err.count("\n") == 1
 
 
-def test_a_table_larger_than_the_region_is_told(run, tmp_path: Path) -> None:
+def test_a_table_larger_than_the_region_is_reported(run, tmp_path: Path) -> None:
     # The node has 256 MiB; the file needs more.
     rows = 40_000_000
     path = tmp_path / "large.arrow"

@@ -25,7 +25,7 @@ def table() -> pa.Table:
     return generate.transactions(ROWS, seed=1)
 
 
-def test_kinds_are_told_by_contents(tmp_path: Path, table: pa.Table) -> None:
+def test_kinds_are_distinguished_by_contents(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "a.dat")
     with pa.ipc.new_file(tmp_path / "b.dat", table.schema) as writer:
         writer.write_table(table)

@@ -116,10 +116,10 @@ def test_the_command_prints_choices_and_says_what_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["lab", "coherence", *SMALL, "-o", str(tmp_path / "out")]) == 0
-    told = capsys.readouterr()
-    assert "picked / best" in told.out
-    assert "pip install 'farrow[lab]'" in told.out
-    assert str(tmp_path / "out" / "report.html") in told.out
+    reported = capsys.readouterr()
+    assert "picked / best" in reported.out
+    assert "pip install 'farrow[lab]'" in reported.out
+    assert str(tmp_path / "out" / "report.html") in reported.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
@@ -137,9 +137,9 @@ def test_memory_of_a_node_takes_part(
     first = json.loads(capsys.readouterr().out)
     command = ["lab", "coherence", *SMALL, "--json", "--socket", node.socket, "-o", str(folder)]
     assert (before, main(command)) == (0, 0)
-    told = json.loads(capsys.readouterr().out)
-    assert told["choices"]
-    assert str(folder / "report.html") in told["files"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["choices"]
+    assert str(folder / "report.html") in reported["files"]
     assert "memory of node" in (folder / "report.html").read_text()
     # What was written there was given back, and is no object.
     main(["stat", "--socket", node.socket, "--json"])
@@ -178,9 +178,9 @@ def test_what_cannot_be_measured_is_refused(
 ) -> None:
     command = ["lab", "coherence", *SMALL, *options, "-q", "-o", str(tmp_path / "out")]
     assert main(command) == 1
-    told = capsys.readouterr().err
-    assert part in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert part in reported
+    assert reported.count("\n") == 1
 
 
 def test_an_arena_keeps_to_its_buffer() -> None:
@@ -312,15 +312,15 @@ def test_a_planted_model_is_found() -> None:
     assert _native.lab_fit([(1.0, 1.0)]) is None
 
 
-def test_what_all_caches_cost_is_told() -> None:
+def test_what_all_caches_cost_is_reported() -> None:
     found: dict[str, Any] = {"ns": 8_000_000, "publish_from_bytes": 1 << 28}
-    told = _all_caches({**found, "refresh_from_bytes": None})
-    assert told == "All caches at once: 8 ms, to publish from 256 MiB on, to refresh never."
-    told = _all_caches({"why_not": "/dev/farrow_shmem: open: no"})
-    assert told == "All caches at once: not here (/dev/farrow_shmem: open: no)."
+    reported = _all_caches({**found, "refresh_from_bytes": None})
+    assert reported == "All caches at once: 8 ms, to publish from 256 MiB on, to refresh never."
+    reported = _all_caches({"why_not": "/dev/farrow_shmem: open: no"})
+    assert reported == "All caches at once: not here (/dev/farrow_shmem: open: no)."
 
 
-def test_the_profile_is_kept_and_told(
+def test_the_profile_is_retained_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "deep" / "profile.toml"
@@ -341,9 +341,9 @@ def test_the_profile_is_kept_and_told(
     monkeypatch.setenv("FARROW_PROFILE", "off")
     assert _native.lab_profile(measure=True, keep=True)["kept"] is False
     main(["doctor"])
-    told = capsys.readouterr().out
-    assert "write and publish" in told
-    assert "All caches at once: " in told
-    assert profile["steps"][0]["refresh"] in told
+    reported = capsys.readouterr().out
+    assert "write and publish" in reported
+    assert "All caches at once: " in reported
+    assert profile["steps"][0]["refresh"] in reported
     main(["doctor", "--json"])
     assert len(json.loads(capsys.readouterr().out)["profile"]["steps"]) == 9

@@ -159,7 +159,7 @@ def test_names_that_differ_in_case_only_are_not_attached(client: farrow.Client) 
     assert connection.sql('select n from "Sales"').fetchall() == [(1,)]
 
 
-def test_attached_views_tell_what_is_wrong(client: farrow.Client) -> None:
+def test_attached_views_report_what_is_wrong(client: farrow.Client) -> None:
     duckdb: Any = pytest.importorskip("duckdb")
     from farrow.duckdb import attach
 

@@ -76,7 +76,7 @@ def test_scikit_learn_takes_it_for_one_of_its_own():
 
 
 @pytest.mark.parametrize("mode", ["causal", "batch"])
-def test_a_graph_that_is_kept_goes_on_where_it_stopped(tmp_path, mode: str):
+def test_a_graph_that_is_retained_goes_on_where_it_stopped(tmp_path, mode: str):
     rows = rows_of(900)
     table = table_of(rows)
     for first, rest in ((rows[:600], rows[600:]), (table.slice(0, 600), table.slice(600))):

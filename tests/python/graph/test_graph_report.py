@@ -67,8 +67,8 @@ def test_largest_keeps_one_of_each_centre() -> None:
             ("scatter-gather", 3, 2, [5, 6, 1, 2, 3], [0, 1, 2, 3]),
         )
     )
-    kept = [(row["kind"], row["size"], row["accounts"][0]) for row in largest.all()]
-    assert kept == [
+    retained = [(row["kind"], row["size"], row["accounts"][0]) for row in largest.all()]
+    assert retained == [
         ("fan_in", 4, 8),
         ("fan_in", 3, 9),
         ("scatter-gather", 3, 5),

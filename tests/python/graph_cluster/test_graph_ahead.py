@@ -81,7 +81,7 @@ def test_tables_are_returned_as_tables(nodes: Cluster) -> None:
         features.close()
 
 
-def test_batches_that_nobody_takes_are_in_the_graph(nodes: Cluster) -> None:
+def test_batches_that_no_caller_takes_are_in_the_graph(nodes: Cluster) -> None:
     matrix, taken = stream(1500), []
 
     def parts() -> Iterator[Any]:

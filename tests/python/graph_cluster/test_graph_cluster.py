@@ -249,7 +249,9 @@ def test_one_process_writes(nodes: Cluster) -> None:
 
 
 @pytest.mark.parametrize("rows", [50, 100])
-def test_who_wrote_before_is_told_whatever_the_length_of_a_call(nodes: Cluster, rows: int) -> None:
+def test_the_former_writer_is_named_whatever_the_length_of_a_call(
+    nodes: Cluster, rows: int
+) -> None:
     """Entries of the log were told apart by their lengths, so both calls were acknowledged and one
     was lost."""
     matrix = stream(400)
@@ -270,7 +272,7 @@ def test_who_wrote_before_is_told_whatever_the_length_of_a_call(nodes: Cluster, 
     again.close()
 
 
-def test_fit_begins_anew(nodes: Cluster) -> None:
+def test_fit_begins_again(nodes: Cluster) -> None:
     matrix = stream(1000)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     for batch in batches(matrix):
@@ -421,7 +423,7 @@ def test_a_lost_node_is_an_error_that_names_the_days(make_cluster: Callable[...,
             look()
 
 
-def test_a_lost_writers_node_costs_nothing_that_is_kept_elsewhere(
+def test_a_lost_writers_node_costs_nothing_that_is_retained_elsewhere(
     make_cluster: Callable[..., Cluster],
 ) -> None:
     """Manifest, accounts and log on b, segments on c: whoever goes on has every row."""

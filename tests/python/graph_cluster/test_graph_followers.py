@@ -29,7 +29,7 @@ def writer(nodes: Cluster) -> Any:
     features.close()
 
 
-def test_a_follower_goes_on_with_a_graph_that_is_fitted_anew(
+def test_a_follower_continues_with_a_graph_that_is_fitted_again(
     nodes: Cluster,
     writer: GraphFeatures,
 ) -> None:

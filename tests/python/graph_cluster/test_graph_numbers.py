@@ -63,10 +63,10 @@ def test_accounts_that_left_are_forgotten_by_everybody(nodes: Cluster, mode: str
 
 def downgraded(client: farrow.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a graph as version 2 did: permanent numbers, and accounts beside the segments."""
-    kept = _objects.newest(client, "payments")
-    assert kept is not None
+    retained = _objects.newest(client, "payments")
+    assert retained is not None
     known: npt.NDArray[np.int64] = np.zeros(1 << 16, np.int64)
-    for one in kept.segments:
+    for one in retained.segments:
         table = client.get(one["name"])
         words = table["index"].chunk(0).values.to_numpy().reshape(-1, 5)
         used = np.ascontiguousarray(words[:, 0] | words[:, 1] | words[:, 2]).view(np.uint8)
@@ -86,11 +86,11 @@ def downgraded(client: farrow.Client, monkeypatch: pytest.MonkeyPatch) -> None:
         client.pin(client.put(plain_table, one["name"]))
     name = "graph/payments/accounts/0"
     client.pin(client.put(known, name))
-    kept.accounts, kept.known = [name], len(known)
-    before, kept.number = kept.name("payments"), kept.number + 1
+    retained.accounts, retained.known = [name], len(known)
+    before, retained.number = retained.name("payments"), retained.number + 1
     with monkeypatch.context() as patch:
         patch.setattr(_objects, "VERSION", 2)
-        kept.put(client, "payments")
+        retained.put(client, "payments")
     client.delete(before)
 
 
@@ -116,9 +116,9 @@ def test_a_graph_of_an_earlier_version_goes_on(
         assert np.array_equal(next(seen)[1], wanted[number][:, 5:]), number
         # As long as a segment is there that does not name its accounts.
         there.append(client.list("graph/payments/accounts/", all_nodes=True).num_rows)
-        kept = _objects.newest(client, "payments")
-        assert kept is not None
-        assert there[-1] == (not _objects.all_named(kept.segments)), number
+        retained = _objects.newest(client, "payments")
+        assert retained is not None
+        assert there[-1] == (not _objects.all_named(retained.segments)), number
     assert (there[0], there[-1]) == (1, 0)
     features.close()
 

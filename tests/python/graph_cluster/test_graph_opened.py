@@ -84,10 +84,10 @@ def test_a_first_call_that_fails_leaves_no_worker(
         raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
 
     monkeypatch.setattr("farrow.graph.cluster._call_log.log", full)
-    with pytest.raises(farrow.OutOfMemory) as kept:
+    with pytest.raises(farrow.OutOfMemory) as retained:
         other.transform(stream(20)[10:])
     assert not workers()
-    assert kept.tb is not None
+    assert retained.tb is not None
 
 
 def test_any_number_of_threads_writes_and_reads_a_graph(

@@ -50,11 +50,11 @@ def test_a_segment_that_may_be_there_although_it_failed_is_made_under_another_na
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was put and its pin failed, so its name was taken and no segment was made any more."""
-    keep, kept = _segments.keep, []
+    keep, retained = _segments.keep, []
 
     def failing(client: farrow.Client, table: pa.Table, name: str, node: str | None) -> None:
-        kept.append(name)
-        if len(kept) <= 2:
+        retained.append(name)
+        if len(retained) <= 2:
             client.put(table, name, node=node)
             raise farrow.NodeLost("the node was lost before the pin")
         keep(client, table, name, node)
@@ -114,7 +114,9 @@ def test_a_segment_that_a_replaced_writer_still_makes_does_not_stop_its_successo
     second.close()
 
 
-def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_node_keeps_no_client_waiting(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Segments that find no room stay in the process until there is some; calls go on."""
     matrix, sealed, tried = stream(2000), _sealing.sealed, []
 

@@ -6,6 +6,8 @@ How it counts.  File A has an arrow to file B if A names an item that B defines:
 
 * A re-export leads to the file that defines the item, however many ``pub use`` lie between, so
   a ``mod.rs`` or ``lib.rs`` that only declares and re-exports has no arrows at all.
+* If the file that re-exports also defines items, a name taken from it is an arrow to it as well:
+  a reader opens it to find the name.
 * A re-export is an arrow of its own file only if that file also uses the name.
 * A glob (``use super::*``) is an arrow to each file whose items the importing file names.
 * ``mod b;`` is not an arrow: a folder contains its files without depending on them.
@@ -251,19 +253,33 @@ def _names_taken(module: Module, root: Module) -> Iterator[tuple[Module, str]]:
     for use in module.uses:
         if use.name == "*":
             for word in words:
-                target = _resolve(module, (*use.path[:-1], word), root, strict=True)
-                if target is not None and not target[1]:
-                    yield target[0], word
+                yield from _targets(module, (*use.path[:-1], word), root, strict=True)
         elif not use.is_public or use.name in words:
-            target = _resolve(module, use.path, root)
-            if target is not None and not target[1]:
-                yield target[0], use.path[-1]
+            yield from _targets(module, use.path, root)
     for match in _PATH.finditer(module.code):
         path = tuple(part.strip() for part in match[1].split("::"))
         if path[0] in ("crate", "self", "super") or _is_module_here(module, path[0], root):
-            target = _resolve(module, path, root)
-            if target is not None and not target[1]:
-                yield target[0], path[-1]
+            yield from _targets(module, path, root)
+
+
+def _targets(
+    module: Module, path: tuple[str, ...], root: Module, strict: bool = False
+) -> Iterator[tuple[Module, str]]:
+    """The file that defines the item of a path, and a file with code that re-exports it."""
+    target = _resolve(module, path, root, strict)
+    if target is None or target[1]:
+        return
+    yield target[0], path[-1]
+    for end in range(1, len(path)):
+        at = _resolve(module, path[:end], root)
+        if at is None or not at[1]:
+            return
+        name, face = path[end], at[0]
+        is_here = name in face.children or name in face.items or name in ("self", "super")
+        if not is_here and face.items and any(use.is_public for use in face.uses):
+            found = _imported(face, name, root, 0)
+            if found is not None and not found[1]:
+                yield face, name
 
 
 def _words_inside(child: Module, outer: Module) -> Iterator[str]:

@@ -6,13 +6,17 @@ A circle of files cannot be read from any end.  `rust_structure` says how circle
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import python_structure
 import rust_structure
 
 ROOT = Path(__file__).resolve().parents[3]
+NATIVE = frozenset({"farrow._native"})
 CRATES = sorted(path.parents[1] for path in (ROOT / "crates").glob("*/src/lib.rs"))
 # Three files can be read together: a type, its parts, and what both need.
 CIRCLE_FILES_MAX = 3
@@ -66,6 +70,34 @@ def test_the_picture_of_crates_has_no_circle_and_names_them_all() -> None:
     assert not rust_structure.circles(
         {crate: {other: set() for other in others} for crate, others in allowed.items()}
     )
+
+
+# Each crate of this platform counts once for each version.
+CLIENT_CRATES_MAX = 60
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
+def test_the_client_needs_few_crates() -> None:
+    """A program that embeds the client compiles all of them."""
+    needed = crates_that("farrow")
+    assert {"farrow-wire", "farrow-membership"} <= needed
+    assert len(needed) <= CLIENT_CRATES_MAX, sorted(needed)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
+def test_membership_needs_no_other_crate_of_ours() -> None:
+    needed = crates_that("farrow-membership", "normal,build,dev")
+    assert [crate for crate in needed if crate.startswith("farrow")] == ["farrow-membership"]
+
+
+def crates_that(crate: str, kinds: str = "normal") -> set[str]:
+    """The crates that a crate of ours needs, itself included, by name and version."""
+    command = ["cargo", "tree", "--locked", "--package", crate, "--edges", kinds]
+    command += ["--prefix", "none", "--no-dedupe", "--format", "{p}"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    lines = {line.split(" (")[0] for line in listed.splitlines() if line}
+    ours = re.compile(r"^(farrow\S*) v\S+$")
+    return {ours.sub(r"\1", line) for line in lines}
 
 
 def drawn_in(page: str, dotted: bool = False) -> dict[str, set[str]]:
@@ -165,11 +197,64 @@ def test_the_counter_finds_the_circle_and_no_other(small: Path) -> None:
     assert rust_structure.circles_of(small) == [["a.rs", "b/c.rs", "d.rs", "e.rs", "late.rs"]]
 
 
+def test_a_file_with_code_that_re_exports_has_arrows(small: Path) -> None:
+    """Regression test: a circle of 16 files through `node/mod.rs` was not seen."""
+    face = "mod c; pub use c::Gamma; pub(crate) use self::c::helper;\n"
+    face += "pub struct Own(crate::e::E);\n"
+    (small / "src/b/mod.rs").write_text(face)
+    arrows = rust_structure.arrows_of(small)
+    assert arrows["a.rs"]["b/mod.rs"] == {"Gamma"}
+    assert arrows["late.rs"]["b/mod.rs"] == {"helper"}
+    assert arrows["a.rs"]["b/c.rs"] == {"Gamma"}
+    (small / "src/e.rs").write_text("pub struct E(crate::a::Alpha);\n")
+    found = rust_structure.circles_of(small)
+    assert found == [["a.rs", "b/c.rs", "b/mod.rs", "d.rs", "e.rs"]]
+
+
 def test_two_circles_are_two() -> None:
     taken = {"x"}
     arrows = {"a": {"b": taken}, "b": {"a": taken, "c": taken}, "c": {"d": taken}}
     arrows |= {"d": {"e": taken}, "e": {"c": taken}, "f": {"a": taken}}
     assert rust_structure.circles(arrows) == [["c", "d", "e"], ["a", "b"]]
+
+
+def test_python_packages_have_no_large_circle_of_files() -> None:
+    """Imports in functions and those for type checking count: a reader follows them as well."""
+    packages = ((ROOT / "python/farrow", NATIVE), (ROOT / "sql/farrow_sql", frozenset()))
+    found = [
+        one
+        for package, outside in packages
+        for one in python_structure.circles_of(package, outside)
+    ]
+    assert [circle for circle in found if len(circle) > CIRCLE_FILES_MAX] == []
+
+
+def test_every_kind_of_import_is_an_arrow(tmp_path: Path) -> None:
+    """The canary: at the top, relative, in a function, for type checking; the extension is none."""
+    files = {
+        "__init__.py": "from small.a import A\nimport json\n",
+        "a.py": "from typing import TYPE_CHECKING\nfrom small import _native\n"
+        "if TYPE_CHECKING:\n    from .inner import b\n",
+        "inner/__init__.py": "def f():\n    import small.c\n",
+        "inner/b.py": "def f():\n    from ..c import C\n",
+        "c.py": "from . import A\n",
+    }
+    package = tmp_path / "small"
+    (package / "inner").mkdir(parents=True)
+    for name, text in files.items():
+        (package / name).write_text(text)
+    outside = frozenset({"small._native"})
+    assert python_structure.arrows_of(package, outside) == {
+        "__init__.py": {"a.py": {"A"}},
+        "a.py": {"inner/b.py": {"b"}},
+        "c.py": {"__init__.py": {"A"}},
+        "inner/__init__.py": {"c.py": {""}},
+        "inner/b.py": {"c.py": {"C"}},
+    }
+    assert python_structure.circles_of(package, outside) == [
+        ["__init__.py", "a.py", "c.py", "inner/b.py"]
+    ]
+    assert "__init__.py" in python_structure.arrows_of(package)["a.py"]
 
 
 # Rooms of the daemon that have sockets and threads.

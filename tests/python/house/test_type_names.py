@@ -21,13 +21,6 @@ HAS_ASSOCIATED_TYPES = re.compile(
     r"\s*(?:#!?\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:impl|trait)\b"
 )
 ARRAY_LENGTH = re.compile(r";(?=[^\[\]{};]*\])")
-# Names that are in several places with one meaning, and why.
-SHARED = {
-    "CancelToken": "Python's class of this name is a binding of the client's type",
-    "Client": "Python's class of this name is a binding of the client's type",
-    "HugeTable": "Python's class of this name is a binding of the client's type",
-    "Writer": "Python's class of this name is a binding of the client's type",
-}
 
 
 def names_in(text: str) -> list[str]:
@@ -63,14 +56,7 @@ def doubled(root: Path) -> dict[str, list[str]]:
 
 
 def test_no_name_of_a_type_has_two_meanings() -> None:
-    found = doubled(ROOT)
-    assert {name: files for name, files in found.items() if name not in SHARED} == {}
-
-
-def test_a_shared_name_is_that_of_a_class_of_python_and_its_type() -> None:
-    found = doubled(ROOT)
-    for name in SHARED:
-        assert [file.split("/")[1] for file in found[name]] == ["farrow", "python"], name
+    assert doubled(ROOT) == {}
 
 
 def test_a_doubled_name_is_found(tmp_path: Path) -> None:

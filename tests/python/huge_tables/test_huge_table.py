@@ -275,12 +275,12 @@ def test_columns_and_rows(cluster: Cluster, spread: farrow.HugeTable) -> None:
 
 
 def test_drop(cluster: Cluster, spread: farrow.HugeTable) -> None:
-    kept = spread.table()
+    retained = spread.table()
     cluster.table(1).drop()
     for call in (spread.table, spread.drop, lambda: spread.append(rows(0, 1))):
         with pytest.raises(farrow.NotFound):
             call()
-    assert kept["n"].to_pylist() == list(range(3000))
+    assert retained["n"].to_pylist() == list(range(3000))
     assert all(client.list("t").num_rows == 0 for client in cluster.clients)
     assert cluster.table().version == 0
 

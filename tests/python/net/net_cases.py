@@ -45,7 +45,7 @@ def assert_same(found: Any, value: Any, name: str) -> None:
         found.validate(full=True)
 
 
-def is_gone(client: farrow.Client, name: str) -> bool:
+def is_removed(client: farrow.Client, name: str) -> bool:
     """Neither found nor said to be there."""
     if client.contains(name):
         return False
@@ -57,7 +57,7 @@ def is_gone(client: farrow.Client, name: str) -> bool:
 def finds_nothing(client: farrow.Client, name: str) -> bool:
     """As ``is_gone``, once all nodes can be asked."""
     try:
-        return is_gone(client, name)
+        return is_removed(client, name)
     except (farrow.NodeLost, farrow.NodeUnreachable):
         return False
 

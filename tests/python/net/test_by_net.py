@@ -19,7 +19,7 @@ import farrow
 from arrow_cases import variants
 from conftest import LIMIT_SECONDS, Cluster, run_python, wait_until
 from farrow.cli import main
-from net_cases import MB, ONLY, assert_same, is_gone, row, table
+from net_cases import MB, ONLY, assert_same, is_removed, row, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_a_reference_is_the_same_on_both_nodes(two: Cluster) -> None:
             client.get(nameless)
 
 
-def test_the_second_process_asks_nobody(two: Cluster) -> None:
+def test_the_second_process_sends_no_question(two: Cluster) -> None:
     """Also while the home is stopped."""
     a, b = two.clients()
     b.put(table(), "trades")
@@ -119,8 +119,8 @@ def test_what_is_deleted_is_found_on_no_node_and_stays_readable_where_it_is_held
         view = memoryview(held)
         two.client(by).delete("thing")
         # As soon as the delete has returned.
-        assert is_gone(a, "thing")
-        assert is_gone(b, "thing")
+        assert is_removed(a, "thing")
+        assert is_removed(b, "thing")
         assert (held == number).all()
         assert view[0] == number
         del held, view
@@ -226,7 +226,7 @@ def test_an_object_that_other_nodes_copied_is_not_evicted_before_they_let_go(
         if number in there:
             assert (a.get(f"{number}") == number).all()
         else:
-            assert is_gone(a, f"{number}")
+            assert is_removed(a, f"{number}")
             a.put(b"again", f"{number}")
             assert b.get(f"{number}").to_pybytes() == b"again"
 
@@ -323,7 +323,7 @@ def test_certificates_are_for_data_too(
     b.put(table(), "secret")
     assert a.get("secret").equals(table())
     b.delete("secret")
-    assert is_gone(a, "secret")
+    assert is_removed(a, "secret")
 
 
 def test_a_node_that_may_not_read_reads_nothing(two: Cluster) -> None:
@@ -341,7 +341,7 @@ def test_a_node_that_may_not_read_reads_nothing(two: Cluster) -> None:
         a.delete("secret")
     b.grant("a", "read, delete")
     a.delete("secret")
-    assert is_gone(b, "secret")
+    assert is_removed(b, "secret")
 
 
 def test_a_forked_child_reads_what_was_brought(two: Cluster) -> None:
@@ -365,4 +365,4 @@ os.write(write, b"x")
 os.wait()
 """
     assert run_python(script, two.nodes["a"].socket).strip() == "right"
-    assert is_gone(b, "numbers")
+    assert is_removed(b, "numbers")

@@ -207,7 +207,7 @@ sys.stdin.readline()
 
 
 @needs_right
-def test_a_stopped_node_delays_nobody_who_drops_a_value(mortal: Cluster) -> None:
+def test_a_stopped_node_delays_no_process_that_drops_a_value(mortal: Cluster) -> None:
     node = mortal.nodes["a"]
     value = numbers(3)
     mortal.client("b").put(value, "stopped")

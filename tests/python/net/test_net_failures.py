@@ -12,7 +12,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, wait_until
-from net_cases import ONLY, finds_nothing, is_gone, row, table
+from net_cases import ONLY, finds_nothing, is_removed, row, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +69,11 @@ def test_a_home_that_starts_again_over_its_memory(two: Cluster) -> None:
         assert held.equals(table())
         wait_until(lambda: is_read(a), "b is a member again")
     two.client("b").delete("kept")
-    assert is_gone(a, "kept")
+    assert is_removed(a, "kept")
     assert held.equals(table())
 
 
-def test_a_reader_that_starts_again_keeps_no_copy_and_brings_it_anew(two: Cluster) -> None:
+def test_a_reader_that_starts_again_keeps_no_copy_and_fetches_it_again(two: Cluster) -> None:
     a, b = two.clients()
     b.put(table(), "kept")
     held = a.get("kept")
@@ -83,7 +83,7 @@ def test_a_reader_that_starts_again_keeps_no_copy_and_brings_it_anew(two: Cluste
     a = two.client("a")
     assert a.get("kept").equals(table())
     b.delete("kept")
-    assert is_gone(a, "kept")
+    assert is_removed(a, "kept")
     assert held.equals(table())
     del held
     wait_until(lambda: two.client("a").stats()["used"] == 0, f"{two.client('a').stats()}")

@@ -59,8 +59,8 @@ def test_each_create_and_delete_has_a_line(make_node: Callable[..., Node], tmp_p
     assert (made["result"], made["bytes"] >= 24) == ("ok", True)
     ids = {line["id"] for line in wait_for(path, 300, action="create", bytes=1)}
     assert ids == {one.hex() for one in unnamed}
-    (gone,) = wait_for(path, action="delete", id=unnamed[0].hex())
-    assert (gone["result"], gone["namespace"]) == ("ok", "")
+    (removed,) = wait_for(path, action="delete", id=unnamed[0].hex())
+    assert (removed["result"], removed["namespace"]) == ("ok", "")
     wait_for(path, action="delete", name='a "name"', result="ok")
     (missing,) = wait_for(path, action="delete", name="nothing")
     assert missing["result"] == "not_found"

@@ -34,7 +34,7 @@ def alone(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def check_gone(alone: dict[str, str]) -> None:
+def check_removed(alone: dict[str, str]) -> None:
     """The private node ended, and left nothing behind."""
     memory = Path(alone["FARROW_MEMORY_DIR"])
     wait_until(lambda: not any(memory.iterdir()), "the memory of the private node to go")
@@ -76,7 +76,7 @@ except farrow.Disconnected as error:
     print(error)
 """
     assert "node.sock.not" in run_python(script, env=env)
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_a_private_node_has_no_descriptors_of_its_client(alone: dict[str, str]) -> None:
@@ -103,7 +103,7 @@ print(client.get("n").to_pybytes())
         timeout=LIMIT_SECONDS, close_fds=False,
     )  # fmt: skip
     assert done.stdout == "b'mine'\n", done.stderr
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_private_node_ends_with_its_last_client(alone: dict[str, str]) -> None:
@@ -142,7 +142,7 @@ print(client.get("n").to_pybytes(), flush=True)
     out, _ = second.communicate("go on\n", timeout=LIMIT_SECONDS)
     assert out == "b'mine'\n"
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_many_start_at_once(alone: dict[str, str]) -> None:
@@ -171,7 +171,7 @@ sys.stdin.read()
     finally:
         for one in started:
             one.communicate()
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_private_node_needs_no_pyarrow_package(alone: dict[str, str]) -> None:
@@ -184,7 +184,7 @@ with open(f"/proc/{client.stats()['pid']}/maps") as maps:
 print([name for name in ("lib.cpython", "libarrow", "arrow_", "libstdc++") if name in mapped])
 """
     assert run_python(script, env=alone) == "[]\n"
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_a_private_node_that_cannot_start_says_why(alone: dict[str, str]) -> None:
@@ -199,10 +199,10 @@ except farrow.FarrowError as error:
     assert "a lot" in words
     words = run_python(script, env={**alone, "FARROW_MEMORY": "900TiB"})
     assert "900" in words or str(900 << 40) in words
-    check_gone(alone)
+    check_removed(alone)
 
 
-def test_timeout_is_kept(tmp_path: Path) -> None:
+def test_timeout_is_retained(tmp_path: Path) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX) as silent:
@@ -249,10 +249,10 @@ print(names, kept.to_pybytes(), client.stats()["eviction"])
 """
     out = run_python(script, env={**os.environ, **alone})
     assert out.strip() == "['c', 'd'] b'in use' lru"
-    check_gone(alone)
+    check_removed(alone)
 
 
-def test_a_process_that_may_have_few_open_files_is_told_so(node: Node) -> None:
+def test_a_process_that_may_have_few_open_files_learns_it(node: Node) -> None:
     """It was told that the node had sent too few descriptors."""
     script = """
 import resource, sys
@@ -283,7 +283,7 @@ def test_a_producer_that_ended_is_found(alone: dict[str, str]) -> None:
     # Once nothing is left that could be looked for, it ends with its last client.
     run_python("import farrow; farrow.connect().delete('n')", env=env)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_a_lingering_node_ends_in_time(alone: dict[str, str]) -> None:
@@ -291,10 +291,10 @@ def test_a_lingering_node_ends_in_time(alone: dict[str, str]) -> None:
     put = "import farrow; c = farrow.connect(); c.put(b'hello', 'n'); print(c.stats()['pid'])"
     pid = int(run_python(put, env=env))
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
-    check_gone(alone)
+    check_removed(alone)
 
 
-def test_a_consumer_that_starts_an_empty_node_is_told_so(alone: dict[str, str]) -> None:
+def test_a_consumer_that_starts_an_empty_node_learns_it(alone: dict[str, str]) -> None:
     """A bare ``NotFound`` did not say that nobody served before."""
     script = """
 import farrow
@@ -307,7 +307,7 @@ except farrow.NotFound as error:
     words = run_python(script, env=alone)
     assert 'no object named "trades": no node served at' in words
     assert '"farrow node"' in words
-    check_gone(alone)
+    check_removed(alone)
 
 
 def test_a_failed_lookup_is_explained_without_the_node(alone: dict[str, str]) -> None:
@@ -326,7 +326,7 @@ finally:
     os.kill(pid, signal.SIGCONT)
 """
     assert "so this program started an empty one" in run_python(script, env=alone)
-    check_gone(alone)
+    check_removed(alone)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

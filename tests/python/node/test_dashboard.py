@@ -246,7 +246,7 @@ def test_a_label_of_strange_digits_ends_no_answer(node: Node, visitor: Visitor) 
     assert (parts["tables"], parts["objects"]["rows"]) == ([], 2)
 
 
-def test_a_node_that_ends_is_told_and_one_that_comes_back_is_shown(
+def test_a_node_that_ends_is_reported_and_one_that_comes_back_is_shown(
     node: Node, visitor: Visitor
 ) -> None:
     assert visitor.parts()["state"]["error"] is None

@@ -143,7 +143,7 @@ def test_quotas_are_those_of_all_in_it(client: farrow.Client) -> None:
     client.create_namespace("small", nbytes=8 << 20)
     client.create_namespace("few", objects=3)
     one, two = (farrow.connect(client.address, namespace="small") for _ in range(2))
-    kept = one.put(bytes(5 << 20))
+    retained = one.put(bytes(5 << 20))
     for wait in (0.0, 600.0):
         with pytest.raises(farrow.QuotaExceeded) as caught:
             two.create(4 << 20, "more", wait=wait)
@@ -153,8 +153,8 @@ def test_quotas_are_those_of_all_in_it(client: farrow.Client) -> None:
         assert "small" in error.whose
     client.put(bytes(9 << 20))
     # It counts on when its maker has gone.
-    reader = client.get(kept)
-    two.delete(kept)
+    reader = client.get(retained)
+    two.delete(retained)
     with pytest.raises(farrow.QuotaExceeded):
         two.put(bytes(6 << 20))
     del reader, one
@@ -214,7 +214,7 @@ def test_other_users_may_what_they_are_allowed(make_open_node: Callable[..., Nod
     client.create_namespace("theirs", writers=[NOBODY])
     client.create_namespace("closed", writers=[1])
     closed = farrow.connect(socket, namespace="closed")
-    kept = closed.put(b"to read", "x")
+    retained = closed.put(b"to read", "x")
     assert closed.get("x").size == 7
 
     def be_nobody() -> None:
@@ -225,7 +225,7 @@ def test_other_users_may_what_they_are_allowed(make_open_node: Callable[..., Nod
         for refused in (
             lambda: mine.create_namespace("more"),
             lambda: mine.drop_namespace("closed"),
-            lambda: mine.delete(kept.id),
+            lambda: mine.delete(retained.id),
         ):
             with pytest.raises(farrow.PermissionDenied):
                 refused()
@@ -247,7 +247,7 @@ def test_other_users_may_what_they_are_allowed(make_open_node: Callable[..., Nod
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_other_users_are_told_that_they_may_not_come_in(
+def test_other_users_learn_that_they_may_not_connect(
     make_open_node: Callable[..., Node],
 ) -> None:
     socket = make_open_node("--allow-uid", "1").socket

@@ -135,7 +135,7 @@ def test_a_timeout_includes_the_wait_for_a_thread(node: Node) -> None:
     asyncio.run(main())
 
 
-def test_a_forked_child_is_told_that_the_client_is_not_its_own(node: Node) -> None:
+def test_a_forked_child_learns_that_the_client_is_not_its_own(node: Node) -> None:
     """It has none of the threads: its calls never ended."""
     script = f"""
 import asyncio, os, sys, farrow, farrow.aio
@@ -164,9 +164,9 @@ if child == 0:
 os.waitpid(child, 0)
 print(asyncio.run(client.get("x")).to_pybytes())
 """
-    *told, last = run_python(script).splitlines()
-    assert len(told) == 3, told
-    assert all("belongs to process" in words for words in told), told
+    *reported, last = run_python(script).splitlines()
+    assert len(reported) == 3, reported
+    assert all("belongs to process" in words for words in reported), reported
     assert last == "b'x'"
 
 

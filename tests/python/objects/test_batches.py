@@ -49,9 +49,9 @@ def test_what_sends_no_message_and_what_sends_one(client: farrow.Client) -> None
     def messages(act: Callable[[], object]) -> int:
         own = -requests() + requests()
         before = requests()
-        kept = act()
+        retained = act()
         count = requests() - before - own
-        del kept
+        del retained
         return count
 
     value, many = b"x" * 1000, [b"x" * 1000] * 200

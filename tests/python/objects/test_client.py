@@ -236,7 +236,7 @@ def test_a_value_takes_the_place_of_another(client: farrow.Client, node) -> None
     assert other.contains("n")
 
 
-def test_a_client_of_a_replaced_node_is_told(make_node: Callable[..., Node]) -> None:
+def test_a_client_of_a_replaced_node_learns_it(make_node: Callable[..., Node]) -> None:
     """Before, it read the memory of the node that was gone for ever."""
     node = make_node()
     old = farrow.connect(node.socket, timeout=20)
@@ -253,13 +253,13 @@ def test_a_client_of_a_replaced_node_is_told(make_node: Callable[..., Node]) -> 
     new = farrow.connect(node.socket)
     new.put(b"another", "n")
 
-    def is_told() -> bool:
+    def is_notified() -> bool:
         try:
             return not old.get("n").equals(table)
         except farrow.Disconnected:
             return True
 
-    wait_until(is_told, "the client to be told")
+    wait_until(is_notified, "the client to be told")
     calls: list[Callable[[], object]] = [
         lambda: old.contains("n"),
         lambda: old.list(),

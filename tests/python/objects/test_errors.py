@@ -56,9 +56,9 @@ def test_errors_are_made_as_other_libraries_unpickle_them() -> None:
 
 
 def test_not_found(client: farrow.Client) -> None:
-    gone = client.put(b"x")
-    client.delete(gone)
-    for target in ("no such name", gone, gone.id):
+    removed = client.put(b"x")
+    client.delete(removed)
+    for target in ("no such name", removed, removed.id):
         with pytest.raises(farrow.NotFound):
             client.get(target)
         with pytest.raises(farrow.NotFound):
@@ -105,29 +105,29 @@ def test_full_region(client: farrow.Client) -> None:
     assert large.value.asked > stats["capacity"] == large.value.capacity
     assert str(large.value.asked) in str(large.value)
     # Filled to the brim, in pieces.
-    kept = []
+    retained = []
     with pytest.raises(farrow.OutOfMemory) as caught:
         for _ in range(stats["capacity"] // (1 << 20) + 1):
-            kept.append(client.put(bytes(1 << 20)))
-    assert len(kept) > stats["capacity"] // (1 << 20) * 0.9
+            retained.append(client.put(bytes(1 << 20)))
+    assert len(retained) > stats["capacity"] // (1 << 20) * 0.9
     error = caught.value
     assert stats["capacity"] > error.asked > error.largest
     assert error.free >= error.largest
     assert str(error.asked) in str(error)
-    client.delete(kept)
+    client.delete(retained)
     check_usable(client)
     assert client.get(client.put(bytes(200 << 20))).size == 200 << 20
 
 
 def test_too_many_objects(make_node: Any) -> None:
     client = farrow.connect(make_node("--objects-max", "64").socket)
-    kept = []
+    retained = []
     with pytest.raises(farrow.TooManyObjects) as caught:
         for i in range(65):
-            kept.append(client.put(b"%d" % i, f"n{i}"))
+            retained.append(client.put(b"%d" % i, f"n{i}"))
     assert caught.value.limit == 64
     assert "64" in str(caught.value)
-    assert len(kept) == 64
+    assert len(retained) == 64
     with pytest.raises(farrow.TooManyObjects):
         client.put_many([b"a", b"b"], ["a", "b"])
     # Those without a name have entries of their own: two pages of 42 here.
@@ -136,9 +136,9 @@ def test_too_many_objects(make_node: Any) -> None:
         client.put(b"x")
     assert client.stats()["client_objects"] == 84
     client.delete(own)
-    client.delete(kept.pop())
+    client.delete(retained.pop())
     check_usable(client)
-    assert client.get(kept[7]).to_pybytes() == b"7"
+    assert client.get(retained[7]).to_pybytes() == b"7"
 
 
 def test_put_many_is_all_or_nothing(client: farrow.Client) -> None:

@@ -41,7 +41,7 @@ def test_an_iterator(client: farrow.Client) -> None:
         events.next()
 
 
-def test_whoever_asks_for_all_hears_of_all(node: Any, client: farrow.Client) -> None:
+def test_a_client_that_subscribes_to_all_receives_all(node: Any, client: farrow.Client) -> None:
     """Also of what clients seal without a message while nobody asks."""
     other = farrow.connect(node.socket)
 

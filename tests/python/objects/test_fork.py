@@ -83,7 +83,7 @@ def test_what_only_children_have_is_not_evicted(make_node: Callable[..., Any]) -
 def test_a_child_outlives_its_parent(node: Any, client: farrow.Client, how: str) -> None:
     """The parent's place was given up when it ended, and with it what its children read."""
     reader, writer = os.pipe()
-    go, told = os.pipe()
+    go, reported = os.pipe()
 
     def parent(step: Callable[[], None]) -> None:
         own = farrow.connect(node.socket)
@@ -110,10 +110,10 @@ def test_a_child_outlives_its_parent(node: Any, client: farrow.Client, how: str)
     client.delete("orphaned")
     overwrite(client)
     assert used(client) >= 8 * WORDS
-    os.write(told, b"x")
+    os.write(reported, b"x")
     assert os.read(reader, 1) == b"y"
     wait_unused(client)
-    for one in (reader, writer, go, told):
+    for one in (reader, writer, go, reported):
         os.close(one)
 
 
@@ -159,7 +159,7 @@ def test_a_fork_of_a_fork(client: farrow.Client) -> None:
     """The first child ends while its own child reads on."""
     client.put(pattern(5), "old")
     value = client.get("old")
-    go, told = os.pipe()
+    go, reported = os.pipe()
     reader, writer = os.pipe()
 
     def work(step: Callable[[], None]) -> None:
@@ -175,10 +175,10 @@ def test_a_fork_of_a_fork(client: farrow.Client) -> None:
     del value
     client.delete("old")
     overwrite(client)
-    os.write(told, b"x")
+    os.write(reported, b"x")
     assert os.read(reader, 1) == b"y"
     wait_unused(client)
-    for one in (reader, writer, go, told):
+    for one in (reader, writer, go, reported):
         os.close(one)
 
 
@@ -235,7 +235,7 @@ def test_a_child_outlives_the_daemon(node: Any, how: str, is_parent_alive: bool)
 
     family = Child(parent)
     family.at_step()
-    go, told = os.pipe()
+    go, reported = os.pipe()
     reader, writer = os.pipe()
 
     def orphaner(step: Callable[[], None]) -> None:
@@ -264,11 +264,11 @@ def test_a_child_outlives_the_daemon(node: Any, how: str, is_parent_alive: bool)
     family.go()
     family.at_step()
     if not is_parent_alive:
-        os.write(told, b"x")
+        os.write(reported, b"x")
         assert os.read(reader, 1) == b"y"
     wait_unused(client)
     family.finish()
-    for one in (reader, writer, go, told):
+    for one in (reader, writer, go, reported):
         os.close(one)
 
 

@@ -243,7 +243,7 @@ thread.start()
     assert child.end()["ended"] == "interrupted"
 
 
-def test_a_node_that_does_not_answer_keeps_nobody(make_node: Callable[..., Node]) -> None:
+def test_a_node_that_does_not_answer_keeps_no_client(make_node: Callable[..., Node]) -> None:
     """The answer to the abandoned request comes late, and brings nothing."""
     node = make_node("--memory", "64MiB")
     call = f"""
@@ -278,7 +278,7 @@ def test_a_connection_that_is_given_up_leaves_no_client_behind(
     assert said["after"] == said["before"]
 
 
-def test_a_search_for_a_node_that_is_gone_is_ended(node: Node) -> None:
+def test_a_search_for_a_node_that_has_left_is_ended(node: Node) -> None:
     node.kill9()
     script = """
 import signal, sys, threading, time

@@ -145,14 +145,18 @@ def test_a_tensor(store: plasma.PlasmaClient) -> None:
 def test_what_is_created_is_listed_as_such(store: plasma.PlasmaClient) -> None:
     object_id = plasma.ObjectID.from_random()
     np.frombuffer(store.create(object_id, 800, b"of numbers"), np.float64)[:] = 7
-    told = store.list()[object_id]
-    assert (told["state"], told["data_size"], told["metadata_size"]) == ("created", 800, 10)
-    assert (told["ref_count"], told["construct_duration"]) == (1, -1)
+    reported = store.list()[object_id]
+    assert (reported["state"], reported["data_size"], reported["metadata_size"]) == (
+        "created",
+        800,
+        10,
+    )
+    assert (reported["ref_count"], reported["construct_duration"]) == (1, -1)
     store.seal(object_id)
     sealed = store.list()[object_id]
     assert sealed["construct_duration"] >= 0
     assert sealed == {
-        **told,
+        **reported,
         "state": "sealed",
         "ref_count": 0,
         "construct_duration": sealed["construct_duration"],
@@ -246,8 +250,8 @@ print(client.contains(plasma.ObjectID(bytes(20))))
     )
     assert out == "True\n"
     ids = [plasma.ObjectID(bytes([length]) * 20) for length in range(3)]
-    told = [store.get_next_notification() for _ in ids]
-    assert told == [(object_id, n * 10, n) for n, object_id in enumerate(ids)]
+    reported = [store.get_next_notification() for _ in ids]
+    assert reported == [(object_id, n * 10, n) for n, object_id in enumerate(ids)]
     store.delete(ids[:1])
     assert store.get_next_notification() == (ids[0], -1, -1)
     # From here on the socket has the notifications.

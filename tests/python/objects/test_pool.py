@@ -143,10 +143,10 @@ def test_reallocation(client: farrow.Client) -> None:
     content = b""
     for _ in range(300):
         size = rng.choice([0, 1, 63, 64, 65, 2048, 4095, 4096, 5000, 70_000, 3_000_000])
-        kept = content[: min(len(content), size)]
+        retained = content[: min(len(content), size)]
         buffer.resize(size, shrink_to_fit=rng.random() < 0.5)
         view = np.frombuffer(buffer, np.uint8)
-        assert view[: len(kept)].tobytes() == kept
+        assert view[: len(retained)].tobytes() == retained
         content = rng.randbytes(min(size, 5000)) + bytes(max(0, size - 5000))
         if size:
             np.ndarray(size, np.uint8, buffer)[:] = np.frombuffer(content, np.uint8)
@@ -170,14 +170,14 @@ def test_many_threads(client: farrow.Client) -> None:
     def work(seed: int) -> None:
         try:
             rng = random.Random(seed)
-            kept: list[tuple[pa.Array, int]] = []
+            retained: list[tuple[pa.Array, int]] = []
             for _ in range(200):
                 number = rng.randrange(1 << 30)
                 array = pa.array([number] * rng.randrange(1, 3000), memory_pool=pool)
-                kept.append((array, number))
-                if len(kept) > 10:
-                    kept.pop(rng.randrange(len(kept)))
-                for old, expected in kept:
+                retained.append((array, number))
+                if len(retained) > 10:
+                    retained.pop(rng.randrange(len(retained)))
+                for old, expected in retained:
                     assert old[0].as_py() == expected
                     assert old[len(old) - 1].as_py() == expected
         except BaseException as error:

@@ -72,7 +72,7 @@ print("written", flush=True)
 
 
 @pytest.mark.parametrize("how", ["got", "put", "small"])
-def test_nobody_can_write(node: Any, client: farrow.Client, how: str) -> None:
+def test_no_process_can_write(node: Any, client: farrow.Client, how: str) -> None:
     """Not a reader, not the creator: the store faults."""
     client.put(pa.table({"n": range(100_000)}), "t")
     done = python_process(WRITE, node.socket, how)

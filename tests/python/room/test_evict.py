@@ -52,7 +52,7 @@ def test_a_full_node_makes_room_unless_it_may_not(small: Node) -> None:
     assert [name for name, is_pinned in pinned.items() if is_pinned] == ["o0"]
 
 
-def test_a_node_refuses_if_told_to(make_node: Callable[..., Node]) -> None:
+def test_a_node_refuses_if_configured_so(make_node: Callable[..., Node]) -> None:
     client = farrow.connect(make_node("--memory", "32MiB", "--evict", "none").socket)
     assert client.stats()["eviction"] == "none"
     client.put(bytes(20 * MIB), "first")

@@ -80,7 +80,7 @@ def write(table: pa.Table, path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".arrow", ".arrows", ".csv"])
-def test_a_load_that_cannot_fit_costs_nobody_anything(
+def test_a_load_that_cannot_fit_costs_no_client_anything(
     node: Node, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"large{ending}"
@@ -308,7 +308,7 @@ def test_a_pool_has_what_it_expects_from_the_start(node: Node) -> None:
     assert held.size == MB
 
 
-def test_a_pool_that_expects_nothing_costs_nobody_anything(node: Node) -> None:
+def test_a_pool_that_expects_nothing_costs_no_client_anything(node: Node) -> None:
     client = farrow.connect(node.socket)
     pool = client.memory_pool()
     buffers = [pa.allocate_buffer(4 * MB, memory_pool=pool) for _ in range(20)]
@@ -341,7 +341,7 @@ def test_several_objects_have_room_together_or_none_has(node: Node) -> None:
         writer.abort()
 
 
-def test_a_taken_name_costs_nobody_anything(node: Node) -> None:
+def test_a_taken_name_costs_no_client_anything(node: Node) -> None:
     client = farrow.connect(node.socket)
     pinned: Any = client.put(bytes(50 * MB), "great")
     client.pin(pinned)

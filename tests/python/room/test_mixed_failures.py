@@ -190,7 +190,7 @@ class Failures:
 
 
 @pytest.mark.parametrize("spills", [False, True])
-def test_what_fails_costs_nobody_else_anything(
+def test_what_fails_costs_no_other_client_anything(
     make_node: Callable[..., Node], tmp_path: Path, spills: bool
 ) -> None:
     flags = ["--spill", str(tmp_path / "spill")] if spills else ["--evict", "lru"]

@@ -168,8 +168,8 @@ def test_random_changes_under_load(growing: Node) -> None:
             name = f"{worker}-{rounds}"
             client.put(content, name)
             assert client.get(name).to_pybytes() == content
-            for kept, expected in pinned.items():
-                assert client.get(kept).to_pybytes() == expected
+            for retained, expected in pinned.items():
+                assert client.get(retained).to_pybytes() == expected
             client.delete(name)
             rounds += 1
         return rounds

@@ -66,7 +66,7 @@ def test_small_objects_wait_too(socket: str) -> None:
 
 def test_the_wait_ends_at_its_deadline_with_the_numbers(socket: str) -> None:
     client = farrow.connect(socket)
-    kept = client.create(15 << 20)
+    retained = client.create(15 << 20)
     with pytest.raises(farrow.OutOfMemory) as caught:
         farrow.connect(socket).create(4 << 20, "never", wait=0.05)
     assert caught.value.waited_seconds >= 0.05
@@ -76,14 +76,14 @@ def test_the_wait_ends_at_its_deadline_with_the_numbers(socket: str) -> None:
     with pytest.raises(farrow.TooLarge) as large:
         client.create(CAPACITY + 1, wait=600.0)
     assert large.value.capacity == CAPACITY
-    kept.abort()
+    retained.abort()
     with pytest.raises(farrow.InvalidArgument):
         client.put(b"", wait=-1.0)
 
 
 def test_who_does_not_wait_stays_behind_who_does(socket: str) -> None:
     client = farrow.connect(socket)
-    kept = client.create(8 << 20)
+    retained = client.create(8 << 20)
     other = farrow.connect(socket)
     with ThreadPoolExecutor(1) as threads:
         great = threads.submit(other.create, 12 << 20, wait=600.0)
@@ -97,7 +97,7 @@ def test_who_does_not_wait_stays_behind_who_does(socket: str) -> None:
         assert passed == 12 << 20
         error = caught.value
         assert (error.waiting, error.waited_seconds, error.largest >= 3 << 20) == (1, 0.0, True)
-        kept.abort()
+        retained.abort()
         with great.result() as writer:
             writer.buffer[0] = 1
 
@@ -196,22 +196,22 @@ def test_room_for_objects_comes_back_with_the_death_of_a_client(limited: Any) ->
 
 def test_room_for_objects_outlives_the_node(limited: Any) -> None:
     client = farrow.connect(limited.socket, namespace="few")
-    kept = client.create_many([10, 20])
+    retained = client.create_many([10, 20])
     limited.restart()
     client.stats()
     assert used(limited) == 2
-    kept.pop().abort()
+    retained.pop().abort()
     limited.restart()
     client.stats()
     assert used(limited) == 1
-    assert client.get(kept.pop().seal()).size == 10
+    assert client.get(retained.pop().seal()).size == 10
     assert used(limited) == 1
 
 
 def test_a_client_has_no_more_than_its_quota(make_node: Any) -> None:
     node = make_node("--memory", "64M", "--client-bytes", "8M", "--client-objects", "5")
     client, other = farrow.connect(node.socket), farrow.connect(node.socket)
-    kept = client.put(bytes(6 << 20))
+    retained = client.put(bytes(6 << 20))
     for wait in (0.0, 600.0):
         with pytest.raises(farrow.QuotaExceeded) as caught:
             client.create(4 << 20, "more", wait=wait)
@@ -220,8 +220,8 @@ def test_a_client_has_no_more_than_its_quota(make_node: Any) -> None:
         assert error.limit >= error.used >= 6 << 20
         assert error.whose in str(error)
     other.put(bytes(6 << 20), "more")
-    client.delete(kept)
-    kept = client.put(bytes(7 << 20))
+    client.delete(retained)
+    retained = client.put(bytes(7 << 20))
     for name in "abcd":
         client.put(b"x", name)
     with pytest.raises(farrow.QuotaExceeded) as caught:

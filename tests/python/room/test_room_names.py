@@ -40,7 +40,7 @@ def test_others_leave_for_a_name(make_node: Callable[..., Node]) -> None:
     assert not client.contains(name(0))
 
 
-def test_a_name_that_finds_no_room_is_told_with_the_numbers_or_waits(
+def test_a_name_that_finds_no_room_is_reported_with_the_numbers_or_waits(
     make_node: Callable[..., Node],
 ) -> None:
     node = make_node("--memory", "16M", "--evict", "none")

@@ -96,7 +96,7 @@ def test_edge_lists(traces, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.csv", "broken.parquet", "empty.csv"])
-def test_failures_are_told_in_one_line(traces, tmp_path, capsys, name: str) -> None:
+def test_failures_are_reported_in_one_line(traces, tmp_path, capsys, name: str) -> None:
     if name != "nothing.csv":
         (tmp_path / name).write_bytes(b"PAR1" + bytes(64) if "parquet" in name else b"")
     code, _ = play(tmp_path / name)

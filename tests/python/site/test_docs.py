@@ -208,8 +208,8 @@ def test_each_status_of_c_has_a_remedy() -> None:
     known = re.findall(r"^  (FARROW_\w+) = \d+", header.partition("} FarrowStatus;")[0], re.M)
     assert len(known) > 10
     rows = (ROOT / "docs/tutorials/cpp.md").read_text()
-    told = re.findall(r"^\| `(FARROW_\w+)` \| .+ \| .+ \|$", rows, re.M)
-    assert told == [name for name in known if name != "FARROW_OK"]
+    reported = re.findall(r"^\| `(FARROW_\w+)` \| .+ \| .+ \|$", rows, re.M)
+    assert reported == [name for name in known if name != "FARROW_OK"]
 
 
 def test_the_reference_of_c_is_whole() -> None:
@@ -295,8 +295,8 @@ def test_a_flowchart_is_drawn(number: int) -> None:
     shown = "".join(text.text or "" for text in drawing.iter(f"{SVG}text"))
     for node in chart.nodes.values():
         assert all(word in shown for word in re.findall(r"\w+", node.text)), node.text
-    told = _flowcharts.steps(chart)
-    for step, node in zip(told, chart.nodes.values(), strict=True):
+    reported = _flowcharts.steps(chart)
+    for step, node in zip(reported, chart.nodes.values(), strict=True):
         assert step.startswith(node.text)
 
 

@@ -347,8 +347,8 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     test = examples_of(name)
     test.globs["client"] = one
-    told: list[str] = []
+    reported: list[str] = []
     options = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
     runner = doctest.DocTestRunner(verbose=False, optionflags=options)
-    runner.run(test, out=told.append)
-    assert not told, "".join(told)
+    runner.run(test, out=reported.append)
+    assert not reported, "".join(reported)

@@ -33,7 +33,7 @@ def spilling(make_node: Callable[..., Node], folder: Path) -> Node:
     return make_node("--memory", "32MiB", "--spill", str(folder))
 
 
-def test_more_than_fits_is_kept(spilling: Node) -> None:
+def test_more_than_fits_is_retained(spilling: Node) -> None:
     client = farrow.connect(spilling.socket)
     for i in range(20):
         client.put(bytes([i]) * 4 * MIB, f"o{i}")

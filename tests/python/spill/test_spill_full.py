@@ -73,7 +73,7 @@ def test_a_full_folder_is_named_and_what_is_in_it_can_be_read(node: Node, folder
     assert client.get(f"o{count - 1}").size == 4 * MB
 
 
-def test_with_no_space_at_all_the_reason_is_told(node: Node, folder: Path) -> None:
+def test_with_no_space_at_all_the_reason_is_reported(node: Node, folder: Path) -> None:
     client = farrow.connect(node.socket)
     count, _ = fill(client)
     with (folder / "in the way").open("wb") as file, pytest.raises(OSError, match="No space left"):

@@ -258,7 +258,7 @@ def test_strangers_are_not_served(served: farrow.Client) -> None:
         assert answers(served)
 
 
-def test_silence_keeps_nobody_out(served: farrow.Client) -> None:
+def test_silence_keeps_no_client_out(served: farrow.Client) -> None:
     """The process of the worker waited for the first who came, while others waited behind."""
     silent = [connect(served) for _ in range(_accept.PENDING_MAX // 2)]
     try:
@@ -275,7 +275,7 @@ def test_silence_keeps_nobody_out(served: farrow.Client) -> None:
         assert ends(one)
 
 
-def test_a_flood_keeps_nobody_out(served: farrow.Client) -> None:
+def test_a_flood_keeps_no_client_out(served: farrow.Client) -> None:
     """More connections than are accepted at a time, again and again, while queries run."""
     stop = threading.Event()
     counts = [0, 0]
@@ -394,11 +394,13 @@ def test_only_what_is_proved_to_have_ended_is_deleted(served: farrow.Client) -> 
     }
     for name, one in announcements.items():
         served.put(json.dumps(one).encode(), WORKERS + name)
-    kept = sorted(WORKERS + name for name in announcements if name.startswith("bb-"))
+    retained = sorted(WORKERS + name for name in announcements if name.startswith("bb-"))
     try:
         text = farrow_sql.explain(QUERY, served)
         names = served.list(WORKERS)["name"].to_pylist()
-        assert [name for name in names if name[len(WORKERS) :].startswith(("aa-", "bb-"))] == kept
+        assert [
+            name for name in names if name[len(WORKERS) :].startswith(("aa-", "bb-"))
+        ] == retained
         assert not served.contains(staged["aa-ended"])
         assert served.contains(staged["bb-loopback"])
         for line in (
@@ -409,7 +411,7 @@ def test_only_what_is_proved_to_have_ended_is_deleted(served: farrow.Client) -> 
             assert f"not used: {line}" in text
         assert answers(served)
     finally:
-        served.delete([*kept, staged["bb-loopback"]])
+        served.delete([*retained, staged["bb-loopback"]])
 
 
 def test_a_worker_runs_no_file_of_its_folder(node: Node, tmp_path: Path) -> None:

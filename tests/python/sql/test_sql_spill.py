@@ -93,11 +93,11 @@ def test_folders_of_killed_workers_are_removed(
         "(folder.add() / 'rows').touch(); os._exit(0)"
     )
     run_python(script, env={"TMPDIR": str(tmp_path)})
-    kept = tmp_path / "kept"
-    kept.mkdir()
+    retained = tmp_path / "kept"
+    retained.mkdir()
     prefix = f"farrow-sql-spill-{os.uname().nodename}"
     left = [f"{prefix}-link", f"{prefix}-file", "farrow-sql-spill-of-another-machine-1"]
-    (tmp_path / left[0]).symlink_to(kept)
+    (tmp_path / left[0]).symlink_to(retained)
     (tmp_path / left[1]).touch()
     (tmp_path / left[2]).mkdir()
     assert len(list(tmp_path.iterdir())) == 6

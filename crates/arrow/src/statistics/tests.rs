@@ -81,7 +81,7 @@ fn a_copy_leaves_nothing_to_count() {
 }
 
 #[test]
-fn nan_is_no_bound_and_is_told() {
+fn nan_is_no_bound_and_is_reported() {
     let found = floats(&[Some(1.0), Some(f64::NAN), None, Some(-2.0)]);
     assert_eq!((found.nulls, found.has_nan), (Some(1), true));
     assert_eq!(found.min, exact(&(-2.0f64).to_le_bytes()));

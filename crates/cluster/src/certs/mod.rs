@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_whose_files_do_not_belong_together_certifies_nobody() {
+    fn an_authority_whose_files_do_not_belong_together_certifies_no_node() {
         let (dir, other) = (folder(), folder());
         fs::copy(other.path().join("ca.key"), dir.path().join("ca.key")).unwrap();
         let error = issue(dir.path(), "a", &[], DAY).unwrap_err();

@@ -5,13 +5,13 @@ use crate::peers::CredentialStatus;
 
 /// Writes when the certificate expires, and whether its files are used.
 pub(super) fn write(out: &mut String, status: &CredentialStatus) {
-    let CredentialStatus { expires, reloads, refused } = status;
+    let CredentialStatus { expires_s, reloads, refused } = status;
     for (name, kind, help, value) in [
         (
             "farrow_certificate_expires_seconds",
             "gauge",
             "When the certificate of the node expires, in seconds since 1970; 0: it has none.",
-            *expires as f64,
+            *expires_s as f64,
         ),
         (
             "farrow_certificate_reloads_total",
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn files_that_are_not_used_show() {
         let refused = Some("no certificate".to_owned());
-        let status = CredentialStatus { expires: 1_800_000_000, reloads: 2, refused };
+        let status = CredentialStatus { expires_s: 1_800_000_000, reloads: 2, refused };
         let mut text = String::new();
         write(&mut text, &status);
         for sample in [

@@ -14,7 +14,7 @@ use crate::protocol::net::NetAction;
 /// Regression test: a node started again with other memory at the same address. No connection to it
 /// was made until a view of the cluster without it had been seen: each had the old length.
 #[test]
-fn a_node_with_other_memory_at_the_same_address_is_connected_anew() {
+fn a_node_with_other_memory_at_the_same_address_is_connected_again() {
     let options = RegionOptions::for_capacity(Length(1 << 20));
     let geometry = Layout::new(&options).unwrap().geometry;
     let fabric = Arc::new(ShmFabric::memfd("connect", geometry).unwrap());

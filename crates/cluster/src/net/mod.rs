@@ -272,15 +272,7 @@ impl Net {
                 }
             }
             NetAction::Cut { node, incarnation, is_lost } => {
-                let member = MemberLife { name: node, incarnation };
-                let peer = if is_lost { self.peers.remove(&member.name) } else { None };
-                let peer = peer.map(|(_, peer)| peer);
-                if let Some(peer) = &peer {
-                    // At once, so that its jobs fail and its threads become free.
-                    peer.lose(&format!("{member} is no member any more"));
-                    self.pools.remove(&member.name);
-                }
-                self.end_later(Ending { member: Some(member), peer });
+                self.cut(MemberLife { name: node, incarnation }, is_lost);
             }
             NetAction::EndReads { node, incarnation, life: None } => {
                 let member = MemberLife { name: node, incarnation };
@@ -305,10 +297,9 @@ impl Net {
             NetAction::Load { origin, node, hold, pieces } => match self.peer(&node) {
                 Ok(peer) => {
                     let control = self.shared.memory.region.geometry().control.0;
-                    let pieces = pieces
-                        .into_iter()
-                        .map(|(from, to)| Piece { from, to: Offset(to.0.wrapping_sub(control)) });
-                    let pieces = pieces.collect();
+                    let in_data = |to: Offset| Offset(to.0.wrapping_sub(control));
+                    let pieces = pieces.into_iter();
+                    let pieces = pieces.map(|(from, to)| Piece { from, to: in_data(to) }).collect();
                     self.push(&node, NetJob::Load { origin, peer, hold, pieces });
                 }
                 Err(fault) => {
@@ -346,6 +337,18 @@ impl Net {
             // Handled by the event loop, which has the state.
             NetAction::IssueTicket { .. } => {}
         }
+    }
+
+    /// Ends the connections in both directions with an incarnation that has ended.
+    fn cut(&mut self, member: MemberLife, is_lost: bool) {
+        let peer = if is_lost { self.peers.remove(&member.name) } else { None };
+        let peer = peer.map(|(_, peer)| peer);
+        if let Some(peer) = &peer {
+            // At once, so that its jobs fail and its threads become free.
+            peer.lose(&format!("{member} is no member any more"));
+            self.pools.remove(&member.name);
+        }
+        self.end_later(Ending { member: Some(member), peer });
     }
 
     fn connect(&mut self, node: &str, addresses: &[String], section: u64) -> Result<(), String> {

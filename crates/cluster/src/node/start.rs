@@ -8,8 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use farrow_memory::sync::{AtomicBool, AtomicU64};
 use farrow_memory::{HeldMemory, Length, WINDOW_BASE};
 use farrow_net::pack::PackMode;
 use farrow_net::records::Credentials;
@@ -19,6 +21,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::error::{NodeError, failed};
 use super::options::{ClusterConfig, EvictionKind, NetCompress, NetConfig, NetUse, NodeOptions};
+use crate::audit::AuditLog;
 use crate::host::own_host;
 use crate::lock::Lock;
 use crate::logging;
@@ -26,8 +29,9 @@ use crate::memory::OpenedStore;
 use crate::net::{Net, NetOptions};
 use crate::peer_memory;
 use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
-use crate::protocol::NodeState;
+use crate::prepare::{self, HeapPages};
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
+use crate::protocol::{Action, NodeState, Preparation};
 use crate::spill::{SpillOwner, SpillStore, SpillTarget, Worker};
 use crate::supervisor::Handles;
 
@@ -100,7 +104,7 @@ pub(super) fn offer_of(found: &OpenedStore, options: &NodeOptions) -> Offer {
 }
 
 /// Serves the node's objects over the network, and returns the address.
-pub(super) fn start_net(
+fn start_net(
     config: &ClusterConfig,
     peers: &Peers,
     state: &mut NodeState,
@@ -153,14 +157,14 @@ pub(super) fn with_port(text: &str, port: u16) -> String {
 }
 
 /// What a node that founds a cluster says: if it was in one and lost its memory, that is a mistake.
-pub(super) const FOUNDS: &str = ", founds a cluster: it has no --join and remembers none";
+const FOUNDS: &str = ", founds a cluster: it has no --join and remembers none";
 
 /// Whether a node founds a cluster of its own.
-pub(super) fn is_founder(config: &ClusterConfig, was_in_cluster: bool) -> bool {
+fn is_founder(config: &ClusterConfig, was_in_cluster: bool) -> bool {
     config.seeds.is_empty() && config.etcd.is_none() && !was_in_cluster
 }
 
-pub(super) fn cluster_options(
+fn cluster_options(
     config: &ClusterConfig,
     peers: &Peers,
     offer: Offer,
@@ -184,6 +188,73 @@ pub(super) fn cluster_options(
         offer,
         net,
     }
+}
+
+/// A node's part in its cluster.
+pub(super) struct StartedCluster {
+    /// Serves the objects over the network.
+    pub(super) net: Option<Net>,
+    /// The node's name and address, for the user.
+    pub(super) summary: String,
+    /// The first actions of the membership.
+    pub(super) actions: Vec<Action>,
+}
+
+/// Serves the node's objects to its cluster, and joins or founds it.
+pub(super) fn join_cluster(
+    config: &ClusterConfig,
+    peers: &Peers,
+    offer: Offer,
+    was_in_cluster: bool,
+    state: &mut NodeState,
+) -> Result<StartedCluster, NodeError> {
+    let (net, address) = start_net(config, peers, state)?.unzip();
+    let cluster = cluster_options(config, peers, offer, address);
+    let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
+    let by = by.unwrap_or_default();
+    let founds = if is_founder(config, was_in_cluster) { FOUNDS } else { "" };
+    let summary = format!("node {} at {}{by}{founds}", cluster.name, cluster.address);
+    let mut actions = Vec::new();
+    let joined = state.join_cluster(cluster, 0, &mut actions);
+    joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
+    Ok(StartedCluster { net, summary, actions })
+}
+
+/// The thread that touches the pages of the heap before clients do.
+pub(super) struct HeapPreparation {
+    /// `None`: no pages are prepared.
+    pub(super) thread: Option<JoinHandle<()>>,
+    pub(super) should_go_on: Arc<AtomicBool>,
+    /// Bytes of the heap whose pages are prepared.
+    pub(super) prepared: Arc<AtomicU64>,
+}
+
+/// Starts to prepare the pages of the heap, if the options say so.
+pub(super) fn start_preparing(is_preparing: bool, state: &mut NodeState) -> HeapPreparation {
+    let prepared = Arc::new(AtomicU64::new(0));
+    let should_go_on = Arc::new(AtomicBool::new(true));
+    let thread = is_preparing.then(|| {
+        let is_running = Arc::default();
+        let preparation = Preparation { should_go_on: Arc::clone(&should_go_on), is_running };
+        state.set_preparation(preparation.clone());
+        let home = state.home();
+        let region = Arc::clone(home.region());
+        let pages = HeapPages { region, heap: home.layout().heap, lent: home.lent() };
+        prepare::start(pages, Arc::clone(&prepared), preparation)
+    });
+    HeapPreparation { thread: thread.flatten(), should_go_on, prepared }
+}
+
+/// Opens the audit log of the options.
+pub(super) fn open_audit(
+    options: &NodeOptions,
+    is_restart: bool,
+    state: &mut NodeState,
+) -> Result<Option<AuditLog>, NodeError> {
+    let Some(path) = options.audit_log.as_deref() else { return Ok(None) };
+    state.set_audited();
+    let what = format!("the audit log {}", path.display());
+    AuditLog::open(path, is_restart).map_err(failed(what)).map(Some)
 }
 
 /// Notes the settings of the options, or resumes those of the daemon before.
@@ -305,7 +376,7 @@ pub(super) fn base_of(uid: RegionUid, length: Length) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use farrow_memory::sync::{AtomicBool, Ordering};
+    use farrow_memory::sync::Ordering;
 
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};

@@ -190,11 +190,11 @@ mod tests {
     }
 
     fn has_wake(queue: &EventQueue) -> bool {
-        let told = rustix::io::read(&queue.wake, &mut [0_u8; 8]).is_ok();
-        if told {
+        let reported = rustix::io::read(&queue.wake, &mut [0_u8; 8]).is_ok();
+        if reported {
             queue.wake_loop();
         }
-        told
+        reported
     }
 
     /// Regression test: a flood of frames on one remote session delayed the next heartbeat, and

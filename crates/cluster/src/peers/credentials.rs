@@ -34,7 +34,7 @@ type FileStamp = Option<[i128; 5]>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CredentialStatus {
     /// When the certificate in use expires, in seconds since 1970. 0: unknown.
-    pub(crate) expires: i64,
+    pub(crate) expires_s: i64,
     /// How often new files were used since the start.
     pub(crate) reloads: u64,
     /// Why the present files are not used, if they changed and are refused.
@@ -107,7 +107,7 @@ impl NodeCredentials {
                 tracing::warn!(%path, %error, "other nodes reject the certificate of this node");
             }
         }
-        let status = CredentialStatus { expires: expiry(&loaded), ..CredentialStatus::default() };
+        let status = CredentialStatus { expires_s: expiry(&loaded), ..CredentialStatus::default() };
         let in_use = InUse { material: loaded.material.clone(), data: Weak::new() };
         let shared = Arc::new(SharedCredentials {
             control: watch::Sender::new(CurrentConfigs {
@@ -240,14 +240,14 @@ impl FileWatcher {
             current.configs = new.configs.clone();
             current.number += u64::from(is_renewed);
         });
-        let expires = expiry(&new);
+        let expires_s = expiry(&new);
         (self.loaded, self.stamps, self.refused) = (new, stamps, None);
         self.set_status(|status| {
-            *status = CredentialStatus { expires, reloads: status.reloads + 1, refused: None };
+            *status = CredentialStatus { expires_s, reloads: status.reloads + 1, refused: None };
         });
         tracing::info!(
             path = %self.files.certificate.display(),
-            expires,
+            expires_s,
             data_connections_ended = ended,
             "the certificate files were read again"
         );

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once_a_minute_at_most_whatever_numbers_are_in_it() {
+    fn a_cause_is_reported_once_a_minute_at_most_whatever_numbers_are_in_it() {
         let (failures, now) = (FailureLog::default(), Instant::now());
         assert!(failures.is_due("a", "expired at 17", now));
         assert!(!failures.is_due("a", "expired at 18", now + AGAIN / 2));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_is_told_before_what_became_of_the_connection() {
+    fn what_a_node_says_is_reported_before_what_became_of_the_connection() {
         let refused = |code, reason: &str| PeerError::Refused { code, reason: reason.to_owned() };
         let version = refused(Code::FailedPrecondition, "version 2 of the protocol");
         let cause = cause_of_call(&version, Some("closed".to_owned()), true);

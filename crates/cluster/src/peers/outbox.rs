@@ -159,10 +159,10 @@ mod tests {
         assert!(next(&mut frames).is_ready());
         assert!(events.take().is_empty(), "60 of 100 are still more than half");
         assert!(next(&mut frames).is_ready());
-        let told = events.take();
+        let reported = events.take();
         assert!(
-            matches!(&told[0].0, QueuedEvent::Event(PeerEvent::RemoteSessionWritable { .. })),
-            "{told:?}"
+            matches!(&reported[0].0, QueuedEvent::Event(PeerEvent::RemoteSessionWritable { .. })),
+            "{reported:?}"
         );
         outbox.push(back).unwrap();
         assert!(next(&mut frames).is_ready());

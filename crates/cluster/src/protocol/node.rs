@@ -8,6 +8,7 @@ use super::action::{Action, answer, answer_to, answer_wait};
 use super::context::{FirstRequest, ReplyTo, RequestContext};
 use super::core::clients::ClientSession;
 use super::core::counting::CountKind;
+use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
 use super::limits::check_lists;
 use super::replicas::pages_elsewhere;
@@ -348,6 +349,28 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Watch(_) => return Err(not_first()),
         }))
+    }
+
+    /// Grants memory. `None`: the answer follows later.
+    fn grant(
+        &mut self,
+        context: RequestContext,
+        body: RequestBody,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let RequestContext { slot, now_ms, .. } = context;
+        let ask = RoomRequest::new(&self.home, slot, body)?;
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
+        rooms.check(slot, &ask, now_ms, out)?;
+        self.admission.grant(&mut rooms, context.asker(), ask, now_ms)
+    }
+
+    /// Serves requests that wait for memory.
+    fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { home, quota, residency, replicas, .. } = self;
+        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
+        self.admission.serve(&mut rooms, now_ms, out);
     }
 
     /// Ends the wait of an earlier request of a session and answers it at once. A request that does

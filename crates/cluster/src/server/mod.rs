@@ -177,26 +177,18 @@ impl Server {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let scrapers = metrics.map(Scrapers::new);
-        if let Some(scrapers) = &scrapers {
-            let token = EventData::new_u64(SCRAPE_LISTENER);
-            epoll::add(&poll, scrapers.listener(), token, EventFlags::IN)?;
-        }
-        if let Some(spill) = &spill {
-            epoll::add(&poll, &spill.wake, EventData::new_u64(SPILL), EventFlags::IN)?;
-        }
-        if let Some(net) = &net {
-            epoll::add(&poll, &net.wake, EventData::new_u64(NET), EventFlags::IN)?;
-        }
-        if let Some(remote_sessions) = &remote_sessions {
-            epoll::add(
-                &poll,
-                remote_sessions.wake(),
-                EventData::new_u64(REMOTE_SESSIONS),
-                EventFlags::IN,
-            )?;
+        let wakes = [
+            (LISTENER, Some(listener.as_fd())),
+            (WAKE, Some(wake.as_fd())),
+            (SCRAPE_LISTENER, scrapers.as_ref().map(Scrapers::listener)),
+            (SPILL, spill.as_ref().map(|one| one.wake.as_fd())),
+            (NET, net.as_ref().map(|one| one.wake.as_fd())),
+            (REMOTE_SESSIONS, remote_sessions.as_ref().map(|one| one.wake().as_fd())),
+        ];
+        for (token, wake) in wakes {
+            let Some(wake) = wake else { continue };
+            epoll::add(&poll, wake, EventData::new_u64(token), EventFlags::IN)?;
         }
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {

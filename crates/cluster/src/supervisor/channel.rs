@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_whole_with_what_belongs_to_them_and_the_end_is_told() {
+    fn messages_come_whole_with_what_belongs_to_them_and_the_end_is_reported() {
         let (one, other) = SupervisorChannel::pair().unwrap();
         let other = SupervisorChannel::new(other);
         let dir = tempfile::tempdir().unwrap();

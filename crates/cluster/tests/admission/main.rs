@@ -205,8 +205,8 @@ fn its_deadline_is_retained_and_the_error_says_how_long_it_was() {
     assert!(node.is_waiting(1, waiting));
     node.pass(1);
     let expected = no_memory(64 * KIB, 0, 1000);
-    let told = expected.to_string();
-    assert!(told.ends_with("longest free run 0 B, after waiting 1000 ms"), "{told}");
+    let reported = expected.to_string();
+    assert!(reported.ends_with("longest free run 0 B, after waiting 1000 ms"), "{reported}");
     assert_eq!(node.answer(1, waiting), Some(Err(expected)));
     assert_eq!(node.state.stats(node.now_ms).unwrap().waiting, 0);
 }
@@ -269,8 +269,8 @@ fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
         waiting: 2,
         waited_ms: 0,
     });
-    let told = expected.to_string();
-    assert!(told.ends_with("longest free run 524288 B, 2 requests wait before"), "{told}");
+    let reported = expected.to_string();
+    assert!(reported.ends_with("longest free run 524288 B, 2 requests wait before"), "{reported}");
     assert_eq!(node.answer(2, seq), Some(Err(expected)));
     // The request is served once the others have timed out.
     node.pass(60_000);
@@ -352,7 +352,7 @@ fn the_queue_has_limits() {
 }
 
 #[test]
-fn whoever_waits_when_the_node_ends_is_told() {
+fn clients_that_wait_when_the_node_ends_are_notified() {
     let mut node = AdmissionNode::new(2);
     full(&mut node);
     let waiting = node.grant(1, CAPACITY, 60_000);

@@ -96,7 +96,7 @@ fn a_client_makes_no_more_objects_than_its_quota_says() {
 }
 
 #[test]
-fn a_quota_that_was_used_up_while_a_request_waited_is_told_when_its_turn_comes() {
+fn a_quota_that_was_used_up_while_a_request_waited_is_reported_when_its_turn_comes() {
     let mut node = AdmissionNode::new(2);
     let [half, _] = full(&mut node);
     node.state.set_quotas(Quotas { client_bytes_max: Some(64 * KIB), client_objects_max: None });
@@ -186,25 +186,25 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     node.pass(499);
     assert!(node.is_waiting(2, late));
     node.pass(1);
-    let told = exceeded(1, 1, 500);
-    assert!(told.to_string().ends_with("in use, 1 request waits before, after waiting 500 ms"));
-    assert_eq!(node.answer(2, late), Some(Err(told)));
+    let reported = exceeded(1, 1, 500);
+    assert!(reported.to_string().ends_with("in use, 1 request waits before, after waiting 500 ms"));
+    assert_eq!(node.answer(2, late), Some(Err(reported)));
     node.delete(0, sealed[1]);
     node.expect_reserved(1, two);
     assert!(node.is_waiting(3, last));
     // When a client ends, its reservations and its position in the queue are freed.
-    let gone = node.reservation(1, 3, 60_000);
+    let removed = node.reservation(1, 3, 60_000);
     node.state.closed(SessionId(1), false, node.now_ms);
     assert_eq!(node.state.next_deadline_ms(), Some(0), "the queue is looked at at once");
     node.turn();
     node.expect_reserved(3, last);
-    assert!(node.is_waiting(1, gone));
+    assert!(node.is_waiting(1, removed));
     let seq = node.reservation(0, 1, 0);
     node.expect_reserved(0, seq);
 }
 
 #[test]
-fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
+fn a_client_at_its_own_limit_delays_no_other_client() {
     let mut node = limited_namespace(3, 10);
     node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
     let seq = node.reservation(0, 2, 0);
@@ -218,7 +218,7 @@ fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
+fn objects_that_can_never_be_had_are_refused_at_once_and_delay_no_client() {
     let mut node = limited_namespace(2, 10);
     node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(50) });
     let seq = node.reservation(0, 8, 0);
@@ -235,7 +235,7 @@ fn objects_that_can_never_be_had_are_refused_at_once_and_keep_nobody_waiting() {
 }
 
 #[test]
-fn whoever_waits_for_objects_no_more_keeps_nobody_else_waiting() {
+fn a_request_that_no_longer_waits_for_objects_delays_no_other_client() {
     for is_cancelled in [true, false] {
         let mut node = limited_namespace(3, 10);
         node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(8) });

@@ -160,7 +160,7 @@ fn watched(next: u64) -> Result<ReplyBody, WireError> {
 }
 
 #[test]
-fn a_subscriber_is_told_of_what_it_asked_for_and_of_nothing_else() {
+fn a_subscriber_receives_what_it_asked_for_and_nothing_else() {
     let mut node = Listening::new();
     assert_eq!(node.ask(LISTENER, 1, Listening::watch(0, "b", 500)), []);
     assert_eq!(node.ask(LISTENER, 2, Listening::watch(0, "", 5000)), []);
@@ -197,7 +197,7 @@ fn a_subscriber_is_told_of_what_it_asked_for_and_of_nothing_else() {
 }
 
 #[test]
-fn a_subscriber_that_is_far_behind_is_told_to_look_by_itself() {
+fn a_subscriber_that_is_far_behind_has_to_look_by_itself() {
     let mut node = Listening::new();
     assert_eq!(node.ask(LISTENER, 1, Listening::watch(0, "never", 5000)), []);
     // More than the ring holds, in one message.

@@ -58,11 +58,11 @@ impl Session {
                 connection = self.reconnect(&connection, until).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            let is_kept = matches!(
+            let is_reply_retained = matches!(
                 body,
                 RequestBody::Seal { .. } | RequestBody::HoldBlock | RequestBody::EntryPages { .. }
             );
-            let answer = match is_kept {
+            let answer = match is_reply_retained {
                 true => connection.link.call_to_keep(body, deadline),
                 false => {
                     let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
@@ -88,7 +88,7 @@ impl Session {
                 (error, _) => {
                     let is_unsent = match error {
                         LinkError::Frame(_) => true,
-                        LinkError::Timeout { .. } => is_kept && pending.is_none(),
+                        LinkError::Timeout { .. } => is_reply_retained && pending.is_none(),
                         _ => false,
                     };
                     let lost = (!is_unsent).then(|| Box::new(LostReply { sent_on, pending }));

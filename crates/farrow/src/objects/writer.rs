@@ -18,7 +18,7 @@ use crate::connection::session::Session;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::memory::background;
-use crate::memory::extents::{SealOutcome, SealTicket, difference};
+use crate::memory::extents::{SealOutcome, SealTicket, UseGuard, difference};
 use crate::memory::room::Demand;
 use crate::memory::unused::Unused;
 use crate::objects::block::{metadata_offset, with_metadata};
@@ -188,6 +188,47 @@ impl WriterMemory {
         Ok(())
     }
 
+    /// The parts of the pages that are not published, and whether calls wrote the whole object.
+    fn unpublished(&self) -> (Vec<Span>, bool) {
+        let published = lock(&self.published);
+        let object = Span::new(self.pages.offset, Length(self.bytes));
+        (published.missing_of(self.pages), published.missing_of(object).is_empty())
+    }
+
+    /// Holds the sealed object. Caches of this node may have older bytes of parts that were not
+    /// written by calls.
+    fn hold(&self, id: ObjectId, is_whole: bool) -> Result<Held, Error> {
+        match is_whole {
+            true => self.session.hold_written(id, self.pages),
+            false => self.session.hold_sealed(id),
+        }
+    }
+
+    /// Notes that the object is sealed. The memory holds it, so that views stay valid even if the
+    /// object is deleted.
+    fn on_sealed(
+        &self,
+        held: Result<Held, Error>,
+        ticket: SealTicket,
+        sealing: &UseGuard,
+        state: &mut WriterState,
+    ) -> Result<(), Error> {
+        let (session, extents) = (&self.session, self.session.pool.extents());
+        match held {
+            Ok(held) => {
+                extents.sealed(&**session, ticket);
+                *state = WriterState::Sealed(held);
+                Ok(())
+            }
+            Err(error) => {
+                *state = WriterState::Unknown(ticket);
+                extents.unanswered(&**session, ticket, None, Some(sealing));
+                extents.conclude(&**session, ticket, SealOutcome::Sealed(None));
+                Err(error)
+            }
+        }
+    }
+
     /// Makes the pages writable again after a failed seal, so that the next writer may have them. If
     /// that fails they return to the node.
     fn unprotect(&self, state: &mut WriterState, ticket: SealTicket) {
@@ -307,7 +348,7 @@ impl Writer {
     }
 
     fn seal_here(mut self, is_staged: bool) -> Result<ObjectId, Error> {
-        let memory = &self.memory;
+        let memory = Arc::clone(&self.memory);
         let session = Arc::clone(&memory.session);
         session.check()?;
         self.is_done = true;
@@ -315,16 +356,7 @@ impl Writer {
         let mut state = lock(&memory.state);
         *state = WriterState::Aborted;
         let mut retired = Retired::default();
-        let (unpublished, is_whole) = {
-            let published = lock(&memory.published);
-            let object = Span::new(memory.pages.offset, Length(memory.bytes));
-            (published.missing_of(memory.pages), published.missing_of(object).is_empty())
-        };
-        // Caches of this node may hold older bytes of parts that were not written by calls.
-        let hold = |id| match is_whole {
-            true => session.hold_written(id, memory.pages),
-            false => session.hold_sealed(id),
-        };
+        let (unpublished, is_whole) = memory.unpublished();
         if let Err(error) = session.protect(memory.pages, &unpublished, &mut retired) {
             session.reservations.give(&*session, self.reserved.take().into_iter().collect());
             // A part may be read-only by now.
@@ -332,7 +364,34 @@ impl Writer {
             memory.unprotect(&mut state, ticket);
             return Err(error);
         }
-        let item = SealItem {
+        let item = self.seal_item(is_staged);
+        if !is_staged && let Some((id, held)) = local::seal_held(&session, &item) {
+            background::take_down(retired);
+            // The memory holds the object, so that views stay valid even if the object is deleted.
+            *state = WriterState::Sealed(held);
+            return Ok(id);
+        }
+        let sealing = session.sealing();
+        let ticket = session.pool.extents().seal_requested(memory.pages);
+        let sealed = seal::one(&session, item);
+        background::take_down(retired);
+        match sealed {
+            Ok(id) => {
+                self.reservation.used(1);
+                if let Some(name) = &self.reserved {
+                    session.reservations.sealed(name);
+                }
+                let held = memory.hold(id, is_whole);
+                memory.on_sealed(held, ticket, &sealing, &mut state)?;
+                Ok(id)
+            }
+            Err(unsealed) => Err(self.on_unsealed(unsealed, ticket, &sealing, &mut state)),
+        }
+    }
+
+    /// The message that seals the object.
+    fn seal_item(&self, is_staged: bool) -> SealItem {
+        SealItem {
             name: self.name.clone(),
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
@@ -342,64 +401,40 @@ impl Writer {
             is_held_by_creator: true,
             is_staged,
             lease_ms: 0,
-            ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
+            ..SealItem::bytes(wire_span(self.memory.pages), self.memory.bytes)
+        }
+    }
+
+    /// Ends the reservations of a seal that failed, or whose outcome is unknown.
+    fn on_unsealed(
+        &mut self,
+        unsealed: Unsealed,
+        ticket: SealTicket,
+        sealing: &UseGuard,
+        state: &mut WriterState,
+    ) -> Error {
+        let Unsealed { error, is_unknown, lost } = unsealed;
+        let memory = &self.memory;
+        let session = &memory.session;
+        // A seal that succeeded, or still will, has ended the reservation by then.
+        session.reservations.give(&**session, self.reserved.take().into_iter().collect());
+        if !is_unknown {
+            memory.unprotect(state, ticket);
+            return error;
+        }
+        self.reservation.used(1);
+        *state = WriterState::Unknown(ticket);
+        let sent_on = lost.as_ref().map(|lost| lost.sent_on);
+        session.pool.extents().unanswered(&**session, ticket, sent_on, Some(sealing));
+        let object = LateObject {
+            own: None,
+            in_use: vec![ticket],
+            block: memory.pages.offset.0,
+            is_held_by_creator: true,
+            is_unwanted: self.name.is_none(),
         };
-        if !is_staged && let Some((id, held)) = local::seal_held(&session, &item) {
-            background::take_down(retired);
-            // The memory holds the object, so that views stay valid even if the object is deleted.
-            *state = WriterState::Sealed(held);
-            return Ok(id);
-        }
-        let is_nameless = item.name.is_none();
-        let sealing = session.sealing();
-        let ticket = session.pool.extents().seal_requested(memory.pages);
-        let sealed = seal::one(&session, item);
-        background::take_down(retired);
-        let extents = session.pool.extents();
-        match sealed {
-            Ok(id) => {
-                self.reservation.used(1);
-                if let Some(name) = &self.reserved {
-                    session.reservations.sealed(name);
-                }
-                // The memory holds the object, so that views stay valid even if the object is
-                // deleted.
-                match hold(id) {
-                    Ok(held) => {
-                        extents.sealed(&*session, ticket);
-                        *state = WriterState::Sealed(held);
-                    }
-                    Err(error) => {
-                        *state = WriterState::Unknown(ticket);
-                        extents.unanswered(&*session, ticket, None, Some(&sealing));
-                        extents.conclude(&*session, ticket, SealOutcome::Sealed(None));
-                        return Err(error);
-                    }
-                }
-                Ok(id)
-            }
-            Err(Unsealed { error, is_unknown, lost }) => {
-                // A seal that succeeded, or still will, has ended the reservation by then.
-                session.reservations.give(&*session, self.reserved.take().into_iter().collect());
-                if is_unknown {
-                    self.reservation.used(1);
-                    *state = WriterState::Unknown(ticket);
-                    let sent_on = lost.as_ref().map(|lost| lost.sent_on);
-                    extents.unanswered(&*session, ticket, sent_on, Some(&sealing));
-                    let object = LateObject {
-                        own: None,
-                        in_use: vec![ticket],
-                        block: memory.pages.offset.0,
-                        is_held_by_creator: true,
-                        is_unwanted: is_nameless,
-                    };
-                    late::watch(&session, lost, vec![object]);
-                    return Err(error);
-                }
-                memory.unprotect(&mut state, ticket);
-                Err(error)
-            }
-        }
+        late::watch(session, lost, vec![object]);
+        error
     }
 
     /// Gives up the object and leaves nothing behind.
@@ -449,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn more_parts_than_are_told_apart_are_all_published_again() {
+    fn more_parts_than_are_distinguished_are_all_published_again() {
         let pages = between(0, 10 * PARTS_MAX as u64);
         let mut published = Published::Parts(BTreeMap::new());
         for part in 0..PARTS_MAX as u64 {

@@ -131,7 +131,7 @@ mod tests {
     use crate::edge::EdgeEntry;
 
     #[test]
-    fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
+    fn a_causal_trigger_sees_what_came_before_it_and_is_not_evicted() {
         // The batch starts just before sequence numbers wrap.
         let first = u32::MAX - 1;
         let view = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });

@@ -197,7 +197,7 @@ mod tests {
     /// The pivot of an account used to be its first payment while the window was carried on. A day
     /// after a payment of millions, values that differed by cents had two digits left.
     #[test]
-    fn what_has_gone_leaves_no_rounding_behind() {
+    fn removed_values_leave_no_rounding_behind() {
         let cents: Vec<f64> = (0..50).map(|n| 20.0 + f64::from(n % 7) * 0.01).collect();
         for outlier in [3e9, 5e5, 1e7] {
             let mut moments = of(&[outlier, cents[0]]);

@@ -191,7 +191,7 @@ fn a_node_that_forgot_all_replaces_its_old_life() {
 /// Etcd stops for longer than all leases: no node has a lease meanwhile, none is excluded, and all
 /// continue as before.
 #[test]
-fn when_etcd_is_away_all_lose_the_lease_and_nobody_its_life() {
+fn when_etcd_is_away_all_lose_the_lease_and_no_node_its_life() {
     let mut world = begin(3, 3, None).unwrap();
     let (view, lives) = (view_of(&world, 0), [0, 1, 2].map(|node| life_of(&world, node)));
     world.pause_etcd(10 * LEASE_MS);
@@ -279,7 +279,7 @@ fn when_etcd_forgets_all_begin_new_lives() {
 }
 
 #[test]
-fn a_name_that_another_node_has_is_waited_for_and_told_of() {
+fn a_name_that_another_node_has_is_waited_for_and_announced() {
     let mut world = begin(1, 8, None).unwrap();
     let mut other = options(0, u64::MAX / 2, 9);
     other.address = "10.9.9.9:1".to_owned();
@@ -351,7 +351,7 @@ fn a_registration_of_an_earlier_version_has_no_lease() {
 }
 
 #[test]
-fn what_cannot_be_read_stops_nobody_else() {
+fn what_cannot_be_read_stops_nothing_else() {
     let mut world = begin(2, 10, None).unwrap();
     let view = view_of(&world, 0);
     world.environment.etcd.scribble(Key::Node("stranger".parse().unwrap()), b"\xff\xff");
@@ -367,7 +367,7 @@ fn what_cannot_be_read_stops_nobody_else() {
 
 /// A look lists a key that no look delivered: etcd has other data than before.
 #[test]
-fn a_look_that_does_not_go_on_from_the_last_is_done_anew() {
+fn a_look_that_does_not_continue_the_last_begins_again() {
     let mut node = EtcdMembership::new(options(0, 1, 1), None, 0).unwrap();
     let mut out = Vec::new();
     node.tick(0, &mut out);

@@ -267,7 +267,7 @@ fn many_threads_read_the_same_pages() {
 
 /// A thread that stands for another process, and one that takes over when that ends.
 #[test]
-fn faults_are_served_by_whoever_has_the_queue() {
+fn faults_are_served_by_the_thread_that_has_the_queue() {
     let Some(mut world) = LazyFixture::new(Serving::Fill) else { return };
     world.stop_server();
     let remote = RemoteFaults::new(world.map.handover().unwrap()).unwrap();

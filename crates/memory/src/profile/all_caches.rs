@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_cannot_do_it_is_told() {
+    fn what_is_not_there_or_cannot_do_it_is_reported() {
         let error = AllCaches::open(Path::new("/dev/farrow-none")).unwrap_err();
         assert_eq!(error.call, "open");
         assert_eq!(error.source.kind(), std::io::ErrorKind::NotFound);

@@ -109,8 +109,8 @@ mod tests {
             assert!(step.write.0.is_available(), "{bytes} {step:?}");
             let costs = [step.publish.1, step.refresh.1, step.write.1];
             let is_large = bytes.0 > REPEATED_BYTES_MAX;
-            let is_told = |ns: &Option<u32>| ns.map_or(is_large, |ns| ns > 0);
-            assert!(costs.iter().all(is_told), "{bytes} {step:?}");
+            let is_notified = |ns: &Option<u32>| ns.map_or(is_large, |ns| ns > 0);
+            assert!(costs.iter().all(is_notified), "{bytes} {step:?}");
         }
         assert!(profile.copy_plan().stream_bytes_min >= copy::STREAM_BYTES_MIN);
     }

@@ -228,8 +228,8 @@ mod tests {
         let region = Region::map(fabric, Access::Home, None).unwrap();
         let asked = Length(1 << 60);
         match region.check_memory(asked) {
-            Err(FabricError::NoSpace { asked: told, free, .. }) => {
-                assert!(told == asked && free < asked);
+            Err(FabricError::NoSpace { asked: reported, free, .. }) => {
+                assert!(reported == asked && free < asked);
             }
             other => panic!("{other:?}"),
         }

@@ -51,7 +51,7 @@ fn bytes_of(mirror: &Mirror, span: Span) -> &[u8] {
 }
 
 #[test]
-fn what_is_complete_is_claimed_by_nobody() {
+fn what_is_complete_is_claimed_by_no_thread() {
     let (cache, mirror) = setup(4);
     let held = mirror.insert(7, &[chunks(3, 3)], NO_TIME).unwrap();
     assert!(!held.is_complete(&[chunks(4, 1)]).unwrap());
@@ -72,15 +72,15 @@ fn what_is_complete_is_claimed_by_nobody() {
 /// Readers may still have the file mapped. Regression test: the ends of blocks within a chunk were
 /// freed, and with them pages that clients had mapped.
 #[test]
-fn a_kept_file_has_its_bytes_after_its_mirror() {
+fn a_retained_file_has_its_bytes_after_its_mirror() {
     let unaligned = span(10 * CHUNK_BYTES + 128, CHUNK_BYTES);
     let within_one = span(20 * CHUNK_BYTES + 4096, 8192);
-    for (block, is_kept) in [chunks(3, 2), unaligned, within_one]
+    for (block, is_retained) in [chunks(3, 2), unaligned, within_one]
         .into_iter()
         .flat_map(|block| [(block, false), (block, true)])
     {
         let (cache, mirror) = setup(4);
-        if is_kept {
+        if is_retained {
             mirror.keep_file();
         }
         let held = mirror.insert(7, &[block], NO_TIME).unwrap();
@@ -89,11 +89,11 @@ fn a_kept_file_has_its_bytes_after_its_mirror() {
         let committed = map.committed().unwrap();
         drop((held, mirror));
         // Before the look at the bytes, which brings pages back.
-        let left = if is_kept { committed } else { Length(0) };
-        assert_eq!(map.committed().unwrap(), left, "{block}, kept: {is_kept}");
-        let expected = if is_kept { 7 } else { 0 };
+        let left = if is_retained { committed } else { Length(0) };
+        assert_eq!(map.committed().unwrap(), left, "{block}, kept: {is_retained}");
+        let expected = if is_retained { 7 } else { 0 };
         let bytes = map.sealed(block).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == expected), "{block}, kept: {is_kept}");
+        assert!(bytes.iter().all(|byte| *byte == expected), "{block}, kept: {is_retained}");
         assert_eq!((cache.stats().used, cache.stats().objects), (0, 0));
     }
 }
@@ -175,7 +175,7 @@ fn who_waits_for_room_gets_it_in_the_order_of_arrival() {
 }
 
 #[test]
-fn whoever_gives_up_lets_the_next_pass() {
+fn a_waiter_that_gives_up_lets_the_next_pass() {
     let (cache, mirror) = setup(4);
     let retained = mirror.insert(1, &[chunks(0, 2)], NO_TIME).unwrap();
     fill(&retained, &[chunks(0, 2)]).unwrap();

@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use crate::error::{BodyError, FrameError};
-use crate::pack::PackWish;
+use crate::pack::wish::PackWish;
 use crate::ticket::{TICKET_BYTES, Ticket};
 
 /// Maximum ranges of one request: one page, so that a request fits any socket buffer.

@@ -1,9 +1,12 @@
 //! Frames decode to their original, and all other bytes are rejected.
 
+use farrow_memory::{Length, Offset, Span};
+
 use super::*;
-use crate::CHUNK_BYTES;
+use crate::error::FrameError;
 use crate::pack::PackWish;
 use crate::ticket::Ticket;
+use crate::{CHUNK_BYTES, PIECE_BYTES_MAX};
 
 fn span(offset: u64, length: u64) -> Span {
     Span::new(Offset(offset), Length(length))

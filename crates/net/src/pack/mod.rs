@@ -13,7 +13,7 @@
 
 mod measure;
 mod trial;
-mod wish;
+pub(crate) mod wish;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -91,7 +91,7 @@ impl TestHome {
 pub struct TestControl {
     pub server: Mutex<Arc<DataServer>>,
     pub member: MemberLife,
-    pub gone: Mutex<Vec<(u64, u64)>>,
+    pub removed: Mutex<Vec<(u64, u64)>>,
     pub is_expelled: Mutex<bool>,
 }
 
@@ -104,7 +104,7 @@ impl DaemonControl for TestControl {
     }
 
     fn on_invalidate(&self, notice: u64, object: u64) {
-        self.gone.lock().unwrap().push((notice, object));
+        self.removed.lock().unwrap().push((notice, object));
     }
 }
 
@@ -144,7 +144,7 @@ impl TestReader {
         let control = Arc::new(TestControl {
             server: Mutex::new(Arc::clone(&home.server)),
             member: member(name),
-            gone: Mutex::default(),
+            removed: Mutex::default(),
             is_expelled: Mutex::default(),
         });
         let section = home.map.length();

@@ -1,6 +1,6 @@
 //! Methods of `farrow.Client` about nodes, namespaces and permissions, and what clients agree on.
 
-use super::{Client, OpenClient, duration};
+use super::{OpenClient, PyClient, duration};
 use crate::errors::raise;
 use crate::namespaces::{self, NamespaceLimits};
 use crate::nodes::{self, at};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 #[pymethods]
-impl Client {
+impl PyClient {
     #[doc = doc!("Client.node")]
     #[getter]
     fn node(&self) -> PyResult<Option<String>> {
@@ -22,11 +22,11 @@ impl Client {
     }
 
     #[doc = doc!("Client.at")]
-    pub(super) fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
+    pub(super) fn at(&self, py: Python<'_>, node: &str) -> PyResult<PyClient> {
         let open = self.open()?;
         let client = without_gil(py, || open.client.at(node))?;
         let pools = open.places.pools(node, &client);
-        Ok(Client::new(OpenClient { client, pools, places: Arc::clone(&open.places) }))
+        Ok(PyClient::new(OpenClient { client, pools, places: Arc::clone(&open.places) }))
     }
 
     #[doc = doc!("Client.nodes")]

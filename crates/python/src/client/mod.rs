@@ -50,7 +50,7 @@ pub fn connect(
     program: Option<PathBuf>,
     arguments: Option<Vec<OsString>>,
     namespace: &str,
-) -> PyResult<Client> {
+) -> PyResult<PyClient> {
     static WARM: PyOnceLock<()> = PyOnceLock::new();
     // Loaded before the first call that is measured or holds locks.
     Pyarrow::get(py)?;
@@ -69,12 +69,12 @@ pub fn connect(
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
     warm::search(&client);
     let places = Arc::new(NodePools::new(&client));
-    Ok(Client::new(OpenClient { pools: places.own(), client, places }))
+    Ok(PyClient::new(OpenClient { pools: places.own(), client, places }))
 }
 
 #[doc = doc!("Client")]
 #[pyclass(frozen, weakref, module = "farrow", name = "Client")]
-pub struct Client {
+pub struct PyClient {
     address: OsString,
     namespace: String,
     /// `None` after `close`.
@@ -90,9 +90,9 @@ struct OpenClient {
     places: Arc<NodePools>,
 }
 
-impl Client {
+impl PyClient {
     fn new(open: OpenClient) -> Self {
-        Client {
+        PyClient {
             address: open.client.socket().as_os_str().to_owned(),
             namespace: open.client.namespace().to_owned(),
             open: RwLock::new(Some(Arc::new(open))),
@@ -121,7 +121,7 @@ impl Client {
 }
 
 #[pymethods]
-impl Client {
+impl PyClient {
     /// A connection and mapped memory belong to their process.
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err(
@@ -157,7 +157,7 @@ impl Client {
             let (node, client) = without_gil(py, || open.client.at_pool_node(node, bytes))?;
             let pools = open.places.pools(&node, &client);
             let there = OpenClient { client, pools, places: Arc::clone(&open.places) };
-            return Client::new(there).memory_pool(py, strict, None, expect);
+            return PyClient::new(there).memory_pool(py, strict, None, expect);
         }
         if let Some(expect) = expect {
             return pool::expecting(py, open.client.pool(), strict, &expect);

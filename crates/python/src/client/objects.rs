@@ -1,13 +1,13 @@
 //! Methods of `farrow.Client` about objects.
 
-use super::{Client, OpenClient, duration};
+use super::{OpenClient, PyClient, duration};
 use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::nodes::at;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::waiting::without_gil;
-use crate::writer::Writer;
+use crate::writer::PyWriter;
 use crate::{huge, labels, lazy, listing, outgoing, part, plain};
 use farrow::{ObjectOptions, STATISTICS_KEY, TableOptions, Value};
 use pyo3::prelude::*;
@@ -53,7 +53,7 @@ fn explain(error: PyErr, py: Python<'_>, open: &OpenClient) -> PyErr {
 }
 
 #[pymethods]
-impl Client {
+impl PyClient {
     #[doc = doc!("Client.put")]
     #[pyo3(signature = (
         obj, name=None, *, metadata=None, wait=0.0, node=None, replace=false, statistics=false
@@ -184,7 +184,7 @@ impl Client {
         wait: f64,
         node: Option<&str>,
         replace: bool,
-    ) -> PyResult<Writer> {
+    ) -> PyResult<PyWriter> {
         let open = self.open()?;
         let size = size_of(nbytes)?;
         let metadata = labels::read(metadata)?;
@@ -196,7 +196,7 @@ impl Client {
             None => open.client.create_with(size, &options),
         };
         let writer = without_gil(py, create)?;
-        Ok(Writer::new(writer, name))
+        Ok(PyWriter::new(writer, name))
     }
 
     #[doc = doc!("Client.create_many")]
@@ -207,7 +207,7 @@ impl Client {
         sizes: &Bound<'_, PyAny>,
         names: Option<Vec<Option<String>>>,
         node: Option<&str>,
-    ) -> PyResult<Vec<Writer>> {
+    ) -> PyResult<Vec<PyWriter>> {
         let open = self.open()?;
         let sizes =
             sizes.try_iter()?.map(|size| size_of(&size?)).collect::<PyResult<Vec<u64>>>()?;
@@ -223,7 +223,7 @@ impl Client {
         };
         let writers = without_gil(py, create)?;
         let writers = writers.into_iter().zip(names.iter().cloned());
-        Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
+        Ok(writers.map(|(writer, name)| PyWriter::new(writer, name)).collect())
     }
 
     #[doc = doc!("Client.metadata")]
@@ -368,7 +368,7 @@ impl Client {
         schema: Option<&Bound<'_, PyAny>>,
         sort_by: Option<&str>,
         partition_by: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<huge::HugeTable> {
+    ) -> PyResult<huge::PyHugeTable> {
         let open = self.open()?;
         let partition_by = partition_by.map(|names| part::names("partition_by", names));
         let partition_by = partition_by.transpose()?.unwrap_or_default();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_follow_blocks_and_go_to_the_gone() {
+    fn accounts_follow_blocks_and_go_to_removed_ones() {
         let (run, other) = (Run { start: 128, end: 512 }, Run { start: 512, end: 640 });
         let (first, second) = (account(1), account(2));
         let usage = |bytes, objects| Usage { bytes: Length(bytes), objects };

@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn limits_are_told_with_numbers() {
+    fn limits_are_reported_with_numbers() {
         assert_eq!(Metadata::new([("", "x")]), Err(MetadataError::Key { bytes: 0 }));
         let long = "k".repeat(256);
         assert_eq!(Metadata::new([(long, "x")]), Err(MetadataError::Key { bytes: 256 }));

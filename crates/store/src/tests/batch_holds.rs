@@ -32,10 +32,10 @@ fn each_stays_until_it_is_let_go() {
     let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     let local = a.seal_local(part(extent, 0, 128), 7).unwrap();
     let named = a.put(&mut home, b"with a name", Some("n")).unwrap();
-    let gone = a.put(&mut home, b"gone", None).unwrap();
-    home.delete(Target::Id(gone)).unwrap();
+    let removed = a.put(&mut home, b"gone", None).unwrap();
+    home.delete(Target::Id(removed)).unwrap();
 
-    let ids = [local, named, gone, named];
+    let ids = [local, named, removed, named];
     let held = together(&b, &ids);
     assert_eq!(are_held(&held, 5), [true, true, false, true, false]);
     let (id, payload) = held.get(1).unwrap();

@@ -56,7 +56,7 @@ pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn clients_see_what_is_told_whole_or_not_at_all() {
+fn clients_see_what_is_reported_whole_or_not_at_all() {
     let world = TestRegion::new(small());
     let mut home = world.create();
     let client = TestClient::join(&world, &mut home).unwrap();

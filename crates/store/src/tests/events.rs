@@ -60,7 +60,7 @@ fn a_subscriber_sees_what_happens_in_order() {
 }
 
 #[test]
-fn a_subscriber_that_is_lapped_is_told_how_much_it_missed() {
+fn a_subscriber_that_is_lapped_learns_how_much_it_missed() {
     let world = TestRegion::new(small());
     let mut home = world.create();
     let client = TestClient::join(&world, &mut home).unwrap();

@@ -124,9 +124,9 @@ fn step(full: &mut Full, choice: u64, value: u64, now_ns: u64) -> Vec<u64> {
         5 => return full.evict(Need::Run(Length((1 + value % 3) * PAGE))),
         _ => {
             if !full.put(now_ns) {
-                let gone = full.evict(Need::Run(Length(PAGE)));
+                let removed = full.evict(Need::Run(Length(PAGE)));
                 assert!(full.put(now_ns));
-                return gone;
+                return removed;
             }
         }
     }
@@ -134,19 +134,19 @@ fn step(full: &mut Full, choice: u64, value: u64, now_ns: u64) -> Vec<u64> {
 }
 
 #[test]
-fn victims_of_a_kept_order_are_those_of_a_scan() {
-    let mut kept = Full::new(&Lru);
+fn victims_of_a_retained_order_are_those_of_a_scan() {
+    let mut retained = Full::new(&Lru);
     let mut scanned = Full::new(&Scanned);
     let mut random = Random::new(7);
     let mut evicted = 0;
     for now_ns in 1_000_000..1_000_000 + STEPS {
         let (choice, value) = (random.next(), random.next());
-        let gone = step(&mut kept, choice, value, now_ns);
-        assert_eq!(gone, step(&mut scanned, choice, value, now_ns), "at {now_ns}");
-        evicted += gone.len() as u64;
+        let removed = step(&mut retained, choice, value, now_ns);
+        assert_eq!(removed, step(&mut scanned, choice, value, now_ns), "at {now_ns}");
+        evicted += removed.len() as u64;
     }
     assert!(evicted > OBJECTS / 2, "{evicted} objects were evicted");
-    for full in [&mut kept, &mut scanned] {
+    for full in [&mut retained, &mut scanned] {
         full.home.register_all().unwrap();
         full.home.check().unwrap();
         let listed = full.world.reader().list("").unwrap().len();

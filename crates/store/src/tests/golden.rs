@@ -48,13 +48,13 @@ fn make(world: &TestRegion) -> (Home, TestClient) {
     client.write(extent.offset, b"hello, far memory");
     let request = SealRequest::bytes(part(extent, 0, 128), Length(17), Some("greeting"));
     home.seal(client.slot, &request, 2_000).unwrap();
-    let gone = SealRequest::bytes(part(extent, 128, 128), Length(0), Some("gone"));
-    let gone = home.seal(client.slot, &gone, 3_000).unwrap();
+    let removed = SealRequest::bytes(part(extent, 128, 128), Length(0), Some("gone"));
+    let removed = home.seal(client.slot, &removed, 3_000).unwrap();
     client.write(Offset(extent.offset.0 + 4096), &[7; 8]);
     let blocks = [part(extent, 4096, 1024)];
     let request = table(&client, part(extent, 256, 128), &blocks, Some("table"));
     let id = home.seal(client.slot, &request, 4_000).unwrap();
-    home.delete(Target::Id(gone)).unwrap();
+    home.delete(Target::Id(removed)).unwrap();
     client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
     client.seal_local(part(extent, 384, 128), 5_000).unwrap();
     let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();

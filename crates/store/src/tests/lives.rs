@@ -46,7 +46,7 @@ fn a_slot_is_given_up_when_its_generations_are_used_up() {
 }
 
 #[test]
-fn a_name_index_full_of_tombstones_is_built_anew_while_others_read() {
+fn a_name_index_full_of_tombstones_is_rebuilt_while_clients_read() {
     let world = TestRegion::new(small());
     let key = HashKey([5, 6]);
     let layout = Layout::new(&small()).unwrap();
@@ -160,10 +160,10 @@ fn what_clients_with_open_seals_sealed_outlives_a_kill_and_its_deletion() {
     a.holds.publish_open_seals(1).unwrap();
     let (first, second) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &a));
     // One that does not tell its open seals.
-    let (gone, others) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &b));
+    let (removed, others) = (seal_in_place(&mut home, &a), seal_in_place(&mut home, &b));
     // Deleted by another client before its creator could hold it.
-    home.keep_for(a.slot, gone);
-    assert!(!home.delete(Target::Id(gone)).unwrap().freed_now);
+    home.keep_for(a.slot, removed);
+    assert!(!home.delete(Target::Id(removed)).unwrap().freed_now);
     drop(home);
 
     let mut home = world.adopt_in_doubt();

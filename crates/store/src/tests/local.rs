@@ -570,7 +570,7 @@ fn of_a_batch_of_ranges_only_those_stay_granted_that_would_need_another_record()
 /// because the grant table was full and it could not subtract them. A home that adopted such a
 /// region dropped the objects.
 #[test]
-fn objects_for_which_no_grant_record_is_left_stay_and_are_not_told_to_be_granted() {
+fn objects_for_which_no_grant_record_is_left_stay_and_are_not_reported_as_granted() {
     let world = TestRegion::new(RegionOptions { grants_max: 2, ..small() });
     let mut home = world.create();
     let (a, extent) = member(&world, &mut home);

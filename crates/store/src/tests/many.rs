@@ -164,8 +164,8 @@ fn a_hundred_thousand_objects_are_adopted_as_they_were() {
             assert_eq!(client.reader.find(&name).unwrap().map(|entry| entry.id), Some(*id));
         }
     }
-    let gone = (0..OBJECTS / 2).filter(|number| !ids.contains_key(number)).filter_map(name_of);
-    for name in gone {
+    let removed = (0..OBJECTS / 2).filter(|number| !ids.contains_key(number)).filter_map(name_of);
+    for name in removed {
         assert!(matches!(home.find(Target::Name(&name)), Err(StoreError::NotFound { .. })));
     }
     let listed = client.reader.list("").unwrap();

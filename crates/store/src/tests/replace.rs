@@ -43,12 +43,12 @@ fn a_name_moves_to_the_new_object_and_the_old_one_goes_with_its_last_hold() {
     assert_eq!(bytes_of(&a, "n").unwrap(), NEW);
     assert_eq!(a.read(held.entry().payload()), OLD, "it is held");
     assert!(a.reader.by_id(first.0).unwrap().is_none());
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(Seen::Event(event)) = events.advance().unwrap() {
-        told.push((event.kind, event.id, event.name));
+        reported.push((event.kind, event.id, event.name));
     }
     let n = || "n".to_owned();
-    assert_eq!(told, [(EventKind::Sealed, id, n()), (EventKind::Deleted, first.0, n())]);
+    assert_eq!(reported, [(EventKind::Sealed, id, n()), (EventKind::Deleted, first.0, n())]);
     drop(held);
     assert_eq!(home.reclaim().unwrap().objects, 1);
     home.check().unwrap();

@@ -210,7 +210,7 @@ fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
     let of = far_table(&far, &mut far_home);
     let other = far_bytes(&far, &mut far_home, &[5; 3000]);
     let id = bring(&mut home, &of, Some("t")).unwrap();
-    let gone = bring(&mut home, &other, Some("u")).unwrap();
+    let removed = bring(&mut home, &other, Some("u")).unwrap();
     let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
     let places = client.reader.places(held.entry()).unwrap();
     // Killed while a third one is copied.
@@ -218,7 +218,7 @@ fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
     home.begin_replica(&third.head, NamespaceId::DEFAULT).unwrap();
     drop(home);
     let mut home = world.adopt();
-    for target in [Target::Id(id), Target::Name("t"), Target::Id(gone), Target::Name("u")] {
+    for target in [Target::Id(id), Target::Name("t"), Target::Id(removed), Target::Name("u")] {
         assert!(matches!(home.find(target), Err(StoreError::NotFound { .. })));
         assert!(client.reader.hold(&client.holds, target).unwrap().is_none());
     }

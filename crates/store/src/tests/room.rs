@@ -129,7 +129,7 @@ fn what_a_client_sealed_by_itself_goes_where_the_directory_is_full() {
 }
 
 #[test]
-fn a_name_that_finds_no_room_is_told_with_the_numbers_and_others_make_room_for_it() {
+fn a_name_that_finds_no_room_is_reported_with_the_numbers_and_others_make_room_for_it() {
     let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 5, 250);
     let refused = client.put(&mut home, b"x", Some("more"));

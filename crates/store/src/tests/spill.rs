@@ -121,8 +121,8 @@ fn bytes_go_and_come_back_under_the_same_id_and_name() {
         home.delete(Target::Id(other)).unwrap();
     }
     assert_eq!(home.stats().unwrap().used, before.used);
-    let told = kinds(&home);
-    let count = |kind| told.iter().filter(|one| **one == kind).count();
+    let reported = kinds(&home);
+    let count = |kind| reported.iter().filter(|one| **one == kind).count();
     assert_eq!((count(EventKind::Spilled), count(EventKind::Restored)), (3, 3));
 }
 
@@ -205,8 +205,8 @@ fn spilled_objects_can_be_deleted_also_while_they_come_back() {
     let file = spill(&mut home, second).unwrap();
     home.begin_restore(&file.head).unwrap();
     home.delete(Target::Id(second)).unwrap();
-    let gone = home.finish_restore(second, &file.parts[0], &file.parts[1]);
-    assert!(matches!(gone, Err(StoreError::NotFound { .. })));
+    let removed = home.finish_restore(second, &file.parts[0], &file.parts[1]);
+    assert!(matches!(removed, Err(StoreError::NotFound { .. })));
     home.check().unwrap();
     assert_eq!(home.stats().unwrap().used.0, 0);
     assert!(client.reader.list("").unwrap().is_empty());

@@ -163,7 +163,7 @@ impl ReplicaProtocol {
             }
             HomeStep::DeleteAtSecond => {
                 (state.second == ModelObjectState::Sealed).then_some(())?;
-                state.second = ModelObjectState::Gone;
+                state.second = ModelObjectState::Removed;
             }
             HomeStep::Settle(node) => {
                 let is_at_second = state.second == ModelObjectState::Sealed;
@@ -234,7 +234,7 @@ impl ReplicaProtocol {
                 }
             }
             (HomeStep::Retire, Delete::Ready { object, is_replaced }) => {
-                state.home.objects[object] = ModelObjectState::Gone;
+                state.home.objects[object] = ModelObjectState::Removed;
                 if is_replaced && state.home.objects[object + 1] == ModelObjectState::Unsealed {
                     state.home.objects[object + 1] = ModelObjectState::Sealed;
                 }
@@ -254,12 +254,12 @@ impl ReplicaProtocol {
     /// `RemoteReplicas::is_elsewhere`.
     fn is_elsewhere(&self, state: &ReplicaState, object: usize) -> bool {
         let home = &state.home;
-        let is_told = |id: usize| home.last[id].iter().any(|last| *last != Last::None);
+        let is_notified = |id: usize| home.last[id].iter().any(|last| *last != Last::None);
         let now = state.id_now(object);
         let by_one_id = self.is(ReplicaMutant::EvictionByLastId);
         let mut ids = state.ids_of(object).filter(|id| !by_one_id || *id == now);
-        let may_have = ids.any(|id| home.notes[id] != 0 || is_told(id))
-            || is_told(EVERYTHING)
+        let may_have = ids.any(|id| home.notes[id] != 0 || is_notified(id))
+            || is_notified(EVERYTHING)
             || home.is_new_life && !self.is(ReplicaMutant::EvictionBeforeRejoin);
         may_have && !self.is(ReplicaMutant::EvictionWithoutRecall)
     }
@@ -293,7 +293,7 @@ impl ReplicaProtocol {
                 let stays = self.is_elsewhere(state, object)
                     && !self.is(ReplicaMutant::EvictionWithoutSecondLook);
                 state.home.objects[object] =
-                    if stays { ModelObjectState::Sealed } else { ModelObjectState::Gone };
+                    if stays { ModelObjectState::Sealed } else { ModelObjectState::Removed };
                 state.home.victim = None;
             }
             _ => return None,
@@ -473,7 +473,7 @@ impl ReplicaProtocol {
         if self.hold(state, reader, id) {
             return OpenAnswer::Found(id);
         }
-        if !state.is_there(object_of(id)) && !self.is(ReplicaMutant::NoteOfGoneObject) {
+        if !state.is_there(object_of(id)) && !self.is(ReplicaMutant::NoteOfRemovedObject) {
             state.home.notes[id] &= !bit(reader);
         }
         OpenAnswer::Busy

@@ -111,9 +111,9 @@ fn mistakes() -> Vec<(ReplicaMutant, CheckScope, &'static str)> {
         AnswerOfEarlierLife, AnyAnswerCounts, CompleteWithoutNote, DeleteBeforeAcknowledged,
         EvictionBeforeRejoin, EvictionByLastId, EvictionWithoutRecall, EvictionWithoutSecondLook,
         ExcludedWithLease, HintIsComplete, HoldBeforeNote, KeyOfAnyReplica, LostHoldStays,
-        NewLifeForgotten, NoteOfGoneObject, NoticeDuringOpenIgnored, NoticeDuringTransferIgnored,
-        OldAnswerForLaterClient, OpenWithoutHold, OpensDuringDelete, ReleaseBeforeLoaded,
-        ReplicasOfEarlierDaemon, ReplicasWithoutLease,
+        NewLifeForgotten, NoteOfRemovedObject, NoticeDuringOpenIgnored,
+        NoticeDuringTransferIgnored, OldAnswerForLaterClient, OpenWithoutHold, OpensDuringDelete,
+        ReleaseBeforeLoaded, ReplicasOfEarlierDaemon, ReplicasWithoutLease,
     };
     let of = |budget| CheckScope { budget, ..SCOPE };
     let (plain, loss) = (of(SMALL), of(FaultBudget { losses: 1, ..SMALL }));
@@ -137,7 +137,7 @@ fn mistakes() -> Vec<(ReplicaMutant, CheckScope, &'static str)> {
         (DeleteBeforeAcknowledged, plain, NAMES),
         (NoticeDuringOpenIgnored, plain, NAMES),
         (NoticeDuringTransferIgnored, plain, NAMES),
-        (NoteOfGoneObject, plain, ENDS),
+        (NoteOfRemovedObject, plain, ENDS),
         (OpenWithoutHold, spilling, GETS),
         (ReleaseBeforeLoaded, spilling, GETS),
         (LostHoldStays, loss, ENDS),

@@ -43,7 +43,7 @@ pub enum ReplicaMutant {
     OldAnswerForLaterClient,
     KeyOfAnyReplica,
     CompleteWithoutNote,
-    NoteOfGoneObject,
+    NoteOfRemovedObject,
     LostHoldStays,
 }
 
@@ -149,9 +149,9 @@ impl Model for ReplicaProtocol {
                 Self::is_settled(state) || !model.is_quiet(state)
             }),
             Property::sometimes("a noted object is deleted", |_, state: &ReplicaState| {
-                let is_gone = state.home.objects.contains(&ModelObjectState::Gone);
-                let is_told = state.home.numbers.iter().any(|number| *number > 0);
-                is_gone && is_told
+                let is_removed = state.home.objects.contains(&ModelObjectState::Removed);
+                let is_notified = state.home.numbers.iter().any(|number| *number > 0);
+                is_removed && is_notified
             }),
             Property::sometimes("a replica is found", |_, state: &ReplicaState| {
                 let found = |reader: &super::state::ModelReader| {

@@ -178,10 +178,11 @@ impl ReplicaProtocol {
                 };
                 let is_all = hint.is_some() && self.is(ReplicaMutant::HintIsComplete);
                 let rest = (self.scope.has_second_home && !is_all).then_some(second);
-                let (gone, is_outdated, is_late) = (0, false, false);
+                let (removed, is_outdated, is_late) = (0, false, false);
                 // Asked at once where it may be.
                 let stage = OpeningStage::Again(first);
-                it.opening = Some(ModelOpening { stage, rest, target, gone, is_outdated, is_late });
+                it.opening =
+                    Some(ModelOpening { stage, rest, target, removed, is_outdated, is_late });
             }
         }
         Some(())
@@ -260,9 +261,9 @@ impl ReplicaProtocol {
         match answer {
             OpenAnswer::NotFound => return self.not_found(state, reader, opening),
             OpenAnswer::Busy => opening.stage = OpeningStage::Again(NameHolder::Home),
-            OpenAnswer::Found(id) if is_outdated || opening.gone & bit(id) != 0 => {
+            OpenAnswer::Found(id) if is_outdated || opening.removed & bit(id) != 0 => {
                 if !is_outdated {
-                    opening.gone &= !bit(id);
+                    opening.removed &= !bit(id);
                 }
                 state.links[reader].releases[id] += 1;
                 opening.stage = OpeningStage::Again(NameHolder::Home);
@@ -280,7 +281,7 @@ impl ReplicaProtocol {
                 }
                 let sender =
                     if self.scope.is_large { BytesSender::Unknown } else { BytesSender::Home };
-                it.fetching[id] = Some(ModelFetching { sender, is_gone: false });
+                it.fetching[id] = Some(ModelFetching { sender, is_removed: false });
                 if self.is(ReplicaMutant::ReleaseBeforeLoaded) {
                     state.links[reader].releases[id] += 1;
                 }
@@ -313,10 +314,10 @@ impl ReplicaProtocol {
             ReaderStep::Loaded(id) => {
                 let it = state.readers[reader].fetching[id]?;
                 let object = object_of(id);
-                let is_kept = state.is_there(object) || state.home.holds[reader][id] > 0;
+                let is_retained = state.is_there(object) || state.home.holds[reader][id] > 0;
                 let bytes = match it.sender {
                     BytesSender::Unknown => return None,
-                    BytesSender::Home if is_kept => object as u8,
+                    BytesSender::Home if is_retained => object as u8,
                     BytesSender::Home | BytesSender::Overwritten => GARBAGE,
                     BytesSender::Reader { bytes, .. } => bytes,
                 };
@@ -368,8 +369,8 @@ impl ReplicaProtocol {
         (id, it, bytes): (usize, ModelFetching, u8),
     ) {
         let reads = &mut state.readers[reader];
-        let is_gone = it.is_gone && !self.is(ReplicaMutant::NoticeDuringTransferIgnored);
-        if is_gone || !reads.has_lease {
+        let is_removed = it.is_removed && !self.is(ReplicaMutant::NoticeDuringTransferIgnored);
+        if is_removed || !reads.has_lease {
             return self.open_again(state, reader, id);
         }
         reads.fetching[id] = None;
@@ -478,7 +479,7 @@ impl ReplicaProtocol {
         let it = &mut state.readers[reader];
         if let Some(opening) = &mut it.opening {
             if id != EVERYTHING && !self.is(ReplicaMutant::NoticeDuringOpenIgnored) {
-                opening.gone |= bit(id);
+                opening.removed |= bit(id);
             }
             let is_queried = opening.stage == OpeningStage::Asked(NameHolder::Home);
             if id == EVERYTHING && is_queried && !self.is(ReplicaMutant::AnswerOfEarlierLife) {
@@ -487,7 +488,7 @@ impl ReplicaProtocol {
         }
         for id in ids {
             if let Some(fetching) = &mut it.fetching[id] {
-                fetching.is_gone = true;
+                fetching.is_removed = true;
             }
             if !self.is(ReplicaMutant::ReplicasOfEarlierDaemon) || it.has_lease {
                 it.replicas[id] = None;

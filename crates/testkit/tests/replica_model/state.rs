@@ -30,7 +30,7 @@ pub enum ModelObjectState {
     Sealed,
     /// Being evicted: it cannot be held, and may be sealed again (`begin_leave`).
     Leaving,
-    Gone,
+    Removed,
 }
 
 /// A thread of the data server that opens an object for one reader (`RegionSource::hold`).
@@ -147,7 +147,7 @@ pub struct ModelOpening {
     pub rest: Option<NameHolder>,
     pub target: GetTarget,
     /// Ids recalled meanwhile.
-    pub gone: u8,
+    pub removed: u8,
     pub is_outdated: bool,
     /// The client came after the search had begun.
     pub is_late: bool,
@@ -172,7 +172,7 @@ pub enum BytesSender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ModelFetching {
     pub sender: BytesSender,
-    pub is_gone: bool,
+    pub is_removed: bool,
 }
 
 /// A get of a client.

@@ -200,11 +200,11 @@ class CallLog:
     def _void(self, entry: Entry) -> None:
         """Invalidate rows in the log that may have been read: a new epoch begins before them."""
         writer = self._writer
-        name, kept = writer.config.name, writer.manifest
+        name, manifest = writer.config.name, writer.manifest
         writer.begin_epoch()
-        kept.begin_epoch(writer.epoch, entry.first)
-        before, kept.number = kept.name(name), kept.number + 1
-        kept.put(writer.client, name)
+        manifest.begin_epoch(writer.epoch, entry.first)
+        before, manifest.number = manifest.name(name), manifest.number + 1
+        manifest.put(writer.client, name)
         drop(writer.client, [before, entry.name])
 
     def _join(self) -> None:

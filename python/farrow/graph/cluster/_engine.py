@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow._native import GraphEngine
-    from farrow.graph.cluster import ClusterGraph
+    from farrow.graph.cluster._config import ClusterGraph
     from farrow.graph.cluster._ray import RayWorkers
     from farrow.graph.cluster._workers import Workers
 

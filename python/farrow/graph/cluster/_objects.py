@@ -158,10 +158,10 @@ class Manifest:
         Raises:
             farrow.AlreadyExists: another process writes this graph.
         """
-        kept = {name: value for name, value in vars(self).items() if name != "late"}
+        fields = {name: value for name, value in vars(self).items() if name != "late"}
         columns = {name: self.late[name] for name in _LATE}
         columns |= {f"column {n}": one for n, one in enumerate(self.late["columns"])}
-        text = json.dumps({"version": VERSION, **kept})
+        text = json.dumps({"version": VERSION, **fields})
         table = pa.table(columns).replace_schema_metadata({_KEY: text})
         keep(client, table, self.name(graph), elsewhere(client, self.home))
 
@@ -169,8 +169,8 @@ class Manifest:
     def of(cls, table: pa.Table) -> Manifest:
         """The manifest that a table holds."""
         try:
-            kept = json.loads((table.schema.metadata or {})[_KEY])
-            version = kept.pop("version")
+            fields = json.loads((table.schema.metadata or {})[_KEY])
+            version = fields.pop("version")
         except (KeyError, ValueError) as error:
             raise ValueError(f"the table is no manifest of a graph: {error!r}") from None
         # Version 1 had no epochs; up to version 2, numbers of accounts were permanent.
@@ -179,7 +179,7 @@ class Manifest:
         late: dict[str, Any] = {name: table.column(name).to_numpy() for name in _LATE}
         count = sum(name.startswith("column ") for name in table.column_names)
         late["columns"] = [table.column(f"column {n}").to_numpy() for n in range(count)]
-        return cls(**kept, late=late)
+        return cls(**fields, late=late)
 
 
 def all_named(segments: Iterable[dict[str, Any]]) -> bool:

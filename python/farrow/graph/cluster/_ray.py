@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow._native import Client
-    from farrow.graph.cluster import ClusterGraph
+    from farrow.graph.cluster._config import ClusterGraph
     from farrow.graph.cluster._objects import Entry
 
 

@@ -12,25 +12,24 @@ import pyarrow as pa
 import farrow
 from farrow.graph._form import Form
 from farrow.graph._settings import STATISTICS, feature_names
-from farrow.graph.cluster import DaysLost
+from farrow.graph.cluster._config import DaysLost
 from farrow.graph.cluster._objects import (
     Entry,
     Manifest,
     all_named,
     elsewhere,
     engine_of,
-    entries,
     fence,
     logged,
     newest,
-    unreachable,
 )
+from farrow.graph.cluster._replay import accounts_of, add, adopt, counted, missing, replay
 from farrow.graph.cluster._segments import opened
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from farrow._native import Client, GraphEngine, GraphSegment
+    from farrow._native import GraphEngine
     from farrow.events import Event, Subscription
 
     # The rows of a call, and their features.
@@ -42,78 +41,6 @@ _TAKEOVER_SECONDS = 5.0
 _TAKEOVER_PAUSE_SECONDS = 0.002
 # Pause between two looks for new segments, or for another writer.
 _LOOK_SECONDS = 1.0
-
-
-def accounts_of(client: Client, manifest: Manifest) -> npt.NDArray[np.int64]:
-    """The accounts that a manifest has, by internal number."""
-    return np.concatenate([np.zeros(0, np.int64), *map(client.get, manifest.accounts)])
-
-
-def segments_of(
-    client: Client, graph: str, manifest: Manifest, *, without_lost: bool
-) -> list[GraphSegment]:
-    """The segments of a manifest, in place.
-
-    Raises:
-        DaysLost: some cannot be reached, and ``without_lost`` is not set.
-    """
-    found, lost, reason = [], [], ""
-    known = None if all_named(manifest.segments) else accounts_of(client, manifest)
-    for one in manifest.segments:
-        try:
-            found.append(opened(client.get(one["name"]), known))
-        except (farrow.NodeLost, farrow.NotFound) as error:
-            about = one["about"]
-            lost.append((about["base"], about["base"] + about["span"], one["node"]))
-            reason = str(error)
-    if lost and not without_lost:
-        raise DaysLost(graph, lost, reason)
-    return found
-
-
-def adopt(
-    client: Client, graph: str, engine: GraphEngine, manifest: Manifest, *, without_lost: bool
-) -> None:
-    """Fill an empty engine with the accounts and segments of a manifest."""
-    segments = segments_of(client, graph, manifest, without_lost=without_lost)
-    engine.adopt(accounts_of(client, manifest), segments, manifest.late, manifest.end())
-
-
-def counted(client: Client, graph: str, manifest: Manifest) -> list[Entry]:
-    """The entries of the log that count."""
-    return [one for one in entries(client, graph) if manifest.counts(one)]
-
-
-def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) -> list[Entry]:
-    """Add the rows of a log that an engine does not have; returns the log.
-
-    Raises:
-        farrow.NotFound: rows are missing.
-    """
-    for entry in log:
-        add(client, graph, engine, entry)
-    return log
-
-
-def missing(client: Client, error: farrow.NotFound) -> farrow.FarrowError:
-    """The error for rows that are missing though the manifest is the current one."""
-    lost = unreachable(client)
-    if not lost:
-        return error
-    return farrow.NodeLost(f"{error}; they may be on {lost}: start that node again")
-
-
-def add(client: Client, graph: str, engine: GraphEngine, entry: Entry) -> None:
-    """Add the rows of one entry that an engine does not have."""
-    have = engine.next_number()
-    if entry.end <= have:
-        return
-    if entry.first > have:
-        missing = f"rows {have} to {entry.first - 1} of graph {graph!r} are in no log"
-        raise farrow.NotFound(missing)
-    ends, measured = logged(client, entry).arrivals()
-    skip = have - entry.first
-    engine.learn_columns([one[skip:] for one in ends], [one[skip:] for one in measured])
 
 
 class GraphReader:
@@ -436,14 +363,14 @@ class GraphReader:
 
     def _form(self) -> Form:
         """The form of this graph's rows."""
-        form, kept = Form(), self._manifest
-        form.take(kept.stream)
+        form, manifest = Form(), self._manifest
+        form.take(manifest.stream)
         form.engine = self._engine
         form.rows = self._engine.next_number()
-        statistics = kept.parameters["statistics"]
+        statistics = manifest.parameters["statistics"]
         made = None if statistics is None else [STATISTICS[code] for code in statistics[2]]
         form.has_statistics = made is not None
-        form.names = feature_names(kept.parameters["patterns"], made, form.measured)
+        form.names = feature_names(manifest.parameters["patterns"], made, form.measured)
         return form
 
     def edges_of(

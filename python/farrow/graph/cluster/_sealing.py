@@ -151,20 +151,20 @@ class Sealing:
     ) -> None:
         """Replace edges by their segment, in this process and for all readers."""
         writer = self._writer
-        kept, client, graph = writer.manifest, writer.client, writer.config.name
+        manifest, client, graph = writer.manifest, writer.client, writer.config.name
         if accounts[1]:
-            kept.accounts.append(accounts[0])
-            kept.known += accounts[1]
+            manifest.accounts.append(accounts[0])
+            manifest.known += accounts[1]
         writer.run(lambda: writer.engine.attach(segment))
-        expired = [one for one in kept.segments if one["about"]["first"] in self._expired]
-        kept.segments = [one for one in kept.segments if one not in expired]
-        kept.segments.append({**where, "about": segment.about(), "named": True})
-        kept.made += 1
-        is_permanent = kept.known > 0 and len(writer.engine.accounts(kept.known - 1)) > 0
-        unneeded = [] if is_permanent else kept.take_accounts()
-        kept.late = writer.engine.stragglers()
-        before, kept.number = kept.name(graph), kept.number + 1
-        writer.run(lambda: kept.put(client, graph))
+        expired = [one for one in manifest.segments if one["about"]["first"] in self._expired]
+        manifest.segments = [one for one in manifest.segments if one not in expired]
+        manifest.segments.append({**where, "about": segment.about(), "named": True})
+        manifest.made += 1
+        is_permanent = manifest.known > 0 and len(writer.engine.accounts(manifest.known - 1)) > 0
+        unneeded = [] if is_permanent else manifest.take_accounts()
+        manifest.late = writer.engine.stragglers()
+        before, manifest.number = manifest.name(graph), manifest.number + 1
+        writer.run(lambda: manifest.put(client, graph))
         # A take-over before the put may not know this manifest, and needs the objects that it
         # replaces; a later one reads it.
         writer.run(writer.check_fence)
@@ -173,10 +173,10 @@ class Sealing:
         self._expired.clear()
         if writer.workers is not None:
             # Between the entries, so that they have the rows of all segments of this manifest.
-            writer.workers.attach(kept.name(graph))
-        needs, end = writer.progress.needs, kept.end()
+            writer.workers.attach(manifest.name(graph))
+        needs, end = writer.progress.needs, manifest.end()
         over = {one.name: one for one in writer.entries if one.end <= end and not needs(one)}
         writer.entries = [one for one in writer.entries if one.name not in over]
         drop(client, [before, *(one["name"] for one in expired), *over, *unneeded])
         if self._attempts:
-            drop(client, failed_parts(client, graph, kept, writer.epoch))
+            drop(client, failed_parts(client, graph, manifest, writer.epoch))

@@ -23,13 +23,13 @@ from farrow.graph.cluster._objects import (
 from farrow.graph.cluster._placement import check
 from farrow.graph.cluster._progress import Progress
 from farrow.graph.cluster._ray import RayWorkers
-from farrow.graph.cluster._reader import adopt, counted, missing, replay
+from farrow.graph.cluster._replay import adopt, counted, missing, replay
 from farrow.graph.cluster._workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from farrow.graph.cluster import ClusterGraph
+    from farrow.graph.cluster._config import ClusterGraph
 
 _Result = TypeVar("_Result")
 # A replaced writer commits at most the segment that it has already built.

@@ -27,7 +27,7 @@ pub const SLACK: Duration = Duration::from_millis(1000);
 /// How often a process looks whether it was paused.
 const STEP: Duration = Duration::from_millis(20);
 /// Calls are told of in such portions.
-const CALLS_TOLD: u64 = 16;
+const CALLS_NOTIFIED: u64 = 16;
 /// All clients that race take the same name within this time.
 const RACE_MS: u64 = 300;
 /// Names, ids and views that one worker keeps.
@@ -211,8 +211,8 @@ impl Clock {
             say(&format!("latest {beyond_ms} {what}: {took_ms} ms of {deadline_ms} ms"));
         }
         self.calls += 1;
-        if self.calls.is_multiple_of(CALLS_TOLD) {
-            say(&format!("calls {CALLS_TOLD}"));
+        if self.calls.is_multiple_of(CALLS_NOTIFIED) {
+            say(&format!("calls {CALLS_NOTIFIED}"));
         }
         answer
     }
@@ -247,10 +247,10 @@ pub fn work() {
         slack: Duration::from_millis(slack_ms),
     };
     let is_over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&is_over);
+    let reported = Arc::clone(&is_over);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        told.store(true, Ordering::Relaxed);
+        reported.store(true, Ordering::Relaxed);
     });
     let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(Path::new(&socket)) };
     // Its daemon may be down just now.
@@ -283,7 +283,7 @@ pub fn work() {
         std::thread::sleep(Duration::from_millis(work.dice.roll(12)));
     }
     work.views.drain(..).for_each(|(view, name)| look(&name, &view));
-    work.tell_lines();
+    work.report_lines();
     say(&format!("done {done}"));
 }
 
@@ -333,7 +333,7 @@ impl WorkerState {
     }
 
     /// What its calls published and refreshed in all memory that it has a place at.
-    fn tell_lines(&mut self) {
+    fn report_lines(&mut self) {
         let mut lines = [0; 2];
         for client in self.remote_sessions.iter().filter_map(|node| self.client.at(node).ok()) {
             let fabrics = client.stats().map(|stats| stats.fabrics).unwrap_or_default();

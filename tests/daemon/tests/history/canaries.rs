@@ -166,7 +166,7 @@ fn what_was_changed_is_found_where_objects_are_evicted() {
 
 /// A name that nobody has and nobody is about to take is not taken.
 #[test]
-fn a_name_that_is_taken_by_nobody_is_found() {
+fn a_name_that_no_object_has_is_found() {
     let calls = vec![
         (put("n", 1), Some(made(1))),
         (HistoryCall::Delete { name: "n".to_owned() }, Some(HistoryOutcome::Deleted)),

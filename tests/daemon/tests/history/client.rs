@@ -95,10 +95,10 @@ pub fn work() {
     let [number, seed, from_ns] = numbers[..] else { panic!("three numbers") };
     let (number, seed) = (number as u64, seed as u64);
     let is_over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&is_over);
+    let reported = Arc::clone(&is_over);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        told.store(true, Ordering::Relaxed);
+        reported.store(true, Ordering::Relaxed);
     });
     // Its daemon may be down just now.
     let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(PathBuf::from(socket)) };

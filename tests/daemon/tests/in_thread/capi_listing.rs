@@ -242,7 +242,7 @@ fn a_created_object_has_labels_too() {
 }
 
 #[test]
-fn a_wait_tells_which_are_sealed() {
+fn a_wait_reports_which_are_sealed() {
     let node = TestNode::start(MEMORY);
     let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"first", &[]), FarrowStatus::Ok);
@@ -263,7 +263,7 @@ fn a_wait_tells_which_are_sealed() {
 }
 
 #[test]
-fn a_quota_is_told_from_a_full_table() {
+fn a_quota_is_distinguished_from_a_full_table() {
     let node = TestNode::start_with_objects_max(MEMORY, 1);
     let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"first", &[]), FarrowStatus::Ok);
@@ -272,7 +272,7 @@ fn a_quota_is_told_from_a_full_table() {
 }
 
 #[test]
-fn an_object_whose_file_is_lost_is_told_from_one_that_is_not_there() {
+fn an_object_whose_file_is_lost_is_distinguished_from_one_that_is_not_there() {
     let node = TestNode::start_spilling(MEMORY);
     let caller = ListingCaller::new(&node);
     assert_eq!(caller.put(c"cold", &[]), FarrowStatus::Ok);

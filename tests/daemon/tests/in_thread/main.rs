@@ -6,7 +6,7 @@ mod cancel;
 mod capi_coherence;
 mod capi_listing;
 mod creators;
-mod gone;
 mod node;
+mod removed;
 mod shares;
 mod tables;

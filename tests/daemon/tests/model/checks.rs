@@ -20,9 +20,10 @@ impl DaemonModel {
 
     /// Everything that the model has is there, and nothing else.
     pub(super) fn check(&mut self) {
-        let told =
+        let reported =
             |one: &ExpectedObject| (one.name.clone(), one.length, one.metadata(), one.is_pinned);
-        let expected = self.objects.iter().map(|(id, object)| (id.clone(), told(object))).collect();
+        let expected =
+            self.objects.iter().map(|(id, object)| (id.clone(), reported(object))).collect();
         assert_eq!(self.listed(), expected);
         // Now and then so late that the ring has gone over what was not read.
         if self.dice.roll(4) == 0 {
@@ -46,20 +47,20 @@ impl DaemonModel {
                     (is_all, self.gaps) = (false, self.gaps + 1);
                 }
                 Seen::Event(event) if event.kind == EventKind::Sealed => {
-                    let is_new = self.told.insert(event.name);
+                    let is_new = self.reported.insert(event.name);
                     assert!(is_new || !is_all, "told twice");
                 }
                 Seen::Event(event) => {
-                    let was_there = self.told.remove(&event.name);
+                    let was_there = self.reported.remove(&event.name);
                     assert!(was_there || !is_all, "{:?} before it came", event.name);
                 }
             }
         }
         let there = self.objects.values().filter_map(|object| object.name.clone()).collect();
         if !is_all {
-            self.told = there;
+            self.reported = there;
         } else {
-            assert_eq!(self.told, there, "what the events tell is not what is there");
+            assert_eq!(self.reported, there, "what the events tell is not what is there");
         }
     }
 

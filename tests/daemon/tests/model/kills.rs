@@ -89,8 +89,8 @@ impl DaemonModel {
     pub(super) fn bury(&mut self, who: usize, fresh: ScriptedMember) {
         std::mem::replace(&mut self.members[who], fresh).scripted_client.kill9();
         let clients = SCRIPTED_CLIENTS as u64 + 1;
-        let is_gone = || (self.client.stats().unwrap().node.clients == clients).then_some(());
-        wait_for("the place of a dead client", is_gone).unwrap();
+        let is_removed = || (self.client.stats().unwrap().node.clients == clients).then_some(());
+        wait_for("the place of a dead client", is_removed).unwrap();
     }
 
     pub(super) fn kill(&mut self) {

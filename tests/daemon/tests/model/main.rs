@@ -83,7 +83,7 @@ struct DaemonModel {
     members: Vec<ScriptedMember>,
     objects: BTreeMap<String, ExpectedObject>,
     /// Names of which the events told that they are there.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
     dice: SeededDice,
     next: u64,
     kills: u64,
@@ -106,7 +106,7 @@ impl DaemonModel {
         let events = client.subscribe(options).unwrap();
         let members =
             (0..SCRIPTED_CLIENTS).map(|_| ScriptedMember::new(&daemon, namespace)).collect();
-        let (objects, told) = Default::default();
+        let (objects, reported) = Default::default();
         let (dice, next, kills, gaps, refused) = (SeededDice(seed), 1, 0, 0, 0);
         Self {
             daemon,
@@ -115,7 +115,7 @@ impl DaemonModel {
             events,
             members,
             objects,
-            told,
+            reported,
             dice,
             next,
             kills,

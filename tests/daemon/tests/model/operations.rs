@@ -193,9 +193,9 @@ impl DaemonModel {
     pub(super) fn evict(&mut self) {
         let bytes = 1 << self.dice.roll(20);
         let report = self.client.evict(bytes).unwrap();
-        let gone = self.missing();
-        assert_eq!(gone.len() as u64, report.objects);
-        for id in gone {
+        let removed = self.missing();
+        assert_eq!(removed.len() as u64, report.objects);
+        for id in removed {
             assert!(!self.is_held(&id), "{id} was held");
             let object = self.objects.remove(&id).unwrap();
             assert!(!object.is_pinned, "{object:?} was pinned");

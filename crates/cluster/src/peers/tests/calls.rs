@@ -6,10 +6,10 @@ use super::*;
 fn a_message_arrives_with_who_and_which_life() {
     let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
-    assert_eq!(b.told(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
+    assert_eq!(b.reported(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
     a.peers.set_incarnation(8);
     a.peers.send_message(&b.address(), Bytes::new());
-    assert_eq!(b.told().1, 8);
+    assert_eq!(b.reported().1, 8);
 }
 
 #[test]
@@ -51,17 +51,17 @@ fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
 }
 
 #[test]
-fn nobody_at_the_address_is_said_at_once_and_to_every_asker() {
+fn no_listener_at_the_address_is_reported_at_once_and_to_every_asker() {
     let mut a = DrivenNode::new("a");
-    let gone = DrivenNode::new("b").address();
+    let removed = DrivenNode::new("b").address();
     for token in 0..3 {
-        a.peers.ask(token, &gone, Bytes::new(), LIMIT).unwrap();
+        a.peers.ask(token, &removed, Bytes::new(), LIMIT).unwrap();
     }
     for token in 0..3 {
         let error = a.answered(token).unwrap_err();
         assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     }
-    a.peers.send_message(&gone, Bytes::new());
+    a.peers.send_message(&removed, Bytes::new());
 }
 
 /// Regression test: the 33rd question to a node at a time was refused. A delete of forty objects
@@ -99,7 +99,7 @@ fn more_questions_than_are_allowed_wait_and_many_more_are_refused() {
 }
 
 #[test]
-fn to_end_waits_for_nobody() {
+fn the_end_waits_for_no_client() {
     let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
     a.peers.open_remote_session(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();

@@ -66,7 +66,7 @@ fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
         let refused = remote_session(&mut calls, vec![Some(open(VERSION, "other"))]).await.unwrap();
         assert_eq!(refused.code(), Code::PermissionDenied);
     });
-    assert_eq!(b.told().0.as_str(), "raw");
+    assert_eq!(b.reported().0.as_str(), "raw");
     let mut honest = DrivenNode::new("a");
     honest.ask_through(&mut b, 1);
     assert!(b.waiting.is_empty(), "{:?}", b.waiting);
@@ -107,7 +107,7 @@ fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
 }
 
 #[test]
-fn garbage_and_silence_on_the_port_hurt_nobody() {
+fn garbage_and_silence_on_the_port_hurt_no_client() {
     let mut b = DrivenNode::new("b");
     let connect = || TcpStream::connect(b.peers.local_address()).unwrap();
     let mut garbage = Vec::new();
@@ -227,7 +227,7 @@ fn a_flood_is_refused_and_others_are_served() {
 }
 
 #[test]
-fn messages_that_nobody_takes_are_refused_beyond_their_limit() {
+fn messages_that_no_client_takes_are_refused_beyond_their_limit() {
     let mut few = options("b");
     few.limits.messages_waiting_max = 3;
     let mut b = DrivenNode::with(few);
@@ -239,7 +239,7 @@ fn messages_that_nobody_takes_are_refused_beyond_their_limit() {
         }
         let refused = calls.tell(message(VERSION, "raw", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        b.told();
+        b.reported();
         calls.tell(message(VERSION, "raw", 1)).await.unwrap();
     });
 }

@@ -87,7 +87,7 @@ impl DrivenNode {
         self.waiting.extend(self.peers.events());
     }
 
-    fn told(&mut self) -> (NodeName, u64, Bytes) {
+    fn reported(&mut self) -> (NodeName, u64, Bytes) {
         self.next(|event| match event {
             PeerEvent::Message { from, incarnation, body } => {
                 Some((from.clone(), *incarnation, body.clone()))

@@ -138,7 +138,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
     );
     // Messages and requests are not blocked.
     b.peers.send_message(&a.address(), Bytes::from_static(b"alive"));
-    assert_eq!(a.told().2, &b"alive"[..]);
+    assert_eq!(a.reported().2, &b"alive"[..]);
     b.ask_through(&mut a, 1);
     assert!(a.read(remote_session, sent) == pattern(0, sent));
     b.next(|event| matches!(event, PeerEvent::RemoteSessionWritable { .. }).then_some(()));
@@ -147,7 +147,7 @@ fn who_keeps_bytes_stops_the_sender_and_nothing_else_and_nothing_is_lost() {
 }
 
 #[test]
-fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions() {
+fn many_remote_sessions_that_no_client_reads_hold_up_neither_messages_nor_questions() {
     let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_sessions: Vec<_> = (0..10).map(RemoteSessionId::outgoing).collect();
     let mut theirs = Vec::new();
@@ -160,14 +160,14 @@ fn many_remote_sessions_that_nobody_reads_hold_up_neither_messages_nor_questions
     b.peers.send_message(&a.address(), Bytes::from_static(b"alive"));
     b.peers.ask(1, &a.address(), Bytes::new(), LIMIT).unwrap();
     // No bytes of the remote sessions are taken: they stay in `waiting`.
-    let _ = a.told();
+    let _ = a.reported();
     let (token, ..) = a.asked();
     a.peers.answer(token, Bytes::new()).unwrap();
     b.answered(1).unwrap();
 }
 
 #[test]
-fn a_remote_session_given_back_while_nobody_reads_is_gone_within_its_grace() {
+fn a_remote_session_given_back_while_no_client_reads_ends_within_its_grace() {
     let (mut a, b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let remote_session = open_session(&mut a, &b);
     fill(&b, &[REMOTE_SESSION]);

@@ -62,7 +62,7 @@ fn certified_nodes_speak_and_the_answer_says_who() {
         assert_eq!(a.answered(token).unwrap().from.unwrap().as_str(), "b");
     }
     a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
-    assert_eq!(b.told().0.as_str(), "a");
+    assert_eq!(b.reported().0.as_str(), "a");
     let remote_session = RemoteSessionId::outgoing(1);
     a.peers.open_remote_session(remote_session, &b.address(), PROCESS).unwrap();
     a.peers.send(remote_session, pattern(0, 3 << 20).into()).unwrap();
@@ -203,7 +203,7 @@ fn a_certificate_that_expires_during_a_run_ends_no_connection() {
 }
 
 #[test]
-fn a_node_speaks_for_nobody_else() {
+fn a_node_speaks_for_no_other_node() {
     let dir = authority();
     let mut b = DrivenNode::with(certified(dir.path(), "b"));
     let to = b.peers.local_address().to_string();
@@ -220,7 +220,7 @@ fn a_node_speaks_for_nobody_else() {
         assert_eq!(refused.code(), Code::PermissionDenied);
         calls.tell(message("raw")).await.unwrap();
     });
-    assert_eq!(b.told().0.as_str(), "raw");
+    assert_eq!(b.reported().0.as_str(), "raw");
 }
 
 #[test]

@@ -174,8 +174,9 @@ impl NodeState {
         self.residency.take_jobs(out);
     }
 
-    /// Deletes an object for a client of another node. Returns `None` if the answer follows later.
-    pub(in crate::protocol) fn delete_for(
+    /// Deletes an object for a client of another node, once its name would be free for all nodes.
+    /// Returns `None` if the answer follows later.
+    pub(in crate::protocol) fn delete_for_peer(
         &mut self,
         token: u64,
         from: &str,
@@ -191,10 +192,11 @@ impl NodeState {
             self.replicas.indebted.push(PendingDelete { token, from, target, until_ms });
             return None;
         }
-        self.delete_free(token, from, target, now_ms, out)
+        self.delete_for_peer_now(token, from, target, now_ms, out)
     }
 
-    fn delete_free(
+    /// As [`Self::delete_for_peer`], without regard to the state of its name.
+    fn delete_for_peer_now(
         &mut self,
         token: u64,
         from: &str,
@@ -202,7 +204,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Option<Answer> {
-        if let Err(error) = check_delete_for(&self.home, &self.rules, from, target) {
+        if let Err(error) = check_peer_may_delete(&self.home, &self.rules, from, target) {
             return Some(Answer::Deleted(Err(error)));
         }
         let withdrawal = Withdrawal::new(DeleteOrigin::Node(token), target.clone());
@@ -224,7 +226,7 @@ impl NodeState {
                 continue;
             }
             let PendingDelete { token, from, target, .. } = one;
-            if let Some(answer) = self.delete_free(token, &from, &target, now_ms, out) {
+            if let Some(answer) = self.delete_for_peer_now(token, &from, &target, now_ms, out) {
                 out.push(answer_peer(token, &answer));
             }
         }
@@ -240,7 +242,7 @@ impl NodeState {
 }
 
 /// Whether another node may delete an object of this one.
-fn check_delete_for(
+fn check_peer_may_delete(
     home: &Home,
     rules: &RightsTable,
     from: &str,

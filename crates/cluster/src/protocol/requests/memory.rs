@@ -1,39 +1,17 @@
-//! Memory and object slots of clients: what is granted, reserved, evicted and given back.
+//! Memory and object slots of clients: what is reserved, evicted and given back. Grants are in
+//! `core/admission.rs`.
 
 use farrow_store::ClientSlot;
-use farrow_wire::{ReplyBody, RequestBody, WireError, WireObjectId, wire_span};
+use farrow_wire::{ReplyBody, WireError, WireObjectId, wire_span};
 
 use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::quota::ReservationRequest;
 use crate::protocol::core::reclaim::reclaim;
-use crate::protocol::core::rooms::{RoomRequest, Rooms};
 use crate::protocol::state::NodeState;
 
 impl NodeState {
-    /// Grants memory. `None`: the answer follows later.
-    pub(in crate::protocol) fn grant(
-        &mut self,
-        context: RequestContext,
-        body: RequestBody,
-        out: &mut Vec<Action>,
-    ) -> Result<Option<ReplyBody>, WireError> {
-        let RequestContext { slot, now_ms, .. } = context;
-        let ask = RoomRequest::new(&self.home, slot, body)?;
-        let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
-        rooms.check(slot, &ask, now_ms, out)?;
-        self.admission.grant(&mut rooms, context.asker(), ask, now_ms)
-    }
-
-    /// Serves requests that wait for memory.
-    pub(in crate::protocol) fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let Self { home, quota, residency, replicas, .. } = self;
-        let mut rooms = Rooms { home, quota, residency, elsewhere: replicas, is_reclaimed: false };
-        self.admission.serve(&mut rooms, now_ms, out);
-    }
-
     /// Reserves room in the quotas of objects. `None`: the answer follows later.
     pub(in crate::protocol) fn reserve_objects(
         &mut self,

@@ -5,7 +5,6 @@ pub(super) mod memory;
 pub(super) mod objects;
 pub(super) mod overview;
 pub(super) mod replace;
-pub(super) mod resize;
 pub(super) mod settings;
 pub(super) mod stats;
 pub(super) mod watch;

@@ -8,10 +8,12 @@ use farrow_memory::Length;
 use farrow_store::{ByHand, EvictionPolicy, Lru};
 use farrow_wire::{LOG_FILTER_BYTES_MAX, NodeSettings, ReplyBody, Setting, WireError};
 
+use crate::protocol::action::{Action, answer_to};
 use crate::protocol::context::ReplyTo;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::cluster_record::retained_settings;
 use crate::protocol::core::quota::Quotas;
+use crate::protocol::core::resize::{Preparation, ResizeContext, ResizeEnd, whole_pages};
 use crate::protocol::core::settings::LogControl;
 use crate::protocol::state::NodeState;
 
@@ -34,7 +36,7 @@ impl NodeState {
         started.memory = match (started.memory, &earlier) {
             (0, Some(earlier)) if is_following => earlier.started.memory,
             (0, _) => capacity,
-            (bytes, _) => self.whole_pages(bytes),
+            (bytes, _) => whole_pages(&self.home, bytes),
         };
         let current = match earlier.filter(|_| is_following) {
             Some(earlier) => earlier.resumed(&started),
@@ -69,21 +71,47 @@ impl NodeState {
     /// Goes on to the memory of the options, or of the earlier daemon, if that can be. A node that
     /// is restarted evicts nothing for it.
     fn resume_memory(&mut self, bytes: u64, is_following: bool) {
-        let less = self.home.capacity().0.saturating_sub(self.whole_pages(bytes));
+        let less = self.home.capacity().0.saturating_sub(whole_pages(&self.home, bytes));
         if !is_following && self.home.free_page_bytes().0 < less {
-            let capacity = self.home.capacity().0;
-            tracing::warn!(bytes, capacity, "the node lends more than its limit: it has objects");
+            let capacity_bytes = self.home.capacity().0;
+            tracing::warn!(
+                bytes,
+                capacity_bytes,
+                "the node lends more than its limit: it has objects"
+            );
             return;
         }
-        match self.check_memory(bytes) {
+        match self.resize.check(&mut self.home, &self.residency, bytes) {
             Ok(()) => {
-                self.begin_resize(bytes, None);
+                self.resize.begin(&self.home, bytes, None);
             }
             Err(error) => {
-                let capacity = self.home.capacity().0;
-                tracing::warn!(%error, capacity, "the node lends what the earlier daemon lent");
+                let capacity_bytes = self.home.capacity().0;
+                tracing::warn!(%error, capacity_bytes, "the node lends what the earlier daemon lent");
             }
         }
+    }
+
+    /// Sets the thread that touches pages ahead.
+    pub(crate) fn set_preparation(&mut self, preparation: Preparation) {
+        self.resize.set_preparation(preparation);
+    }
+
+    /// Does one piece of a change of the memory, if it is time.
+    pub(in crate::protocol) fn tick_resize(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Self { home, residency, replicas, resize, .. } = self;
+        let context = ResizeContext { home, residency, replicas };
+        let Some(ResizeEnd { waiters, result }) = resize.tick(context, now_ms) else { return };
+        self.settings.note_memory(self.home.capacity().0);
+        let stored = self.keep_settings();
+        let reply = result.and(stored).map(|()| ReplyBody::Done);
+        if let Some(cluster) = &mut self.cluster.0 {
+            cluster.has_news = true;
+        }
+        self.notify_members();
+        self.admission.look_again();
+        let answers = waiters.into_iter();
+        out.extend(answers.map(|to| answer_to(to.session, to.seq, reply.clone())));
     }
 
     /// Changes settings: all, or none if one of them is refused. `None`: the memory changes, and
@@ -114,7 +142,7 @@ impl NodeState {
         // Requests that wait may fit now, or are refused.
         self.admission.look_again();
         self.quota.reservations.look_again();
-        let is_done = memory.is_none_or(|bytes| self.begin_resize(bytes, Some(waiter)));
+        let is_done = memory.is_none_or(|bytes| self.resize.begin(&self.home, bytes, Some(waiter)));
         Ok(is_done.then_some(ReplyBody::Done))
     }
 
@@ -122,7 +150,7 @@ impl NodeState {
         let invalid = |reason: String| Err(WireError::Invalid(reason));
         match setting {
             Setting::ClientBytes(_) | Setting::ClientObjects(_) => Ok(()),
-            Setting::Memory(bytes) => self.check_memory(*bytes),
+            Setting::Memory(bytes) => self.resize.check(&mut self.home, &self.residency, *bytes),
             Setting::Cache(_) if self.replicas.kind().is_none() => {
                 invalid("cache: this node reads no objects over the network".to_owned())
             }
@@ -154,7 +182,7 @@ impl NodeState {
     fn apply_setting(&mut self, setting: Setting) -> Result<(), WireError> {
         match setting {
             Setting::Memory(bytes) => {
-                self.begin_resize(bytes, None);
+                self.resize.begin(&self.home, bytes, None);
             }
             Setting::ClientBytes(max) => {
                 self.settings.current_mut().client_bytes = max;

@@ -40,7 +40,7 @@ enum OrdersMutant {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RangeOwner {
-    Nobody,
+    Unowned,
     Client,
     Other,
     Object,
@@ -101,7 +101,7 @@ impl OrdersModel {
         Self {
             mutant,
             dice: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            node: [RangeOwner::Nobody; PAGES],
+            node: [RangeOwner::Unowned; PAGES],
             state: Extents::new(heap, false).unwrap().state.into_inner().unwrap(),
             connection: FIRST_CONNECTION,
             is_alive: true,
@@ -122,7 +122,7 @@ impl OrdersModel {
 
     fn release(&mut self, span: Span) {
         match &mut self.node[number(span)] {
-            owner @ RangeOwner::Client => *owner = RangeOwner::Nobody,
+            owner @ RangeOwner::Client => *owner = RangeOwner::Unowned,
             _ => self.is_broken = true,
         }
     }
@@ -219,8 +219,8 @@ impl OrdersModel {
         // An object that its creator may use without a hold is retained.
         if self.is_alive && !self.is_used(page) {
             self.node[page] = match self.node[page] {
-                RangeOwner::Object | RangeOwner::Other => RangeOwner::Nobody,
-                RangeOwner::Nobody if is_queried => RangeOwner::Other,
+                RangeOwner::Object | RangeOwner::Other => RangeOwner::Unowned,
+                RangeOwner::Unowned if is_queried => RangeOwner::Other,
                 owner => owner,
             };
         }
@@ -250,7 +250,7 @@ impl OrdersModel {
     fn step_thread(&mut self, thread: SealingThread) -> SealingThread {
         match thread {
             SealingThread::Idle if self.is_alive => {
-                let free = (0..PAGES).find(|page| self.node[*page] == RangeOwner::Nobody);
+                let free = (0..PAGES).find(|page| self.node[*page] == RangeOwner::Unowned);
                 let Some(free) = free else {
                     return SealingThread::Answered(None);
                 };

@@ -10,7 +10,7 @@ mod local;
 mod names;
 mod phases;
 mod report;
-mod settle;
+pub(super) mod settle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,6 @@ use crate::tables::pins::Pins;
 pub use inherit::Unfinished;
 use phases::{AdoptedRegion, RemainingSteps, Settled, Surveyed, SurveyedTables};
 pub use report::{AdoptReport, Dropped};
-pub(super) use settle::{Fate, KeepCandidate};
 
 impl Home {
     /// Open a region that a former home left, however it ended. Sealed objects and the grants of

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::StoreError;
 use crate::format::ids::{ObjectId, Slot};
 use crate::home::Home;
-use crate::home::adopt::{Fate, KeepCandidate};
+use crate::home::adopt::settle::{Fate, KeepCandidate};
 use crate::tables::clients::ClientSlot;
 
 /// The objects treated as held, and the client of each.

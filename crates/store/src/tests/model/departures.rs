@@ -61,9 +61,9 @@ impl StoreModel {
     /// Forget evicted objects, and check that none was held or pinned.
     pub(super) fn forget_evicted(&mut self) {
         let there: BTreeSet<ObjectId> = self.in_memory().into_iter().collect();
-        let gone: Vec<ObjectId> =
+        let removed: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
-        for id in gone {
+        for id in removed {
             assert!(!self.is_held(id) && !self.pinned.contains(&id), "{id} was evicted");
             self.objects.remove(&id);
             self.evicted_own += usize::from(self.own.remove(&id));
@@ -148,11 +148,11 @@ impl StoreModel {
         let id = *self.spilled.keys().nth(i).unwrap();
         assert!(self.home().delete(Target::Id(id)).unwrap().freed_now);
         self.spilled.remove(&id);
-        self.note_gone_spilled(id);
+        self.note_removed_spilled(id);
     }
 
     /// The end of an adopted object is announced in any case.
-    pub(super) fn note_gone_spilled(&mut self, id: ObjectId) {
+    pub(super) fn note_removed_spilled(&mut self, id: ObjectId) {
         self.before.remove(&id);
     }
 }

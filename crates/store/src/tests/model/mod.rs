@@ -179,9 +179,9 @@ pub(crate) struct StoreModel {
     /// Deleted while they were held.
     retiring: BTreeMap<ObjectId, ModelObject>,
     /// State according to the events: the names of the existing objects.
-    told: BTreeMap<ObjectId, String>,
+    reported: BTreeMap<ObjectId, String>,
     /// Objects out of memory, according to the events.
-    told_away: BTreeSet<ObjectId>,
+    withdrawn: BTreeSet<ObjectId>,
     events: EventCursor,
     /// Objects without a seal event: clients sealed them without the home.
     own: BTreeSet<ObjectId>,
@@ -213,8 +213,8 @@ impl StoreModel {
             members: Vec::new(),
             objects: BTreeMap::new(),
             retiring: BTreeMap::new(),
-            told: BTreeMap::new(),
-            told_away: BTreeSet::new(),
+            reported: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             events,
             own: BTreeSet::new(),
             before: BTreeMap::new(),
@@ -376,9 +376,9 @@ impl StoreModel {
 
     /// After a scan: retiring objects that are not held are freed.
     fn forget_free(&mut self) {
-        let gone: Vec<ObjectId> =
+        let removed: Vec<ObjectId> =
             self.retiring.keys().copied().filter(|id| !self.is_held(*id)).collect();
-        for id in gone {
+        for id in removed {
             self.retiring.remove(&id);
         }
     }

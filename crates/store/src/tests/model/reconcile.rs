@@ -85,7 +85,7 @@ impl StoreModel {
             } else if !away.contains(&id) {
                 assert!(matches!(op, ModelOperation::DeleteSpilled { .. }), "lost after {op:?}");
                 self.spilled.remove(&id);
-                self.note_gone_spilled(id);
+                self.note_removed_spilled(id);
             }
         }
         for id in away.into_iter().filter(|id| !self.spilled.contains_key(id)).collect::<Vec<_>>() {
@@ -107,15 +107,15 @@ impl StoreModel {
         }
         self.reconcile_spilled(op);
         let there: Vec<ObjectId> = self.in_memory();
-        let gone: Vec<ObjectId> =
+        let removed: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
-        if let (ModelOperation::TakeOver { .. }, [id]) = (op, &gone[..]) {
+        if let (ModelOperation::TakeOver { .. }, [id]) = (op, &removed[..]) {
             let new = there.iter().find(|id| !self.objects.contains_key(id)).unwrap();
             return self.rename(*id, *new);
         }
-        for id in &gone {
+        for id in &removed {
             assert!(
-                matches!(op, ModelOperation::Delete { .. }) && gone.len() == 1,
+                matches!(op, ModelOperation::Delete { .. }) && removed.len() == 1,
                 "lost after {op:?}"
             );
             let object = self.objects.remove(id).unwrap();

@@ -14,40 +14,40 @@ impl StoreModel {
             let Seen::Event(event) = seen else { panic!("events were lost: {seen:?}") };
             let before = match event.kind {
                 EventKind::Deleted if self.own.remove(&event.id) => {
-                    self.told_away.remove(&event.id);
+                    self.withdrawn.remove(&event.id);
                     None
                 }
-                EventKind::Evicted if !self.told.contains_key(&event.id) => {
+                EventKind::Evicted if !self.reported.contains_key(&event.id) => {
                     self.evicted_own = self.evicted_own.checked_sub(1).expect("told twice");
                     None
                 }
                 EventKind::Spilled => {
-                    let is_new = self.told_away.insert(event.id);
+                    let is_new = self.withdrawn.insert(event.id);
                     assert!(is_new, "{} went twice", event.id);
                     None
                 }
                 EventKind::Restored => {
-                    assert!(self.told_away.remove(&event.id), "{} came back twice", event.id);
+                    assert!(self.withdrawn.remove(&event.id), "{} came back twice", event.id);
                     None
                 }
-                EventKind::Sealed => self.told.insert(event.id, event.name),
+                EventKind::Sealed => self.reported.insert(event.id, event.name),
                 _ => {
-                    self.told_away.remove(&event.id);
+                    self.withdrawn.remove(&event.id);
                     Some(event.name)
-                        .filter(|name| self.told.remove(&event.id).as_ref() != Some(name))
+                        .filter(|name| self.reported.remove(&event.id).as_ref() != Some(name))
                 }
             };
             assert_eq!(before, None, "{:?} of {} was told already", event.kind, event.id);
         }
         let name = |object: &ModelObject| object.name.clone().unwrap_or_default();
-        let is_told = |id: &&ObjectId| !self.own.contains(id);
-        let there = self.objects.iter().filter(|(id, _)| is_told(id));
+        let is_notified = |id: &&ObjectId| !self.own.contains(id);
+        let there = self.objects.iter().filter(|(id, _)| is_notified(id));
         let there = there.map(|(id, object)| (*id, name(object)));
-        let away = self.spilled.iter().filter(|(id, _)| is_told(id));
+        let away = self.spilled.iter().filter(|(id, _)| is_notified(id));
         let there = there.chain(away.map(|(id, (object, _))| (*id, name(object))));
         let away: BTreeSet<ObjectId> = self.spilled.keys().copied().collect();
-        assert_eq!(self.told_away, away, "what went and came back was not told");
-        assert_eq!(self.told, there.collect(), "what the events tell is not what is there");
+        assert_eq!(self.withdrawn, away, "what went and came back was not told");
+        assert_eq!(self.reported, there.collect(), "what the events tell is not what is there");
         let is_there =
             |id: &ObjectId| self.objects.contains_key(id) || self.spilled.contains_key(id);
         assert!(self.own.iter().all(is_there), "a delete was not told");

@@ -85,7 +85,7 @@ impl<'a> NodeActor<'a> {
             0..=6 => self.create(),
             7..=10 => self.read_live(),
             11..=12 => self.read_together(),
-            13 => self.read_gone(),
+            13 => self.read_removed(),
             14..=16 => self.delete(),
             17 => self.let_go(),
             18 => self.read_coming(),
@@ -313,11 +313,11 @@ impl<'a> NodeActor<'a> {
     }
 
     /// A deleted object is not found.
-    fn read_gone(&mut self) -> ActorResult<()> {
+    fn read_removed(&mut self) -> ActorResult<()> {
         let pick = self.random.next();
         let id = self.world.registry(|registry| {
-            let index = pick.checked_rem(registry.gone.len() as u64)? as usize;
-            registry.gone.get(index).copied()
+            let index = pick.checked_rem(registry.removed.len() as u64)? as usize;
+            registry.removed.get(index).copied()
         });
         let Some(id) = id else { return Ok(()) };
         let node = self.node;

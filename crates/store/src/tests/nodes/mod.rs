@@ -106,7 +106,7 @@ fn must_pass(line_bytes: u32) {
     let (mut evicted, mut stayed) = (0, 0);
     for seed in seeds() {
         match evictions(seed, line_bytes, None) {
-            Ok((gone, held)) => (evicted, stayed) = (evicted + gone, stayed + held),
+            Ok((removed, held)) => (evicted, stayed) = (evicted + removed, stayed + held),
             Err(fault) => panic!("lines of {line_bytes} B, seed {seed}: {fault}"),
         }
     }

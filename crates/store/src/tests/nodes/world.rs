@@ -14,7 +14,7 @@ use crate::format::ids::RegionUid;
 use crate::{ClientSlot, Home, Layout, ObjectId, RegionOptions};
 
 /// Deleted objects that are still looked up.
-const GONE_MAX: usize = 16;
+const REMOVED_MAX: usize = 16;
 
 /// A mistake in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +99,7 @@ pub(super) struct Grave {
 #[derive(Debug, Default)]
 pub(super) struct ObjectRegistry {
     pub(super) live: Vec<ActorObject>,
-    pub(super) gone: Vec<ObjectId>,
+    pub(super) removed: Vec<ObjectId>,
     pub(super) graves: Vec<Grave>,
     pub(super) names: u32,
     /// The name of the object that is being sealed, or was last.
@@ -114,9 +114,9 @@ pub(super) struct ObjectRegistry {
 impl ObjectRegistry {
     pub(super) fn bury(&mut self, id: ObjectId) {
         self.live.retain(|known| known.id != id);
-        self.gone.push(id);
-        if self.gone.len() > GONE_MAX {
-            self.gone.remove(0);
+        self.removed.push(id);
+        if self.removed.len() > REMOVED_MAX {
+            self.removed.remove(0);
         }
     }
 

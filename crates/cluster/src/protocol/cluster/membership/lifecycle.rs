@@ -103,17 +103,17 @@ impl NodeState {
     }
 
     /// The first number of the requests of this daemon to other nodes, above all of earlier ones of
-    /// this region: members ignore lower ones. `now` is the wall clock, in nanoseconds.
+    /// this region: members ignore lower ones. `now_ns` is the wall clock.
     ///
     /// # Errors
     ///
     /// The region cannot be read or written.
-    fn begin_numbers(&mut self, now: u64) -> Result<u64, StoreError> {
+    fn begin_numbers(&mut self, now_ns: u64) -> Result<u64, StoreError> {
         let earlier = self.barriers.first_number();
-        if now <= earlier {
-            tracing::warn!(now, earlier, "the wall clock is behind the last number of requests");
+        if now_ns <= earlier {
+            tracing::warn!(now_ns, earlier, "the wall clock is behind the last number of requests");
         }
-        let first = if now > earlier { now } else { earlier.saturating_add(REQUESTS_MAX) };
+        let first = if now_ns > earlier { now_ns } else { earlier.saturating_add(REQUESTS_MAX) };
         self.barriers.number_from(first);
         let retained = retained_membership(&self.home)?;
         let (home, parts, drain) = self.record();

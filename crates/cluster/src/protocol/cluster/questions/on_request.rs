@@ -100,7 +100,7 @@ impl NodeState {
                 Some(self.on_restarted((from, incarnation).into(), life, out))
             }
             Question::Missed => Some(self.on_missed(from, now_ms, out)),
-            Question::Delete { target } => self.delete_for(token, from, &target, now_ms, out),
+            Question::Delete { target } => self.delete_for_peer(token, from, &target, now_ms, out),
         }
     }
 

@@ -247,7 +247,7 @@ mod tests {
     /// Regression test: names whose waits had ended stayed at all other nodes. After 65,536 of them a
     /// node was notified of no sealed name any more.
     #[test]
-    fn names_that_nobody_waits_for_any_more_make_room() {
+    fn names_that_no_client_waits_for_any_more_make_room() {
         let mut awaited = Awaited::default();
         let mut sent = 0;
         for first in (0..2 * AWAITED_MAX).step_by(100) {

@@ -489,15 +489,15 @@ mod tests {
     fn a_wait_for_flags_ends_when_they_are_set_or_in_time() {
         let mut node = Alone::new(3);
         let wait = |mask| SyncAsk::WaitFlags { mask, timeout_ms: WAIT_MS };
-        let told = |value, is_met| Ok(ReplyBody::Flags { value, is_met });
+        let reported = |value, is_met| Ok(ReplyBody::Flags { value, is_met });
         assert_eq!(node.ask(1, wait(3)), []);
         assert_eq!(node.ask(2, wait(4)), []);
         let set = SyncAsk::SetFlags { set: 3, clear: 0 };
-        assert_eq!(node.ask(3, set), [(1, told(3, true)), (3, told(3, true))]);
+        assert_eq!(node.ask(3, set), [(1, reported(3, true)), (3, reported(3, true))]);
         node.now_ms = WAIT_MS;
-        assert_eq!(node.tick(), [(2, told(3, false))]);
+        assert_eq!(node.tick(), [(2, reported(3, false))]);
         assert_eq!(node.barriers.flags_to_pass_on(), [("name".to_owned(), 3)]);
-        assert_eq!(node.ask(1, wait(1)), [(1, told(3, true))]);
+        assert_eq!(node.ask(1, wait(1)), [(1, reported(3, true))]);
     }
 
     /// Regression test: the owner of flags kept the waits of clients that had ended until their

@@ -239,8 +239,9 @@ mod tests {
         for round in 0..3 {
             assert_eq!(arrive(&mut table, 2, round * 10 + 1, 9), []);
             let out = arrive(&mut table, 2, round * 10 + 2, 9);
-            let told: Vec<_> = out.iter().map(|(to, told)| (to.number % 10, told)).collect();
-            assert_eq!(told, [(1, &WaitOutcome::Released), (2, &WaitOutcome::Released)]);
+            let reported: Vec<_> =
+                out.iter().map(|(to, reported)| (to.number % 10, reported)).collect();
+            assert_eq!(reported, [(1, &WaitOutcome::Released), (2, &WaitOutcome::Released)]);
         }
     }
 
@@ -252,9 +253,9 @@ mod tests {
         assert_eq!(arrive(&mut table, 2, 11, 9), []);
         let mut out = Vec::new();
         table.leave(|one| one.client == 2, "it ended", &mut out);
-        let told =
+        let reported =
             WaitOutcome::Broken { who: "process 2 of node a".into(), reason: "it ended".into() };
-        assert_eq!(out, [(waiter(11), told)]);
+        assert_eq!(out, [(waiter(11), reported)]);
         // The member is forgotten: two others may pass.
         assert_eq!(arrive(&mut table, 2, 21, 9), []);
         assert_eq!(arrive(&mut table, 2, 23, 9).len(), 2);
@@ -272,8 +273,8 @@ mod tests {
         assert_eq!(out, []);
         table.tick(5, &mut out);
         assert_eq!(out.len(), 2);
-        for (_, told) in out {
-            let WaitOutcome::Broken { who, reason } = told else { panic!("{told:?}") };
+        for (_, reported) in out {
+            let WaitOutcome::Broken { who, reason } = reported else { panic!("{reported:?}") };
             assert_eq!(who, "process 2 of node a");
             assert_eq!(reason, "its time is over: 2 of 3 parties came");
         }
@@ -292,14 +293,14 @@ mod tests {
         table.give_up(&waiter(3), &mut out);
         assert_eq!(out, []);
         table.give_up(&waiter(1), &mut out);
-        let told =
+        let reported =
             WaitOutcome::Broken { who: "process 1 of node a".into(), reason: "it gave up".into() };
-        assert_eq!(out, [(waiter(11), told)]);
+        assert_eq!(out, [(waiter(11), reported)]);
         out.clear();
         assert_eq!(table.set_flags("f", 1, 0, &mut out), Ok(1));
         table.arrive("y", 3, arrival(21, 3, 9), &mut out);
-        let told: Vec<_> = out.iter().map(|(to, told)| (to.number, told)).collect();
-        assert_eq!(told, [2, 12, 21].map(|number| (number, &WaitOutcome::Released)));
+        let reported: Vec<_> = out.iter().map(|(to, reported)| (to.number, reported)).collect();
+        assert_eq!(reported, [2, 12, 21].map(|number| (number, &WaitOutcome::Released)));
     }
 
     #[test]
@@ -310,12 +311,12 @@ mod tests {
         assert!(table.barriers.is_empty(), "nothing is left of it");
         assert_eq!(arrive(&mut table, 2, 2, 9), []);
         table.withdraw(&waiter(7));
-        let told: Vec<_> = arrive(&mut table, 2, 11, 9).into_iter().map(|(to, _)| to).collect();
-        assert_eq!(told, [waiter(2), waiter(11)]);
+        let reported: Vec<_> = arrive(&mut table, 2, 11, 9).into_iter().map(|(to, _)| to).collect();
+        assert_eq!(reported, [waiter(2), waiter(11)]);
     }
 
     #[test]
-    fn what_moves_away_is_told_to_all_that_wait() {
+    fn what_moves_away_is_announced_to_all_that_wait() {
         let mut table = SyncTable::default();
         arrive(&mut table, 3, 1, 9);
         arrive(&mut table, 3, 2, 9);
@@ -369,7 +370,8 @@ mod tests {
         assert!(table.take_over("one more", state(1, "b"), &mut out).is_err());
         table.arrive("one more", 2, arrival(1, 1, 9), &mut out);
         table.wait_flags("f", 1, waiter(2), 9, &mut out);
-        let refused = |(_, told): &(Waiter, WaitOutcome)| matches!(told, WaitOutcome::Refused(_));
+        let refused =
+            |(_, reported): &(Waiter, WaitOutcome)| matches!(reported, WaitOutcome::Refused(_));
         assert!(out.len() == 2 && out.iter().all(refused), "{out:?}");
         // Once they are gone, others have room.
         table.leave(|party| party.node == "b", "it ended", &mut Vec::new());
@@ -405,9 +407,9 @@ mod tests {
                 }
             }
             table.tick(u64::MAX, &mut out);
-            let mut told: Vec<u64> = out.iter().map(|(to, _)| to.number).collect();
-            told.sort_unstable();
-            prop_assert_eq!(told, (0..asked).collect::<Vec<_>>());
+            let mut reported: Vec<u64> = out.iter().map(|(to, _)| to.number).collect();
+            reported.sort_unstable();
+            prop_assert_eq!(reported, (0..asked).collect::<Vec<_>>());
         }
     }
 }

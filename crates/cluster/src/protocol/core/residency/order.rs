@@ -126,7 +126,7 @@ mod tests {
     /// Regression test: another node had a replica by the id that the object's creator had given it.
     /// The home, which had taken it over, looked for replicas by the new id, and evicted it.
     #[test]
-    fn an_object_is_kept_for_a_replica_by_its_former_id() {
+    fn an_object_is_retained_for_a_replica_by_its_former_id() {
         let [id, former, other] = [1, 2, 3].map(|lo| ObjectId { hi: 7, lo });
         let candidate = |id, former| EvictionCandidate {
             id,
@@ -140,9 +140,9 @@ mod tests {
         let without = WithoutReplicated { policy: &Lru, elsewhere: &replica };
         let ranks = |candidate: &EvictionCandidate| {
             let may_leave = without.may_leave(candidate.id, candidate.former);
-            let [kept, recalled] = [&without as &dyn EvictionPolicy, &Replicated(without)]
+            let [retained, recalled] = [&without as &dyn EvictionPolicy, &Replicated(without)]
                 .map(|policy| policy.rank(candidate).is_some());
-            (kept, recalled, may_leave)
+            (retained, recalled, may_leave)
         };
         assert_eq!(ranks(&candidate(id, Some(former))), (false, true, false));
         assert_eq!(ranks(&candidate(former, None)), (false, true, false));

@@ -506,8 +506,8 @@ mod tests {
         let full = residency.find_room(&mut home, &mut replicas, search(&room, slot, true));
         assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
         assert_eq!((replicas.wanted, residency.totals().evicted), (OBJECT_BYTES, 0));
-        let kept = residency.held_by_replicas(&home, &replicas).unwrap();
-        assert_eq!(kept.iter().map(|one| one.id).collect::<Vec<_>>(), ids);
+        let retained = residency.held_by_replicas(&home, &replicas).unwrap();
+        assert_eq!(retained.iter().map(|one| one.id).collect::<Vec<_>>(), ids);
         // The second object has none any more.
         replicas.of.remove(1);
         residency.find_room(&mut home, &mut replicas, search(&room, slot, true)).unwrap();

@@ -180,10 +180,10 @@ impl FetchingNode {
     fn completes(&mut self) -> Vec<Action> {
         let out = self.loaded(Ok(()));
         assert!(is_answered(&out), "{out:?}");
-        let told = self.question(&out);
-        assert_eq!(told.query, NetQuery::Complete { hold: HOLD, key: KEY });
+        let reported = self.question(&out);
+        assert_eq!(reported.query, NetQuery::Complete { hold: HOLD, key: KEY });
         assert_eq!(releases(&out, "a"), [0; 0]);
-        let later = self.answered(&told, &SenderAnswer::Home);
+        let later = self.answered(&reported, &SenderAnswer::Home);
         assert_eq!(releases(&later, "a"), [77, HOLD]);
         out
     }
@@ -206,8 +206,8 @@ fn a_home_of_an_earlier_version_sends_each_object_itself() {
     assert_eq!(load(&out), from_home());
     let out = reader.loaded(Ok(()));
     assert!(is_answered(&out));
-    let told = reader.question(&out);
-    let out = reader.opened(&told, Err(fault));
+    let reported = reader.question(&out);
+    let out = reader.opened(&reported, Err(fault));
     assert_eq!(releases(&out, "a"), [HOLD], "the hold ends also if the notice is rejected");
 }
 

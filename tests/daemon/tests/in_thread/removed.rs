@@ -8,7 +8,7 @@ use farrow::{Error, ObjectKey, Value};
 /// The node answers at once that an id is not there, and the client asked it a thousand times a
 /// second. A few such clients kept the node busy until their timeouts.
 #[test]
-fn a_get_of_an_id_that_is_gone_asks_the_node_a_few_times_only() {
+fn a_get_of_an_id_that_was_removed_asks_the_node_a_few_times_only() {
     let node = TestNode::start(16 << 20);
     let (client, other) = (node.client(), node.client());
     let id: ObjectKey = client.put(&Value::Bytes(b"gone"), None).unwrap().into();
