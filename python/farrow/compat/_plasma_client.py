@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from farrow.compat._plasma_notifications import RawNotification
-    from farrow.events import Event, Subscription
+    from farrow.events import Event, Sealed, Subscription
 
 __all__ = ["StoreClient"]
 
@@ -248,7 +248,7 @@ class StoreClient:
         object_id = id_of(event.name)
         if object_id is None:
             return None
-        if isinstance(event, farrow.events.Deleted):
+        if not isinstance(event, farrow.events.Sealed):
             return object_id.binary(), -1, -1
         data_bytes = self._data_bytes(event, object_id)
         return object_id.binary(), data_bytes, event.nbytes - data_bytes
@@ -264,7 +264,7 @@ class StoreClient:
             if len(self._sizes) > _SIZES_MAX:
                 self._sizes.popitem(last=False)
 
-    def _data_bytes(self, event: Event, object_id: ObjectID) -> int:
+    def _data_bytes(self, event: Sealed, object_id: ObjectID) -> int:
         """The number of data bytes of a sealed object.  All, if another client sealed it and it was
         deleted since."""
         with self._sizes_lock:

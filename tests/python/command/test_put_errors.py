@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrow.cli import main
+from farrow.cli._files._read import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,6 @@ DAMAGED = {
     "long.parquet": b"PAR1" + b"a" * 21 + b"PAR1",
     "short.arrow": b"ARROW1\0\0",
     "cut.csv.gz": gzip.compress(b"a,b\n1,2\n" * 100)[:-12],
-    "plain.csv.gz": b"a,b\n1,2\n",
 }
 
 
@@ -37,6 +37,16 @@ def test_an_error_of_a_damaged_file_names_it(
     assert error.count("\n") == 1
     assert error.count(name) == 1
     assert "a good one" not in error
+
+
+@pytest.mark.parametrize("text", ["a,b", "a,b\n", "# a remark\na,b"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_header_alone_is_a_table_without_rows(tmp_path: Path, text: str, suffix: str) -> None:
+    """Without a line break at its end it was an error about a block size."""
+    path = tmp_path / f"header{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix == ".csv.gz" else text.encode())
+    table = read_table(path)
+    assert (table.num_rows, table.column_names) == (0, ["a", "b"])
 
 
 def test_a_file_that_cannot_be_read_is_named(
