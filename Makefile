@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-temporal | bench-engines | bench-loads | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
+# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | test-pool | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-temporal | bench-engines | bench-loads | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -25,7 +25,7 @@ SOURCES := $(shell find crates cpp python sql -type f \( -name '*.rs' -o -name '
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-wheel-aarch64 test-plasma test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-temporal bench-engines bench-loads bench-tpch bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-wheel-aarch64 test-plasma test-pool test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-temporal bench-engines bench-loads bench-tpch bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -135,13 +135,19 @@ test-python: $(VENV)/farrow
 test-pyarrow: $(VENV)/farrow
 	WHEEL="$${WHEEL:-$$(echo "$(WHEELHOUSE)"/farrow-*.whl)}" PYTHON=$(BIN)/python $(BEAT) test-pyarrow bash tests/matrix.sh small
 
-# The wheel with every Python and every pyarrow that are to be had. An hour at most.
+# The wheel with every Python and every pyarrow that are to be had, and the own tests of each pyarrow that
+# has a pool. An hour and a half at most.
 test-matrix: $(VENV)/tools
-	PYTHON=$(BIN)/python timeout 3600 bash tests/matrix.sh full
+	PYTHON=$(BIN)/python timeout 5400 bash tests/matrix.sh full
 
 # Plasma's own tests, of the wheel of pyarrow 11, on farrow.compat.plasma. A minute.
 test-plasma: $(VENV)/farrow
 	timeout 1800 python tests/plasma_own.py
+
+# pyarrow's own tests, with Farrow's memory pool as the default one: the same pass. Minutes. test-matrix
+# runs them for each pyarrow that has a pool.
+test-pool: $(VENV)/farrow
+	timeout 3600 python tests/pyarrow_own.py
 
 # A graph's workers on two nodes of Ray, which is too large to be installed for every test.
 test-ray: $(VENV)/farrow

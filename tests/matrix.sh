@@ -4,7 +4,8 @@
 #
 # usage: matrix.sh small | full     small: two pairs, with a wheel as `make install` builds it
 #                                   full: all pairs, and a wheel with a memory pool for each pyarrow
-#                                   from 22 on
+#                                   from 22 on. With each of these, pyarrow's own tests too:
+#                                   tests/pyarrow_own.py
 # $MATRIX_PYTHONS and $MATRIX_PYARROWS select pairs of the full matrix: "3.10 3.13" and "15 26".
 # $WHEEL is tested instead of a new wheel, if it is set: then it must have a pool for each of those.
 # Python is $PYTHON (default python3) for the build and the small matrix, which needs maturin there.
@@ -67,6 +68,19 @@ smoke() {
     (cd "$work" && timeout "$limit_seconds" "$1/bin/python" "$root/tests/matrix_smoke.py" "$2")
 }
 
+# pyarrow's own tests with the pool, by the Python of the build alone. $1: the version of Python, $2: the
+# environment, $3: pool or no-pool
+own_tests() {
+    [ "$mode" = full ] && [ "$1" = "$here" ] && [ "$3" = pool ] || return 0
+    timeout "$limit_seconds" "$python" -m pip --python "$2/bin/python" install --quiet \
+        --disable-pip-version-check --only-binary :all: 'pytest>=8' hypothesis 'pandas>=2.2,<3'
+    (cd "$work" && timeout 1200 "$2/bin/python" "$root/tests/pyarrow_own.py" >"$2/own.log" 2>&1) || {
+        tail -n 60 "$2/own.log"
+        return 1
+    }
+    tail -n 1 "$2/own.log"
+}
+
 passed=0
 failed=0
 
@@ -91,7 +105,7 @@ pair() {
             return
         fi
     fi
-    if smoke "$where" "$3"; then
+    if smoke "$where" "$3" && own_tests "$1" "$where" "$3"; then
         passed=$((passed + 1))
     else
         echo "matrix: Python $1, pyarrow $2, $3: FAILED"

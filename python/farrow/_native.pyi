@@ -1190,6 +1190,12 @@ class Client:
         Up to ``held`` holds of all clients are listed, at most 4,096: each client has ``held``, the
         ids of objects as dicts of ``hi`` and ``lo`` (64 bits each), and ``are_all_held``.
         """
+    def _origins(self, ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Those of ``ids`` that are copies of objects of other nodes, with the ids of these.
+
+        Raises:
+            Disconnected: the node has ended.
+        """
     def _offset(self, address: int, size: int) -> int | None:
         """Offset in the region of ``size`` bytes at an address of this process; None outside the
         region."""

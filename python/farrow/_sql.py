@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from farrow import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,6 +51,11 @@ def sql(
         >>> farrow.sql("select sum(n) as total from sql_numbers", client).to_pydict()
         {'total': [6]}
     """
+    if not isinstance(query, str) or not isinstance(client, (_native.Client, type(None))):
+        raise TypeError(
+            "sql() takes a query as str and a farrow.Client or None, not "
+            f"{type(query).__name__} and {type(client).__name__}"
+        )
     try:
         import farrow_sql
     except ImportError as error:

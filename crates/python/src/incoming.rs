@@ -96,7 +96,11 @@ fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         return foreign_array(object, &export.call0()?);
     }
     if let Some(export) = object.getattr_opt(intern!(py, "__arrow_c_stream__"))? {
-        return foreign_stream(object, &export.call0()?);
+        let stream = export.call0().or_else(|error| {
+            kinds(py)?.call_method1(intern!(py, "explain_export"), (object, error.value(py)))?;
+            Err(error)
+        });
+        return foreign_stream(object, &stream?);
     }
     bytes_like(object)
 }

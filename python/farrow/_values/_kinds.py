@@ -20,6 +20,7 @@ __all__ = [
     "check_bytes",
     "check_names",
     "check_stream",
+    "explain_export",
     "is_tensor",
     "take_apart_tensor",
 ]
@@ -29,6 +30,9 @@ TENSOR = "pyarrow.Tensor "
 
 # Formats of single bytes: unsigned, signed, and characters.
 _BYTE_FORMATS = {"B", "b", "c", "<B", "<b", "<c"}
+
+# What pandas and pyarrow raise for a frame that has no form in Arrow.
+_EXPORT_ERRORS = (ArithmeticError, TypeError, ValueError, NotImplementedError, pa.ArrowException)
 
 _SPARSE = tuple(
     getattr(pa, name)
@@ -230,6 +234,26 @@ def _check_objects(column: Any) -> None:
     if isinstance(first, (dict, list, tuple, set, np.ndarray, pa.Scalar)):
         with contextlib.suppress(pa.ArrowException):
             _check_type(pa.infer_type(column.to_numpy(), from_pandas=True))
+
+
+def explain_export(value: Any, error: BaseException) -> None:
+    """Raise an error that suggests a conversion, if pandas could not export ``value``.
+
+    Raises:
+        UnsupportedType: a column has values without a type of Arrow, or two have one name.
+    """
+    if isinstance(error, MemoryError) or not isinstance(error, _EXPORT_ERRORS):
+        return
+    if all(base.__module__.partition(".")[0] != "pandas" for base in type(value).__mro__):
+        return
+    columns = getattr(value, "columns", None)
+    is_unique = columns is None or columns.is_unique
+    ways = "convert that column, such as by .astype(str)" if is_unique else "rename one of them"
+    reason = "; ".join(str(one) for one in error.args)
+    raise UnsupportedType(
+        f"pandas cannot export this {type(value).__name__} to Arrow: {reason}: {ways}, or store it "
+        "by pickle: farrow.put_object"
+    ) from error
 
 
 def check_stream(value: Any) -> None:

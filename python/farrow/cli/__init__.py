@@ -110,6 +110,8 @@ def _run(options: argparse.Namespace) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}")
+    except UnicodeEncodeError as error:
+        return _fail(f"{error.object}: not UTF-8")
     except (CommandError, ValueError, TypeError, MemoryError, pa.ArrowException) as error:
         return _fail(str(error) or type(error).__name__)
     except KeyboardInterrupt:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
 import farrow
 from farrow import exceptions as _exceptions
 from farrow.compat._plasma_notifications import Notifications, unpacked
-from farrow.compat._plasma_types import DATA_BYTES, PREFIX, ObjectID, id_of, name_of
+from farrow.compat._plasma_types import PREFIX, ObjectID, data_bytes_of, id_of, name_of
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
     from farrow.compat._plasma_notifications import RawNotification
-    from farrow.events import Event, Subscription
+    from farrow.events import Event, Sealed, Subscription
 
 __all__ = ["StoreClient"]
 
 _Decoded: TypeAlias = tuple[list[ObjectID], list[int], list[int]]
 # Id, data bytes, metadata bytes.
 _Notification: TypeAlias = tuple[ObjectID, int, int]
+
+# Objects of this client whose sizes are noted for its notifications.
+_SIZES_MAX = 10_000
 
 
 class StoreClient:
@@ -32,6 +37,9 @@ class StoreClient:
         self._notifications: Notifications | None = None
         # Evictions, whose events have the exact sizes.
         self._evictions: Subscription | None = None
+        # Data and metadata bytes of objects that this client sealed, the newest last.
+        self._sizes: OrderedDict[ObjectID, tuple[int, int]] = OrderedDict()
+        self._sizes_lock = threading.Lock()
 
     @property
     def _store(self) -> farrow.Client:
@@ -240,17 +248,33 @@ class StoreClient:
         object_id = id_of(event.name)
         if object_id is None:
             return None
-        if isinstance(event, farrow.events.Deleted):
+        if not isinstance(event, farrow.events.Sealed):
             return object_id.binary(), -1, -1
-        data_bytes = self._data_bytes(event.id, event.nbytes)
+        data_bytes = self._data_bytes(event, object_id)
         return object_id.binary(), data_bytes, event.nbytes - data_bytes
 
-    def _data_bytes(self, target: bytes, nbytes: int) -> int:
-        """The number of data bytes of an object: all, if it was deleted since."""
+    def _note_sizes(self, object_id: ObjectID, data_bytes: int, metadata_bytes: int) -> None:
+        """Note the sizes of an object before its seal: it may be deleted right after it, and then
+        its labels are deleted too."""
+        if self._notifications is None:
+            return
+        with self._sizes_lock:
+            self._sizes[object_id] = data_bytes, metadata_bytes
+            self._sizes.move_to_end(object_id)
+            if len(self._sizes) > _SIZES_MAX:
+                self._sizes.popitem(last=False)
+
+    def _data_bytes(self, event: Sealed, object_id: ObjectID) -> int:
+        """The number of data bytes of a sealed object.  All, if another client sealed it and it was
+        deleted since."""
+        with self._sizes_lock:
+            noted = self._sizes.pop(object_id, None)
+        if noted is not None and sum(noted) == event.nbytes:
+            return noted[0]
         try:
-            return int(self._store.metadata(target).get(DATA_BYTES, nbytes))
+            return data_bytes_of(self._store.metadata(event.id), event.nbytes)
         except _exceptions.NotFound:
-            return nbytes
+            return event.nbytes
 
     def _end_streams(self) -> None:
         for stream in (self._notifications, self._evictions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,11 +13,12 @@ from farrow import exceptions as _exceptions
 from farrow.compat._plasma_notifications import ID_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import farrow
 
 __all__ = [
+    "CREATED_AT",
     "DATA_BYTES",
     "PREFIX",
     "Creation",
@@ -26,14 +28,21 @@ __all__ = [
     "PlasmaObjectExists",
     "PlasmaObjectNotFound",
     "PlasmaStoreFull",
+    "check_buffer",
+    "data_bytes_of",
     "id_of",
     "name_of",
     "plasma_errors",
+    "seconds_of",
 ]
 
 PREFIX = "plasma/"
 # The label with the number of data bytes; the metadata follows them.
 DATA_BYTES = "plasma-data-bytes"
+# The label with the time of ``create``, in seconds since 1970.
+CREATED_AT = "plasma-created-at"
+# No number of bytes has more.
+_DIGITS_MAX = 20
 
 
 class PlasmaObjectNotFound(_exceptions.NotFound, pa.lib.ArrowException):  # type: ignore[misc]
@@ -149,9 +158,42 @@ def id_of(name: str | None) -> ObjectID | None:
     if len(digits) != 2 * ID_BYTES:
         return None
     try:
-        return ObjectID(bytes.fromhex(digits))
+        found = ObjectID(bytes.fromhex(digits))
     except ValueError:
         return None
+    # Other digits, such as capital ones, are a name that no id leads to.
+    return found if name_of(found) == name else None
+
+
+def data_bytes_of(labels: Mapping[str, str], nbytes: int) -> int:
+    """The data bytes of an object of ``nbytes``: all of them without the label of ``create``, or if
+    the label, which any program can write, has no such number."""
+    text = labels.get(DATA_BYTES, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        return nbytes
+    return min(int(text), nbytes)
+
+
+def seconds_of(labels: Mapping[str, str], otherwise: float) -> float:
+    """The time of creation in the labels, in seconds since 1970."""
+    try:
+        found = float(labels.get(CREATED_AT, otherwise))
+    except ValueError:
+        return otherwise
+    return found if math.isfinite(found) else otherwise
+
+
+def check_buffer(value: object, name: str, address: str) -> None:
+    """Refuse what Farrow's ``put`` made of another value than bytes.
+
+    Raises:
+        UnsupportedType: it is no buffer.
+    """
+    if not isinstance(value, pa.Buffer):
+        raise _exceptions.UnsupportedType(
+            f"{name} is a {type(value).__name__} that another program put: "
+            f'farrow.connect("{address}").get("{name}") reads it'
+        )
 
 
 class Parts(NamedTuple):

@@ -14,6 +14,7 @@ values, and unpickling runs code: read only objects of processes that you trust.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -29,6 +30,7 @@ from farrow._values._objects import pack, unpack
 from farrow.compat._plasma_client import StoreClient
 from farrow.compat._plasma_store import start_plasma_store
 from farrow.compat._plasma_types import (
+    CREATED_AT,
     DATA_BYTES,
     PREFIX,
     Creation,
@@ -38,9 +40,12 @@ from farrow.compat._plasma_types import (
     PlasmaObjectExists,
     PlasmaObjectNotFound,
     PlasmaStoreFull,
+    check_buffer,
+    data_bytes_of,
     id_of,
     name_of,
     plasma_errors,
+    seconds_of,
 )
 
 if TYPE_CHECKING:
@@ -60,8 +65,6 @@ __all__ = [
 
 # The metadata of objects that ``put`` made.
 _PICKLED = b"farrow-pickle-5"
-# The label with the time of ``create``, in seconds since 1970.
-_CREATED_AT = "plasma-created-at"
 _SOCKET_WAIT_SECONDS = 0.1
 _WITHOUT_TIMEOUT = -1
 
@@ -126,7 +129,7 @@ class PlasmaClient(StoreClient):
         """
         metadata = bytes(metadata)
         created_at = time.time()
-        labels = {_CREATED_AT: repr(created_at)}
+        labels = {CREATED_AT: repr(created_at)}
         if metadata:
             labels[DATA_BYTES] = str(data_size)
         size = data_size + len(metadata)
@@ -157,7 +160,9 @@ class PlasmaClient(StoreClient):
             True
             >>> store.disconnect()
         """
-        self._created(object_id).seal()
+        creation = self._created(object_id)
+        self._note_sizes(object_id, creation.data_bytes, creation.metadata_bytes)
+        creation.writer.seal()
 
     def abort(self, object_id: ObjectID) -> None:
         """Release an object that this client created and did not seal.
@@ -178,14 +183,14 @@ class PlasmaClient(StoreClient):
             False
             >>> store.disconnect()
         """
-        self._created(object_id).abort()
+        self._created(object_id).writer.abort()
 
-    def _created(self, object_id: ObjectID) -> farrow.Writer:
-        """Remove and return the writer of an object."""
+    def _created(self, object_id: ObjectID) -> Creation:
+        """Remove and return what is known of an object in creation."""
         creation = self._writers.pop(object_id, None)
         if creation is None:
             raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
-        return creation.writer
+        return creation
 
     def create_and_seal(self, object_id: ObjectID, data: bytes, metadata: bytes = b"") -> None:
         """Create, write and seal an object in one call.
@@ -278,13 +283,21 @@ class PlasmaClient(StoreClient):
 
     def _part(self, object_id: ObjectID, end: float | None) -> Parts | None:
         name = name_of(object_id)
-        left = float("inf") if end is None else max(end - time.monotonic(), 0.0)
-        try:
-            whole = self._store.get(name, timeout=left)
-            labels = self._store.metadata(name)
-        except (_exceptions.NotFound, _exceptions.Timeout):
-            return None
-        data_bytes = int(labels.get(DATA_BYTES, whole.size))
+        while True:
+            left = float("inf") if end is None else max(end - time.monotonic(), 0.0)
+            try:
+                whole = self._store.get(name, timeout=left)
+            except (_exceptions.NotFound, _exceptions.Timeout):
+                return None
+            check_buffer(whole, name, self._address)
+            # The labels of the object that was read: another one may have its name by now. While
+            # ``whole`` is held, no other object lies there.
+            with contextlib.suppress(_exceptions.NotFound):
+                labels = self._store.metadata(name)
+                again = self._store.get(name)
+                if (again.address, again.size) == (whole.address, whole.size):
+                    break
+        data_bytes = data_bytes_of(labels, whole.size)
         parts = Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
         self._in_use[object_id] = parts.data
         return parts
@@ -481,9 +494,9 @@ class PlasmaClient(StoreClient):
             if object_id is None:
                 continue
             labels = dict(row["metadata"] or [])
-            data_bytes = int(labels.get(DATA_BYTES, row["bytes"]))
+            data_bytes = data_bytes_of(labels, row["bytes"])
             sealed_at = row["sealed_at"] / 1e9
-            created_at = float(labels.get(_CREATED_AT, sealed_at))
+            created_at = seconds_of(labels, sealed_at)
             objects[object_id] = {
                 "data_size": data_bytes,
                 "metadata_size": row["bytes"] - data_bytes,

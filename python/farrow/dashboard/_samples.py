@@ -29,7 +29,7 @@ from farrow.dashboard import _metrics
 from farrow.dashboard._holds import EXACT_SECONDS, HELD_MAX, HoldTimes, Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from farrow.dashboard._holds import Seen
 
@@ -103,6 +103,8 @@ class Samples:
         # Clients of one machine: a number of a process is one of this machine.
         self._is_alone = True
         self._region = 0
+        # Copies of objects of other nodes that are held here, and the ids of these.
+        self._origins: dict[bytes, bytes] = {}
 
     def changes(self, since: int) -> bytes:
         """The parts that changed after a reading, as JSON; ``since=0`` asks for all."""
@@ -134,7 +136,7 @@ class Samples:
         with self._lock:
             self._take()
             if _ID.fullmatch(id):
-                found = self._holds.of_object(bytes.fromhex(id))
+                found = self._of_object(bytes.fromhex(id))
                 are_all = self._holds.are_all()
             elif _NUMBER.fullmatch(slot) and _NUMBER.fullmatch(pid):
                 found = self._holds.of_client(int(slot), int(pid))
@@ -143,10 +145,16 @@ class Samples:
                 return _json({"rows": [], "all": 0, "are_all": True, "is_here": True})
             holds = list(found)
             # The holds of an object are in the memory of its own node. Readers of a copy on another
-            # node hold the copy, which has an id of its own.
+            # node hold the copy, which has an id of its own there.
             is_here = not id or int(id[:16], 16) == self._region
             rows = self._hold_rows(holds, ROWS_MAX)
             return _json({"rows": rows, "all": len(holds), "are_all": are_all, "is_here": is_here})
+
+    def _of_object(self, id: bytes) -> Iterator[tuple[dict[str, Any], bytes, Seen]]:
+        """The holds of an object, and of its copies at this node."""
+        copies = [copy for copy, origin in self._origins.items() if origin == id]
+        for one in (id, *copies):
+            yield from self._holds.of_object(one)
 
     def watch(self, has_ended: threading.Event) -> None:
         """Note the times of holds while no page is open, until the event."""
@@ -188,8 +196,14 @@ class Samples:
         self, holds: Iterable[tuple[dict[str, Any], bytes, Seen]], most: int
     ) -> list[dict[str, Any]]:
         oldest = heapq.nsmallest(most, holds, key=lambda one: (one[2].boot, one[1], one[0]["slot"]))
-        objects = _by_id(self._listed, {id for _, id, _ in oldest})
-        return [_hold(*one, objects.get(one[1]), is_alone=self._is_alone) for one in oldest]
+        # A list has the object itself, and no copy of it.
+        ids = {id: self._origins.get(id, id) for _, id, _ in oldest}
+        objects = _by_id(self._listed, set(ids.values()))
+        return [
+            _hold(*one, objects.get(ids[one[1]]), is_alone=self._is_alone)
+            | {"is_copy": one[1] in self._origins}
+            for one in oldest
+        ]
 
     def _take(self) -> None:
         now = time.monotonic()
@@ -237,6 +251,8 @@ class Samples:
         self._set("namespaces", [_plain(one) for one in client.namespaces()[:_NAMESPACES_MAX]])
         self._read_metrics(client.address, seconds)
         self._read_list(now)
+        held = sorted({id for _, id, _ in self._holds.all()}) if len(nodes) > 1 else []
+        self._origins = client._origins(held)
         self._set("holds", self._oldest())
         point = [round(time.time(), 1), stats["used"], stats["held"], stats["granted"]]
         point += [rates["requests"], rates["sealed_total"], rates["evicted_total"], took]

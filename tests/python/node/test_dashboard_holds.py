@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import farrow
@@ -22,9 +23,9 @@ from farrow.dashboard._holds import EXACT_SECONDS, HELD_MAX, HoldTimes, Moment
 from farrow.dashboard._samples import Samples, _hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from conftest import Node
+    from conftest import Cluster, Node
 
 
 @pytest.fixture
@@ -265,6 +266,41 @@ def test_an_object_that_the_node_took_over_is_held_under_its_own_id(
     assert len(listed) == 1
     wait_until(lambda: len(holders(visitor, listed[0])["rows"]) == 1, "its holder")
     del value
+
+
+def test_the_holder_of_a_copy_of_an_object_of_another_node(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """A copy has an id of its own, which no list has: its holders were without a name."""
+    cluster = make_cluster(2, "--plaintext", "--net=only", "--no-prepare")
+    owner, reader = cluster.client("a"), cluster.client("b")
+    id = owner.put(pa.table({"n": range(100)}), "trades").id
+    value = reader.get("trades")
+    with Dashboard(lambda: cluster.client("b")) as dashboard:
+        visitor = Visitor(dashboard)
+        wait_until(lambda: visitor.parts()["holds"]["all"] == 1, "the hold")
+        [row] = visitor.parts()["holds"]["rows"]
+        assert (row["name"], row["is_copy"], row["is_listed"]) == ("trades", True, True)
+        assert row["id"] != id.hex()
+        assert row["process"] == os.getpid()
+        # By the id that lists and the other node have.
+        found = visitor.get(f"/holds.json?object={id.hex()}").json()
+        assert (len(found["rows"]), found["is_here"]) == (1, False)
+        assert (found["rows"][0]["id"], found["rows"][0]["is_copy"]) == (row["id"], True)
+        own = reader.put(b"own", "own")
+        held = reader.get("own")
+
+        def names() -> dict[str | None, bool]:
+            return {row["name"]: row["is_copy"] for row in visitor.parts()["holds"]["rows"]}
+
+        wait_until(lambda: names() == {"trades": True, "own": False}, "the other hold")
+        del held
+        reader.delete(own)
+        # A copy of what was deleted is one no more.
+        owner.delete("trades")
+        is_shown = lambda: visitor.parts()["holds"]["rows"][0]["is_listed"]  # noqa: E731
+        wait_until(lambda: not is_shown(), "the deletion")
+        assert value["n"].to_pylist() == list(range(100))
 
 
 def test_the_time_of_a_hold_is_noted_while_no_page_is_open(node: Node) -> None:

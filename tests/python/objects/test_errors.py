@@ -179,6 +179,15 @@ def test_wrong_types_of_targets(client: farrow.Client) -> None:
         client.get(b"x" * 17)
 
 
+@pytest.mark.parametrize("query", [None, 5, b"select 1", ["select 1"]])
+def test_wrong_types_of_a_query(client: farrow.Client, query: Any) -> None:
+    """Each was an AttributeError from inside of farrow-sql."""
+    with pytest.raises(TypeError, match=f"not {type(query).__name__} and Client"):
+        farrow.sql(query, client)
+    with pytest.raises(TypeError, match="not str and str"):
+        farrow.sql("select 1", client.address)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("timeout", [-1.0, math.nan])
 def test_timeouts_that_cannot_be(client: farrow.Client, timeout: float) -> None:
     with pytest.raises(farrow.InvalidArgument, match="timeout"):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ import pytest
 import farrow
 import farrow.compat.plasma as plasma
 from conftest import LIMIT_SECONDS, run_python, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -346,3 +349,74 @@ def test_damaged_values_are_errors(store: plasma.PlasmaClient) -> None:
         object_id = store.put_raw_buffer(damaged, metadata=plasma._PICKLED)
         with pytest.raises(farrow.InvalidDescriptor):
             store.get(object_id)
+
+
+class ChangedMeanwhile:
+    """The client of a store, whose objects change before their labels are read."""
+
+    def __init__(self, client: farrow.Client, change: Callable[[], None]) -> None:
+        self._client = client
+        self._change = change
+
+    def metadata(self, target: Any) -> dict[str, str]:
+        self._change()
+        return self._client.metadata(target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+def test_the_sizes_of_an_object_that_is_deleted_at_once(store: plasma.PlasmaClient) -> None:
+    """The thread of the notifications reads labels for the sizes.  It found none after a delete,
+    and the metadata counted as data, at random."""
+    store.subscribe()
+    is_deleted = threading.Event()
+    store._client = ChangedMeanwhile(  # type: ignore[assignment]
+        store._store, lambda: is_deleted.wait(LIMIT_SECONDS) and None
+    )
+    object_id = store.put_raw_buffer(b"abc", metadata=b"m")
+    store.delete([object_id])
+    is_deleted.set()
+    assert store.get_next_notification() == (object_id, 3, 1)
+    assert store.get_next_notification() == (object_id, -1, -1)
+    store.disconnect()
+
+
+def test_an_object_that_is_replaced_while_it_is_read(store: plasma.PlasmaClient) -> None:
+    """Data of one object were cut by the labels of the next one with its id."""
+    object_id = store.put_raw_buffer(b"first", metadata=b"m")
+    changes = [
+        lambda: store.delete([object_id]),
+        lambda: store.put_raw_buffer(b"2nd", object_id, b"more"),
+    ]
+
+    def change() -> None:
+        for one in changes:
+            one()
+        changes.clear()
+
+    store._client = ChangedMeanwhile(store._store, change)  # type: ignore[assignment]
+    found = store.get_buffers([object_id], with_meta=True)
+    assert [(meta, data.to_pybytes()) for meta, data in found] == [(b"more", b"2nd")]
+    store.disconnect()
+
+
+@pytest.mark.parametrize("label", ["three", "", "-1", "9" * 30, "1e3", "\u0663"])
+def test_labels_of_other_programs_end_no_call(
+    node: Any, store: plasma.PlasmaClient, label: str
+) -> None:
+    """A label without a number ended the thread of the notifications: their reader waited without
+    an end, and ``list`` was a ValueError."""
+    client = farrow.connect(node.socket)
+    object_id = plasma.ObjectID(b"\xab" * 20)
+    store.subscribe()
+    labels = {"plasma-data-bytes": label, "plasma-created-at": label}
+    client.put(b"abc", f"plasma/{'ab' * 20}", metadata=labels)
+    client.put(b"capital digits", f"plasma/{'AB' * 20}")
+    client.put(pa.table({"n": [1]}), f"plasma/{'cd' * 20}")
+    assert store.get_next_notification() == (object_id, 3, 0)
+    assert store.get_buffers([object_id])[0].to_pybytes() == b"abc"
+    assert set(store.list()) == {object_id, plasma.ObjectID(b"\xcd" * 20)}
+    with pytest.raises(farrow.UnsupportedType, match=r"is a Table .*get\(\"plasma/cdcd"):
+        store.get(plasma.ObjectID(b"\xcd" * 20))
+    store.disconnect()

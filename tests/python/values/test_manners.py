@@ -137,6 +137,41 @@ def test_what_is_refused_says_which_call_helps(node: Node, value: Any, help_: st
         client.put(value)
 
 
+@pytest.mark.parametrize(
+    ("frame", "reason", "help_"),
+    [
+        (pd.DataFrame({"a": [1, "x", None]}), r"'x'.*column a", "astype"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column", "rename"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "column a", "astype"),
+        (pd.DataFrame({"a": [1 + 2j]}), "column a", "astype"),
+        (pd.DataFrame({"a": [2**70]}), "too large", "astype"),
+        (pd.Series([1, "x"]), "'x'", "astype"),
+    ],
+    ids=["mixed", "duplicate", "sparse", "complex", "large", "series"],
+)
+def test_frames_without_a_form_in_arrow_are_refused_with_what_helps(
+    node: Node, frame: Any, reason: str, help_: str
+) -> None:
+    """Each was the error of pandas or pyarrow, of five classes, which named no way out."""
+    client = farrow.connect(node.socket)
+    with pytest.raises(farrow.UnsupportedType, match=reason) as refused:
+        client.put(frame, "frame")
+    assert help_ in str(refused.value)
+    assert "farrow.put_object" in str(refused.value)
+    assert refused.value.__cause__ is not None
+    assert client.stats()["granted"] == client.stats()["objects"] == 0
+
+
+class Broken(pd.DataFrame):
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_an_export_is_no_refusal(node: Node) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        farrow.connect(node.socket).put(Broken({"a": [1]}))
+
+
 def test_datasets_are_refused_with_the_call_that_helps(node: Node) -> None:
     dataset = pytest.importorskip("pyarrow.dataset").dataset(pa.table({"a": [1]}))
     client = farrow.connect(node.socket)

@@ -43,6 +43,7 @@ impl NodeState {
             self.resize.forget(id);
             self.drain.forget(id);
             self.counting.forget(id);
+            self.namespace_drops.forget(id);
             self.watches.forget(&mut self.home, id);
             self.barriers.session_ended(id, expected.map(|_| session.nonce));
             self.cluster.forget_lookups(id);
@@ -121,6 +122,7 @@ impl NodeState {
             out.push(Action::Close { session });
         }
         self.reclaim.tick(&mut self.home, now_ms);
+        self.drop_namespaces(false, out);
         self.release_in_doubt(now_ms);
         self.end_unmapped_orphans(now_ms);
         self.delete_leased(now_ms, out);
@@ -160,6 +162,7 @@ impl NodeState {
         }
         let others = self.replicas.drain().into_iter().chain(self.resize.drain());
         let others = others.chain(self.drain.drain()).chain(self.counting.drain());
+        let others = others.chain(self.namespace_drops.drain());
         for (session, seq) in self.residency.drain().into_iter().chain(others) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
@@ -291,6 +294,9 @@ impl NodeState {
             RequestBody::ReserveObjects { objects, wait_ms } => {
                 return self.reserve_objects(context, objects, wait_ms, out);
             }
+            RequestBody::DropNamespace { name } => {
+                return self.drop_namespace(context.reply_to(), &name);
+            }
             RequestBody::Evict { bytes } => return self.evict(context, bytes),
             RequestBody::Restore { id } => return self.restore(context, id),
             RequestBody::Wait { targets, count, timeout_ms } => {
@@ -335,7 +341,6 @@ impl NodeState {
             RequestBody::EndLeases { ids } => self.end_leases(slot, &ids, now_ms),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned)?,
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec)?,
-            RequestBody::DropNamespace { name } => self.drop_namespace(&name)?,
             RequestBody::SetRule(rule) => self.set_rule(rule)?,
             RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node)?,
             RequestBody::Rules => self.rules(),
@@ -392,6 +397,7 @@ impl NodeState {
             || self.resize.cancel(session, seq)
             || self.drain.cancel(session, seq)
             || self.counting.cancel(session, seq)
+            || self.namespace_drops.cancel(session, seq)
             || self.cluster.cancel_in_cluster(session, seq);
         if was_waiting {
             out.push(answer_to(session, seq, Err(WireError::Cancelled)));

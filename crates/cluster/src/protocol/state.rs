@@ -17,6 +17,7 @@ use super::core::families::Families;
 use super::core::fanout::FanOut;
 use super::core::joined::JoinedState;
 use super::core::leases::Leases;
+use super::core::namespace_drops::NamespaceDrops;
 use super::core::namespaces::namespace_reports;
 use super::core::quota::{Quota, Quotas};
 use super::core::reclaim::Reclaim;
@@ -98,6 +99,7 @@ pub struct NodeState {
     pub(super) reclaim: Reclaim,
     pub(super) counts: RequestCounts,
     pub(super) counting: CountQueue,
+    pub(super) namespace_drops: NamespaceDrops,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
     pub(super) turns: u64,
@@ -152,6 +154,7 @@ impl NodeState {
             reclaim: Reclaim::new(now_ms),
             counts: RequestCounts::default(),
             counting: CountQueue::default(),
+            namespace_drops: NamespaceDrops::default(),
             adopted: adopted.objects.into(),
             prepared: 0,
             turns: 0,

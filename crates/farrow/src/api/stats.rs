@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use farrow_store::ObjectId;
 use farrow_wire::link::confused;
 use farrow_wire::{NodeStats, Overview, ReplyBody, RequestBody};
 use serde::Serialize;
@@ -94,5 +95,18 @@ impl Client {
             ReplyBody::Overview(overview) => Ok(overview),
             other => Err(confused(&other).into()),
         }
+    }
+
+    /// Those of `ids` that are copies of objects of other nodes, with the ids of these. Sends no
+    /// message. An object that is not sealed at this node, or damaged, is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the node has ended.
+    pub fn origins(&self, ids: &[ObjectId]) -> Result<Vec<(ObjectId, ObjectId)>, Error> {
+        self.session().check()?;
+        let reader = &self.session().reader;
+        let origin = |id: &ObjectId| Some((*id, reader.origin_of(*id).ok()??));
+        Ok(ids.iter().filter_map(origin).collect())
     }
 }

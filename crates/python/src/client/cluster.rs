@@ -8,7 +8,7 @@ use crate::waiting::without_gil;
 use crate::{plain, settings};
 use farrow::ObjectId;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -178,6 +178,18 @@ impl PyClient {
         let open = self.open()?;
         let overview = without_gil(py, || open.client.overview(cells, held))?;
         plain::to_python(py, &overview)
+    }
+
+    #[doc = doc!("Client._origins")]
+    fn _origins<'py>(&self, py: Python<'py>, ids: Vec<[u8; 16]>) -> PyResult<Bound<'py, PyDict>> {
+        let open = self.open()?;
+        let ids: Vec<ObjectId> = ids.into_iter().map(ObjectId::from_bytes).collect();
+        let origins = PyDict::new(py);
+        for (id, origin) in without_gil(py, || open.client.origins(&ids))? {
+            let [id, origin] = [id, origin].map(|id| PyBytes::new(py, &id.to_bytes()));
+            origins.set_item(id, origin)?;
+        }
+        Ok(origins)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

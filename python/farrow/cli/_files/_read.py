@@ -214,13 +214,25 @@ def _read_text_once(
     compression = compression_of(path)
     with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):
         stream = pa.CompressedInputStream(file, compression) if compression else file
-        return pacsv.read_csv(
-            stream,
-            read_options=read,
-            parse_options=parse,
-            convert_options=convert,
-            memory_pool=pool,
-        )
+        try:
+            return pacsv.read_csv(
+                stream,
+                read_options=read,
+                parse_options=parse,
+                convert_options=convert,
+                memory_pool=pool,
+            )
+        except pa.ArrowInvalid as error:
+            if "Could not skip initial" not in str(error) or not _is_short(path, block_bytes):
+                raise
+    # The header is the whole file, and no line break ends it.
+    return pa.table({name: pa.array([], types.get(name, pa.null())) for name in shape.columns})
+
+
+def _is_short(path: Path, block_bytes: int) -> bool:
+    """Whether the text fits into one block."""
+    with pa.input_stream(path, compression=compression_of(path)) as stream:
+        return len(stream.read(block_bytes + 1)) <= block_bytes
 
 
 def _read_json(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:

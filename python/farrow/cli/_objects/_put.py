@@ -150,6 +150,21 @@ def _in_utf8(path: Path, name: str | None) -> Iterator[Path]:
         yield path
 
 
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of a block begin with the name of the file, which few of pyarrow's have."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if path.name in str(error):
+            raise
+        raise CommandError(f"{path.name}: {error}") from error
+    except OSError as error:
+        if error.filename is not None or path.name in str(error):
+            raise
+        raise CommandError(f"{path.name}: {error.strerror or error}") from error
+
+
 def _put_file(path: Path, options: argparse.Namespace) -> None:
     name = object_name(path) if options.name is None else options.name
     client = connect(options)
@@ -160,8 +175,9 @@ def _put_file(path: Path, options: argparse.Namespace) -> None:
         return
     began = time.perf_counter()
     besides = _bytes_of(client, name) if options.replace else 0
-    expected = estimate(path, delimiter=options.delimiter, has_header=options.header)
-    with progress_bar(path.name, quiet=options.quiet) as report:
+    with _named(path):
+        expected = estimate(path, delimiter=options.delimiter, has_header=options.header)
+    with progress_bar(path.name, quiet=options.quiet) as report, _named(path):
         table = read_table(
             path,
             pool=pool_for(client, expected, besides=besides),

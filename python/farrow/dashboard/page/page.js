@@ -134,7 +134,8 @@ function drawMap() {
 
 // Names and commands are texts of any client: `fill` makes text nodes of them.
 const objectCell = (hold) => ({
-  text: hold.name ?? `(${hold.id.slice(-8)})`, name: true, title: hold.is_listed ? hold.id : `${hold.id}: not in the list: a copy from another node, deleted, new, or of another namespace`,
+  text: (hold.name ?? `(${hold.id.slice(-8)})`) + (hold.is_copy ? ", a copy" : ""), name: true,
+  title: hold.is_listed ? hold.id : `${hold.id}: not in the list: deleted, new, of another namespace, or ${hold.is_copy ? "its node cannot be listed" : "a deleted copy from another node"}`,
 });
 const processCell = (hold) => ({
   text: `${hold.process}${hold.command ? ` ${hold.command}` : ""}${hold.is_connected ? "" : ", not connected"}`, bad: !hold.is_connected,
@@ -393,7 +394,7 @@ async function showHolds() {
   const isObject = "object" in what.query;
   const first = found.all > rows.length ? `The oldest ${count(rows.length)} of ${count(found.all)} are shown. ` : "";
   const rest = found.are_all ? "" : "The node has more holds than one reading lists, so some may be missing. ";
-  const none = found.is_here ? "none" : `Holders at ${what.node ? `node ${what.node}` : "its node"} are on its dashboard; readers of copies are on theirs, without a name.`;
+  const none = found.is_here ? "none" : `Holders at ${what.node ? `node ${what.node}` : "its node"} are on its dashboard. Here is no reader of a copy.`;
   $("details-note").textContent = rows.length ? first + rest + HOLDS_NOTE : rest + none;
   const columns = isObject
     ? [{ title: "process" }, { title: "place", right: true, wide: true }, { title: "held" }]

@@ -11,6 +11,7 @@ pub(in crate::protocol) mod families;
 pub(in crate::protocol) mod fanout;
 pub(in crate::protocol) mod joined;
 pub(in crate::protocol) mod leases;
+pub(in crate::protocol) mod namespace_drops;
 pub(in crate::protocol) mod namespaces;
 pub(in crate::protocol) mod quota;
 pub(in crate::protocol) mod reclaim;

@@ -8,7 +8,6 @@ use crate::protocol::Action;
 use crate::protocol::context::RequestContext;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::quota::ReservationRequest;
-use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::state::NodeState;
 
 impl NodeState {
@@ -48,8 +47,9 @@ impl NodeState {
         context: RequestContext,
         bytes: u64,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let Self { home, residency, replicas, .. } = self;
+        let Self { home, residency, replicas, reclaim, .. } = self;
         residency.check_evictions(context.session)?;
+        reclaim.free_some(home);
         residency.evict(home, replicas, context.asker(), bytes).map_err(store_error)
     }
 
@@ -85,9 +85,9 @@ impl NodeState {
         Ok(ReplyBody::EntryPages(wire_span(pages)))
     }
 
-    /// Frees deleted objects that are held no more.
+    /// Frees deleted objects that are held no more: of many some, and the rest in the next turns.
     pub(in crate::protocol) fn reclaim_now(&mut self) -> ReplyBody {
-        reclaim(&mut self.home);
+        self.reclaim.free_some(&mut self.home);
         ReplyBody::Done
     }
 }

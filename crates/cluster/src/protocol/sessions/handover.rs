@@ -71,6 +71,7 @@ impl NodeState {
         while self.counting.is_busy() {
             self.count_more(now_ms, out);
         }
+        self.drop_namespaces(true, out);
     }
 
     /// Ends all waits for barriers and flags, since another daemon of this node follows: the waiters

@@ -5,15 +5,16 @@ use farrow_store::{NamespaceId, RemoteClient};
 use farrow_wire::rights::{Rights, Rule, RuleError};
 use farrow_wire::{ImportStep, NamespaceSpec, NotGranted, ReplyBody, RequestBody, WireError};
 
-use crate::protocol::SessionId;
+use crate::protocol::action::answer_to;
+use crate::protocol::context::ReplyTo;
 use crate::protocol::convert::store_error;
 use crate::protocol::core::barriers::right_for;
 use crate::protocol::core::cluster_record::RecordParts;
 use crate::protocol::core::namespaces::create_namespace;
-use crate::protocol::core::reclaim::reclaim;
 use crate::protocol::identity::node_key;
 use crate::protocol::rights::RightsTable;
 use crate::protocol::state::NodeState;
+use crate::protocol::{Action, SessionId};
 
 /// Permission that a request of a remote client needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,12 +270,32 @@ impl NodeState {
         Ok(self.publish_rules())
     }
 
+    /// Drops a namespace. `None`: many deleted objects, which may be of it, are freed first, and the
+    /// answer follows.
     pub(in crate::protocol) fn drop_namespace(
         &mut self,
+        to: ReplyTo,
         name: &str,
-    ) -> Result<ReplyBody, WireError> {
-        // Deleted objects that an ended client held are freed in parts: some of them may be left.
-        reclaim(&mut self.home);
+    ) -> Result<Option<ReplyBody>, WireError> {
+        match self.reclaim.free_some(&mut self.home) {
+            true => self.namespace_drops.push(to, name).map(|()| None),
+            false => self.drop_freed_namespace(name).map(Some),
+        }
+    }
+
+    /// Answers the drops that waited, once all deleted objects that no client holds are freed.
+    /// `is_over`: frees them at once, since this daemon ends.
+    pub(in crate::protocol) fn drop_namespaces(&mut self, is_over: bool, out: &mut Vec<Action>) {
+        if self.namespace_drops.is_empty() || (!is_over && self.reclaim.is_behind()) {
+            return;
+        }
+        while is_over && self.reclaim.free_some(&mut self.home) {}
+        for (to, name) in self.namespace_drops.take() {
+            out.push(answer_to(to.session, to.seq, self.drop_freed_namespace(&name)));
+        }
+    }
+
+    fn drop_freed_namespace(&mut self, name: &str) -> Result<ReplyBody, WireError> {
         self.home.drop_namespace(name).map_err(store_error)?;
         Ok(self.publish_rules())
     }

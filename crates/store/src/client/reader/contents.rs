@@ -4,6 +4,7 @@ use farrow_memory::Span;
 use farrow_memory::sync::{Ordering, fence};
 
 use super::Reader;
+use super::look::Look;
 use crate::error::StoreError;
 use crate::format::entry::{Entry, EntryState, REPLICA_ORIGIN_BYTES, decode_list, decode_origin};
 use crate::format::ids::ObjectId;
@@ -77,6 +78,32 @@ impl Reader {
         self.region.refresh_if_node_local(span)?;
         self.region.copy_out(span.offset, &mut bytes)?;
         decode_origin(&bytes).map(Some).map_err(corrupt)
+    }
+
+    /// The object of which a sealed object is a copy; none if it is not a replica, not of this region,
+    /// or no longer there. The caller need not hold it.
+    ///
+    /// # Errors
+    /// As [`Reader::origin`].
+    pub fn origin_of(&self, id: ObjectId) -> Result<Option<ObjectId>, StoreError> {
+        // Clients seal no replicas by themselves.
+        if id.region() != self.header.uid || id.slot().0 >= self.layout().objects_max {
+            return Ok(None);
+        }
+        let directory = self.region.words(self.layout().directory)?;
+        let Look::Sealed(entry) = self.look(&directory, id.slot())? else {
+            return Ok(None);
+        };
+        if entry.id != id {
+            return Ok(None);
+        }
+        let origin = self.origin(&entry);
+        fence(Ordering::Acquire);
+        // Without a hold the memory may be another object's by now.
+        match self.is_still(&directory, &entry)? {
+            true => origin,
+            false => Ok(None),
+        }
     }
 
     /// The metadata of an object; none if the object is no longer there.

@@ -228,7 +228,6 @@ impl Residency {
         asker: Asker,
         bytes: u64,
     ) -> Result<Option<ReplyBody>, StoreError> {
-        home.reclaim()?;
         let namespace = home.namespace_of(asker.slot)?.id;
         if self.spills.is_on() {
             return self.spill_by_hand(home, asker, namespace, bytes).map(|()| None);
