@@ -55,7 +55,9 @@ fn need(body: &RequestBody) -> RemoteNeed {
         | RequestBody::FindLost { .. } => RemoteNeed::Right(Rights::READ),
         // This node may read more at a third one than the client's node may.
         RequestBody::Fetch { .. } | RequestBody::ListAt { .. } | RequestBody::FindAt { .. } => {
-            RemoteNeed::OwnClient("objects of other nodes are brought for clients of this machine only")
+            RemoteNeed::OwnClient(
+                "objects of other nodes are brought for clients of this machine only",
+            )
         }
         // These are the ids of objects of all namespaces.
         RequestBody::Overview { held_max: 1.., .. } => {
