@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::ConnectionError;
 
@@ -138,15 +137,6 @@ impl Socket {
             }
         }
         Ok(received)
-    }
-
-    /// Whether a small frame can be written without a wait. The kernel says so as long as a third of
-    /// the send buffer is free.
-    pub(crate) fn is_writable(&self) -> bool {
-        let mut watched = [PollFd::new(&self.stream, PollFlags::OUT)];
-        let ready = poll(&mut watched, Some(&Timespec::default()));
-        let [watched] = watched;
-        ready.is_ok() && watched.revents().contains(PollFlags::OUT)
     }
 
     /// Writes all bytes.

@@ -34,9 +34,8 @@ use std::time::Duration;
 
 use farrow_memory::sync::AtomicU64;
 use farrow_memory::{FileMap, Length, Offset, Region, Section, Span};
-use farrow_net::NetError;
 use farrow_net::pack::{PackMode, PackingOptions};
-use farrow_net::peer::{OpenedObject, Peer, PeerOptions, Piece};
+use farrow_net::peer::{Peer, PeerOptions, Piece};
 use farrow_net::records::Credentials;
 #[cfg(feature = "rdma")]
 use farrow_net::server::RdmaHome;
@@ -287,7 +286,6 @@ impl Net {
                 }
             }
             NetAction::Open { token, node, want, part } => match self.peer(&node) {
-                Ok(peer) if part.is_none() && self.begin_open(&peer, token, &want) => {}
                 Ok(peer) => self.push(&node, NetJob::Open { token, peer, want, part }),
                 Err(fault) => {
                     let result = Err(fault);
@@ -396,18 +394,6 @@ impl Net {
     fn peer(&self, node: &str) -> Result<Arc<Peer>, NetFault> {
         let peer = self.peers.get(node).map(|(_, peer)| Arc::clone(peer));
         peer.ok_or_else(|| NetFault::Lost(format!("{node} is not reached by network")))
-    }
-
-    /// Sends the request for an object, unless a thread has to wait for that. The thread that receives
-    /// the answer passes it on to the event loop.
-    fn begin_open(&self, peer: &Peer, token: u64, want: &[u8]) -> bool {
-        let (sender, node) = (self.shared.event_sender.clone(), peer.name().to_owned());
-        let on_end = move |opened: Result<OpenedObject, NetError>| {
-            let result = opened.map(|OpenedObject { hold, opened }| (hold.0, opened));
-            sender.send(NetEvent::Opened { token, node, result: result.map_err(NetFault::from) });
-        };
-        // The thread that takes an invalid query reports it.
-        peer.begin_open(want, on_end).unwrap_or(false)
     }
 
     fn push(&mut self, node: &str, job: NetJob) {

@@ -171,23 +171,11 @@ impl Peer {
     /// [`NetError::Connection`], [`NetError::Lost`]; [`NetError::Request`] if `want` is empty or
     /// longer than [`OPEN_BYTES_MAX`].
     pub fn open(&self, want: &[u8]) -> Result<OpenedObject, NetError> {
-        check_want(want)?;
+        let (length, max) = (want.len() as u64, OPEN_BYTES_MAX);
+        if length == 0 || length > max {
+            return Err(FrameError::BodyLength { op: Op::Open, length, min: 1, max }.into());
+        }
         small::open(&self.small, want)
-    }
-
-    /// Begins to open an object as [`Peer::open`] does, and waits for nothing. Returns false, and calls
-    /// nothing, if a connection must be made first, or the one that there is has much to do. `on_end`
-    /// is called once, by a thread of this peer. It must return soon, and must not drop the peer.
-    ///
-    /// # Errors
-    /// [`NetError::Request`] as for [`Peer::open`]; nothing is called then.
-    pub fn begin_open(
-        &self,
-        want: &[u8],
-        on_end: impl FnOnce(Result<OpenedObject, NetError>) + Send + 'static,
-    ) -> Result<bool, NetError> {
-        check_want(want)?;
-        Ok(small::begun::begin(&self.small, want, Box::new(on_end)))
     }
 
     /// Length of the peer's data section, as its connections expect it.
@@ -381,14 +369,6 @@ impl Peer {
         self.queue.close(&error);
         self.small.close();
     }
-}
-
-fn check_want(want: &[u8]) -> Result<(), FrameError> {
-    let (length, max) = (want.len() as u64, OPEN_BYTES_MAX);
-    if length == 0 || length > max {
-        return Err(FrameError::BodyLength { op: Op::Open, length, min: 1, max });
-    }
-    Ok(())
 }
 
 impl Drop for Peer {

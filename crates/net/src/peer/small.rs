@@ -3,8 +3,6 @@
 //! Callers write their own requests, and one thread receives for all. Requests overlap, and numbers
 //! match answers to requests.
 
-pub(super) mod begun;
-
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +17,6 @@ use crate::frame::{
 use crate::records::{FrameReader, FrameWriter};
 use crate::socket::Socket;
 use crate::source::HoldId;
-use begun::BegunOpen;
 
 /// Maximum unanswered requests.
 const PENDING_MAX: usize = 4096;
@@ -31,10 +28,7 @@ const OPEN_ATTEMPTS: usize = 3;
 const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 enum Pending {
-    /// A call waits for the answer.
     Open,
-    /// The receiving thread passes the answer on.
-    Begun(Box<BegunOpen>),
     Read(Box<(FetchRequest, ExpectedRanges)>),
 }
 
@@ -197,21 +191,15 @@ pub(super) fn open(small: &Arc<Small>, want: &[u8]) -> Result<OpenedObject, NetE
     let mut attempt = 1;
     loop {
         match open_once(small, want) {
-            Ok(answer) => return result_of(small, answer),
+            Ok(SmallAnswer::Opened(hold, opened)) => return Ok(OpenedObject { hold, opened }),
+            Ok(SmallAnswer::Refused(code, text)) => {
+                let peer = small.peer.options.name.clone();
+                return Err(NetError::Refused { peer, code, text });
+            }
             Err(error) if attempt >= OPEN_ATTEMPTS || small.peer.dialer.is_lost() => {
                 return Err(small.peer.dialer.error(&small.peer, error));
             }
             Err(_) => attempt += 1,
-        }
-    }
-}
-
-fn result_of(small: &Small, answer: SmallAnswer) -> Result<OpenedObject, NetError> {
-    match answer {
-        SmallAnswer::Opened(hold, opened) => Ok(OpenedObject { hold, opened }),
-        SmallAnswer::Refused(code, text) => {
-            let peer = small.peer.options.name.clone();
-            Err(NetError::Refused { peer, code, text })
         }
     }
 }
@@ -262,7 +250,7 @@ pub(super) fn release(small: &Arc<Small>, hold: HoldId) {
     let mut releases = small.releases();
     if !releases.is_closed && releases.all.insert(hold.0) {
         releases.fresh.push(hold.0);
-        // First: the thread that is woken takes the lock.
+        // The thread that wakes takes the lock at once.
         drop(releases);
         small.has_fresh.notify_one();
     }
@@ -320,7 +308,7 @@ pub(super) fn cut_reads_of(small: &Small, fetch: &Arc<Fetch>) {
     let Some(live) = small.usable() else { return };
     let is_its = |pending: &Pending| match pending {
         Pending::Read(read) => Arc::ptr_eq(&read.0.fetch, fetch),
-        Pending::Open | Pending::Begun(_) => false,
+        Pending::Open => false,
     };
     let is_waiting = live.table().pending.values().any(is_its);
     if is_waiting {
@@ -364,17 +352,17 @@ fn send_once(
     };
     match pending {
         Pending::Read(pending) => Some((pending.0, error)),
-        Pending::Open | Pending::Begun(_) => None,
+        Pending::Open => None,
     }
 }
 
 /// Receives all frames of a connection. At its end, pending reads are sent again on the next
-/// connection, and begun opens. Callers of other pending opens retry these themselves.
+/// connection. Callers of pending opens retry these themselves.
 fn receive_all(small: &Arc<Small>, live: &SmallConnection, mut reader: FrameReader) {
-    let (mut waits_since, mut looked) = (None, Instant::now());
+    let mut waits_since = None;
     let error = loop {
         let received = receive(small, live, &mut reader, &mut waits_since);
-        if let Err(error) = received.and_then(|()| begun::check(live, &mut looked)) {
+        if let Err(error) = received {
             break error;
         }
     };
@@ -391,15 +379,11 @@ fn receive_all(small: &Arc<Small>, live: &SmallConnection, mut reader: FrameRead
     small.has_fresh.notify_all();
     drop(releases);
     let error = small.peer.dialer.error(&small.peer, error);
-    for (id, pending) in pending {
-        match pending {
-            Pending::Open => {}
-            Pending::Begun(open) => begun::again(small, HoldId(id), open, error.clone()),
-            Pending::Read(pending) => {
-                let (request, expected) = *pending;
-                if let Some(request) = request.again(Some(&expected), &error) {
-                    send(small, request);
-                }
+    for pending in pending.into_values() {
+        if let Pending::Read(pending) = pending {
+            let (request, expected) = *pending;
+            if let Some(request) = request.again(Some(&expected), &error) {
+                send(small, request);
             }
         }
     }
@@ -445,7 +429,7 @@ fn receive(
                 let bounds = farrow_memory::BoundsError { offset, length, region: section };
                 return Err(bounds.into());
             }
-            on_answer(small, live, &header, SmallAnswer::Opened(HoldId(header.offset), opened))
+            on_answer(live, &header, SmallAnswer::Opened(HoldId(header.offset), opened))
         }
         Op::Error => {
             let text = String::from_utf8_lossy(&reader.body(&header)?).into_owned();
@@ -459,7 +443,7 @@ fn receive(
                 }
                 Some(open) => {
                     live.table().pending.insert(header.id, open);
-                    on_answer(small, live, &header, SmallAnswer::Refused(code, text))
+                    on_answer(live, &header, SmallAnswer::Refused(code, text))
                 }
                 None => Err(unrequested(&header)),
             }
@@ -494,30 +478,19 @@ fn unrequested(header: &FrameHeader) -> ConnectionError {
 }
 
 fn on_answer(
-    small: &Small,
     live: &SmallConnection,
     header: &FrameHeader,
     answer: SmallAnswer,
 ) -> Result<(), ConnectionError> {
-    // The hold must have the number of its request.
-    let is_its = !matches!(&answer, SmallAnswer::Opened(hold, _) if hold.0 != header.id);
     let mut table = live.table();
     match table.pending.remove(&header.id) {
-        Some(Pending::Open) if is_its => {
+        // The hold must have the number of its request.
+        Some(Pending::Open) if !matches!(&answer, SmallAnswer::Opened(hold, _) if hold.0 != header.id) =>
+        {
             table.answers.insert(header.id, answer);
             drop(table);
             live.changed.notify_all();
             Ok(())
-        }
-        Some(Pending::Begun(open)) if is_its => {
-            drop(table);
-            begun::end(small, *open, answer);
-            Ok(())
-        }
-        Some(begun @ Pending::Begun(_)) => {
-            // It is opened again.
-            table.pending.insert(header.id, begun);
-            Err(unrequested(header))
         }
         _ => Err(unrequested(header)),
     }
