@@ -323,8 +323,8 @@ def test_other_settings_are_refused(nodes: Cluster) -> None:
     lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement="nobody"))
     with pytest.raises(ValueError, match=r"placement is 'nobody', .* nodes \(a, b, c\)"):
         lost.transform(stream(10))
-    lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", keeper="nobody"))
-    with pytest.raises(ValueError, match=r"keeper is 'nobody', .* nodes \(a, b, c\)"):
+    lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", log_node="nobody"))
+    with pytest.raises(ValueError, match=r"log_node is 'nobody', .* nodes \(a, b, c\)"):
         lost.transform(stream(10))
 
 
@@ -429,7 +429,7 @@ def test_a_lost_writers_node_costs_nothing_that_is_retained_elsewhere(
     """Manifest, accounts and log on b, segments on c: whoever goes on has every row."""
     cluster = make_cluster(3)
     matrix, wanted = stream(1500), plain(stream(1500))
-    features = GraphFeatures(**SETTINGS, cluster=on(cluster, "a", placement="c", keeper="b"))
+    features = GraphFeatures(**SETTINGS, cluster=on(cluster, "a", placement="c", log_node="b"))
     reader = None
     for number, batch in enumerate(batches(matrix[:1200])):
         assert np.array_equal(features.transform(batch), wanted[number])
@@ -448,10 +448,10 @@ def test_a_lost_writers_node_costs_nothing_that_is_retained_elsewhere(
     client = cluster.client("c")
     wait_until(lambda: {one.name: one.reach for one in client.nodes()}["a"] == "lost", "a is lost")
     features.close()
-    again = GraphFeatures(**SETTINGS, cluster=on(cluster, "c", placement="c", keeper="b"))
+    again = GraphFeatures(**SETTINGS, cluster=on(cluster, "c", placement="c", log_node="b"))
     for number, batch in enumerate(batches(matrix[1200:1400]), 12):
         assert np.array_equal(again.transform(batch), wanted[number])
-    # Without the keeper nothing is acknowledged.
+    # Without the node of the log nothing is acknowledged.
     rows = again.stats()["rows"]
     cluster.nodes["b"].kill9()
     wait_until(lambda: {one.name: one.reach for one in client.nodes()}["b"] != "live", "b is away")

@@ -59,7 +59,7 @@ WORDS = {
     "seat": ("remote session", 0, 0, 0),
     "seated": ("remote session", 0, 0, 0),
     "guest": ("remote client", 0, 1, 0),
-    "keeper": ("owner", 7, 0, 2),
+    "keeper": ("owner", 0, 0, 0),
     "registrar": ("name authority", 0, 0, 0),
     "roster": ("members", 0, 0, 0),
     "promise": ("reservation", 10, 0, 0),

@@ -15,9 +15,9 @@ until a segment has them, so no acknowledged row is lost with the process::
     for rows, computed in reader.follow(share=(0, 2)):
         ...                                 # every second piece of the work of each batch
 
-The log is in the memory of the writer's node, or of the ``keeper``.  That node needs room for the
+The log is in the memory of the writer's node, or of the ``log_node``.  That node needs room for the
 rows of a segment's span, and for the rows that arrive while the next segment is built.  Nothing is
-stored twice: data on a lost machine is lost.  With a ``keeper`` and segments on other nodes, the
+stored twice: data on a lost machine is lost.  With a ``log_node`` and segments on other nodes, the
 failure of the writer's node loses no data: a writer on another node resumes.  One process writes at
 a time: after another process resumes the graph, calls of the former writer raise
 ``farrow.AlreadyExists`` and add nothing.
@@ -49,7 +49,7 @@ def attach(name: str, address: str | None = None, *, without_lost: bool = False)
     Raises:
         farrow.NotFound: the graph does not exist.
         DaysLost: segments are on nodes that cannot be reached.
-        farrow.NodeLost: the node of the manifest (the ``keeper``, or the writer's) cannot be
+        farrow.NodeLost: the node of the manifest (the ``log_node``, or the writer's) cannot be
             reached, or rows of the log are on the node of a former writer that cannot be.
 
     Examples:

@@ -19,8 +19,8 @@ class ClusterGraph:
             timestamps. An account's edges are looked up segment by segment, so a tenth of the
             window is a good length for long windows; the newest span, up to this length, stays in
             the memory of the writing process.
-        keeper: name of the node that stores the manifest, the accounts and the log: a call returns
-            when that node has its rows. None: this client's node.
+        log_node: name of the node that stores the manifest, the accounts and the log: a call
+            returns when that node has its rows. None: this client's node.
         placement: the nodes of segments: "local" (this client's node), "round-robin", "most-free",
             or the name of a node.
         workers: processes that share the work of each batch with this one: their number, for
@@ -46,7 +46,7 @@ class ClusterGraph:
     address: str | None = None
     segment: Any = "1d"
     placement: str = "local"
-    keeper: str | None = None
+    log_node: str | None = None
     workers: int | tuple[str | None, ...] = 0
     timeout: float = 60.0
     without_lost: bool = False

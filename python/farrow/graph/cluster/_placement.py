@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 POLICIES = ("local", "round-robin", "most-free")
 
 
-def check(client: Client, policy: str, keeper: str | None) -> None:
+def check(client: Client, policy: str, log_node: str | None) -> None:
     """Check that the policy, or the node that it names, and the log's node exist.
 
     Raises:
         ValueError: the policy or a node does not exist.
     """
     names = sorted(one.name for one in client.nodes())
-    if keeper is not None and keeper not in names:
+    if log_node is not None and log_node not in names:
         raise ValueError(
-            f"keeper is {keeper!r}, which is none of the nodes"
+            f"log_node is {log_node!r}, which is none of the nodes"
             f" ({', '.join(names) or 'there is no cluster'})"
         )
     if policy not in POLICIES and policy not in names:

@@ -59,7 +59,7 @@ class GraphWriter:
         self.config = config
         self._pid = os.getpid()
         self.client = farrow.connect(config.address)
-        check(self.client, config.placement, config.keeper)
+        check(self.client, config.placement, config.log_node)
         self.entries: list[Entry] = []
         self._failed: str | None = None
         # Another process has taken the graph over.
@@ -68,7 +68,7 @@ class GraphWriter:
         if found is None:
             self.manifest = manifest
             self.manifest.number = 1
-            self.manifest.home = config.keeper or self.client.node
+            self.manifest.home = config.log_node or self.client.node
             self.epoch = begin_epoch(self.client, config.name, self.manifest.home)
             self.manifest.writers = [[self.epoch, 0]]
             self.manifest.put(self.client, config.name)
@@ -80,7 +80,7 @@ class GraphWriter:
         self.progress = Progress(len(config.addresses()), self.engine.next_number())
 
     def _resume(self, found: Manifest, wanted: Manifest) -> None:
-        name, home = self.config.name, self.config.keeper or self.client.node
+        name, home = self.config.name, self.config.log_node or self.client.node
         for what in ("parameters", "stream", "segment"):
             ours, theirs = getattr(wanted, what), getattr(found, what)
             if what == "parameters":
