@@ -246,8 +246,8 @@ def explain_export(value: Any, error: BaseException) -> None:
         return
     if all(base.__module__.partition(".")[0] != "pandas" for base in type(value).__mro__):
         return
-    columns = getattr(value, "columns", None)
-    is_unique = columns is None or columns.is_unique
+    # In a series this may be an element.
+    is_unique = getattr(getattr(value, "columns", None), "is_unique", True) is not False
     ways = "convert that column, such as by .astype(str)" if is_unique else "rename one of them"
     reason = "; ".join(str(one) for one in error.args)
     raise UnsupportedType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, TypeAlias
 
 import farrow
@@ -27,6 +27,8 @@ _Notification: TypeAlias = tuple[ObjectID, int, int]
 
 # Objects of this client whose sizes are noted for its notifications.
 _SIZES_MAX = 10_000
+# Objects with one id whose notifications are to come.
+_LIVES_MAX = 100
 
 
 class StoreClient:
@@ -37,8 +39,9 @@ class StoreClient:
         self._notifications: Notifications | None = None
         # Evictions, whose events have the exact sizes.
         self._evictions: Subscription | None = None
-        # Data and metadata bytes of objects that this client sealed, the newest last.
-        self._sizes: OrderedDict[ObjectID, tuple[int, int]] = OrderedDict()
+        # Data and metadata bytes of objects that this client sealed, the newest last. An id may have
+        # had several objects.
+        self._sizes: OrderedDict[ObjectID, deque[tuple[int, int]]] = OrderedDict()
         self._sizes_lock = threading.Lock()
 
     @property
@@ -259,18 +262,32 @@ class StoreClient:
         if self._notifications is None:
             return
         with self._sizes_lock:
-            self._sizes[object_id] = data_bytes, metadata_bytes
+            of_id = self._sizes.setdefault(object_id, deque(maxlen=_LIVES_MAX))
+            of_id.append((data_bytes, metadata_bytes))
             self._sizes.move_to_end(object_id)
             if len(self._sizes) > _SIZES_MAX:
                 self._sizes.popitem(last=False)
+
+    def _forget_sizes(self, object_id: ObjectID) -> None:
+        """Forget the newest sizes of an id, whose object was not sealed."""
+        with self._sizes_lock:
+            of_id = self._sizes.pop(object_id, None)
+            if of_id is not None and len(of_id) > 1:
+                of_id.pop()
+                self._sizes[object_id] = of_id
 
     def _data_bytes(self, event: Sealed, object_id: ObjectID) -> int:
         """The number of data bytes of a sealed object.  All, if another client sealed it and it was
         deleted since."""
         with self._sizes_lock:
-            noted = self._sizes.pop(object_id, None)
-        if noted is not None and sum(noted) == event.nbytes:
-            return noted[0]
+            of_id = self._sizes.get(object_id, deque())
+            # Events have the order of the seals. An earlier object without one left this behind.
+            while of_id:
+                data_bytes, metadata_bytes = of_id.popleft()
+                if not of_id:
+                    del self._sizes[object_id]
+                if data_bytes + metadata_bytes == event.nbytes:
+                    return data_bytes
         try:
             return data_bytes_of(self._store.metadata(event.id), event.nbytes)
         except _exceptions.NotFound:

@@ -162,7 +162,11 @@ class PlasmaClient(StoreClient):
         """
         creation = self._created(object_id)
         self._note_sizes(object_id, creation.data_bytes, creation.metadata_bytes)
-        creation.writer.seal()
+        try:
+            creation.writer.seal()
+        except BaseException:
+            self._forget_sizes(object_id)
+            raise
 
     def abort(self, object_id: ObjectID) -> None:
         """Release an object that this client created and did not seal.
@@ -295,6 +299,7 @@ class PlasmaClient(StoreClient):
             with contextlib.suppress(_exceptions.NotFound):
                 labels = self._store.metadata(name)
                 again = self._store.get(name)
+                check_buffer(again, name, self._address)
                 if (again.address, again.size) == (whole.address, whole.size):
                     break
         data_bytes = data_bytes_of(labels, whole.size)

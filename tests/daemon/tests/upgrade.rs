@@ -339,6 +339,23 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     assert_eq!(client.stats().unwrap().node.adopted, 2);
 }
 
+/// Regression test: a successor that failed ended its connection to the former daemon first, and then
+/// left the port at which both listen for other nodes. The former daemon could not listen there, and
+/// ended too.
+#[test]
+fn a_node_of_a_cluster_takes_back_what_its_successor_drops() {
+    let nodes = DaemonNodes::start(2, "16MiB", &["--no-prepare", "--lease-ms", "20000"]);
+    let (daemon, client) = (&nodes.daemons[0], nodes.client(0));
+    client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
+    for _ in 0..5 {
+        // There is no such folder.
+        daemon.fail_to_upgrade(&["--audit-log", "/dev/shm/farrow-test-none/audit"]);
+        assert_eq!(client.stats().unwrap().node.pid, daemon.pid());
+    }
+    let there = nodes.client(1);
+    assert!(there.contains(&"x".into()).unwrap());
+}
+
 /// The message of a handover lists a limited number of objects. The next daemon once freed the
 /// others when they were deleted before their creator held them.
 #[test]

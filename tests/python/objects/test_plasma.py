@@ -382,6 +382,31 @@ def test_the_sizes_of_an_object_that_is_deleted_at_once(store: plasma.PlasmaClie
     store.disconnect()
 
 
+def test_each_object_of_an_id_has_its_own_sizes(
+    store: plasma.PlasmaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are deleted before the thread of the notifications handles the first of them."""
+    sealed, may_go_on = [(3, 1), (5, 1), (2, 4)], threading.Event()
+    handle = plasma.PlasmaClient._data_bytes
+
+    def later(self: plasma.PlasmaClient, *arguments: Any) -> int:
+        assert may_go_on.wait(LIMIT_SECONDS)
+        return handle(self, *arguments)
+
+    monkeypatch.setattr(plasma.PlasmaClient, "_data_bytes", later)
+    store.subscribe()
+    object_id = plasma.ObjectID.from_random()
+    for data_bytes, metadata_bytes in sealed:
+        store.create(object_id, data_bytes, b"m" * metadata_bytes)
+        store.seal(object_id)
+        store.delete([object_id])
+    may_go_on.set()
+    for sizes in sealed:
+        assert store.get_next_notification() == (object_id, *sizes)
+        assert store.get_next_notification() == (object_id, -1, -1)
+    store.disconnect()
+
+
 def test_an_object_that_is_replaced_while_it_is_read(store: plasma.PlasmaClient) -> None:
     """Data of one object were cut by the labels of the next one with its id."""
     object_id = store.put_raw_buffer(b"first", metadata=b"m")

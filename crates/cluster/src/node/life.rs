@@ -187,6 +187,8 @@ impl Node {
         let was_in_cluster = !matches!(found.home.retained_for_cluster(), Ok(None));
         let (stopper, wake) = switch.into_parts();
         let OpenedStore { home, held, inheritance, predecessor, place, .. } = found;
+        // Dropped before the predecessor, which then listens at the same port again.
+        let peers = peers;
         let adopted =
             AdoptedState { orphans: found.clients, staged: found.staged, objects: found.adopted };
         let base = base_of(home.uid(), home.region().length());

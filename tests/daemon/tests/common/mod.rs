@@ -131,6 +131,12 @@ impl Daemon {
         self.child = Some(next);
     }
 
+    /// Starts another daemon that takes over from this one and fails, and waits for its end.
+    pub fn fail_to_upgrade(&self, more: &[&str]) {
+        let mut next = self.spawn(&[&["--upgrade"], more].concat());
+        assert!(!next.wait().unwrap().success());
+    }
+
     fn spawn(&self, more: &[&str]) -> Child {
         let mut command = match self.before.split_first() {
             None => Command::new(FARROWD),

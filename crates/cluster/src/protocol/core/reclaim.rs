@@ -64,6 +64,13 @@ impl Reclaim {
         true
     }
 
+    /// Frees all that no client holds any more.
+    pub(in crate::protocol) fn free_all(&mut self, home: &mut Home) {
+        if let Err(error) = home.reclaim() {
+            tracing::error!(%error, "deleted objects cannot be reclaimed");
+        }
+    }
+
     /// Whether the next turn frees more objects.
     pub(in crate::protocol) fn is_behind(&self) -> bool {
         self.at_ms == Some(0)

@@ -291,7 +291,9 @@ impl NodeState {
         if self.namespace_drops.is_empty() || (!is_over && self.reclaim.is_behind()) {
             return;
         }
-        while is_over && self.reclaim.free_some(&mut self.home) {}
+        if is_over {
+            self.reclaim.free_all(&mut self.home);
+        }
         for (to, name) in self.namespace_drops.take() {
             out.push(answer_to(to.session, to.seq, self.drop_freed_namespace(&name)));
         }

@@ -178,7 +178,7 @@ impl Home {
         if self.retiring.is_empty() {
             return Ok(reclaimed);
         }
-        for slot in self.unheld(&self.retiring)?.iter().take(objects_max) {
+        for slot in self.some_unheld(&self.retiring, objects_max)? {
             reclaimed.bytes.0 += self.free_object(Slot(slot))?;
             reclaimed.objects += 1;
         }
@@ -198,7 +198,7 @@ impl Home {
             return Ok(());
         }
         // A retiring object gets no new hold.
-        let unheld: Vec<u32> = self.unheld(&self.retiring)?.iter().collect();
+        let unheld = self.some_unheld(&self.retiring, usize::MAX)?;
         for some in unheld.chunks(RECLAIMED_MAX) {
             for slot in some {
                 self.free_object(Slot(*slot))?;
@@ -212,15 +212,20 @@ impl Home {
 
     /// Those of the retiring `slots` without a hold. One scan of all holds.
     fn unheld(&self, slots: &SlotSet) -> Result<SlotSet, StoreError> {
+        Ok(self.some_unheld(slots, usize::MAX)?.into_iter().collect())
+    }
+
+    /// As [`Home::unheld`], at most `max` of them.
+    fn some_unheld(&self, slots: &SlotSet, max: usize) -> Result<Vec<u32>, StoreError> {
         if slots.is_empty() {
-            return Ok(SlotSet::default());
+            return Ok(Vec::new());
         }
         let held = hazard::claims_left(&Scan(|| self.held_of(slots)))?;
         let is_free = |slot: &u32| {
             let is_held = held.contains(*slot) || self.retained.contains(*slot);
             !is_held && !self.spilling.contains(slot)
         };
-        Ok(slots.iter().filter(is_free).collect())
+        Ok(slots.iter().filter(is_free).take(max).collect())
     }
 
     /// Those of `slots` that are held, in one pass over all holds. The caller has fenced.
