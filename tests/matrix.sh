@@ -74,7 +74,7 @@ own_tests() {
     [ "$mode" = full ] && [ "$1" = "$here" ] && [ "$3" = pool ] || return 0
     timeout "$limit_seconds" "$python" -m pip --python "$2/bin/python" install --quiet \
         --disable-pip-version-check --only-binary :all: 'pytest>=8' hypothesis 'pandas>=2.2,<3'
-    (cd "$work" && timeout 1200 "$2/bin/python" "$root/tests/pyarrow_own.py" >"$2/own.log" 2>&1) || {
+    (cd "$work" && timeout 3900 "$2/bin/python" "$root/tests/pyarrow_own.py" >"$2/own.log" 2>&1) || {
         tail -n 60 "$2/own.log"
         return 1
     }

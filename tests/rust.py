@@ -45,7 +45,7 @@ UNTIMED = frozenset(
 TIMED = frozenset(
     {
         "joining", "killed_node", "late_replies", "links", "metrics", "netns", "packing",
-        "request_links", "restarted_reader", "supervised", "unreachable", "upgrade", "waits",
+        "request_links", "restarted_reader", "unreachable", "waits",
     }
 )  # fmt: skip
 # For one program. It is several times what the slowest one takes.

@@ -1842,6 +1842,26 @@ class SharedReference:
             Disconnected: the node was replaced by one with other memory, or has ended.
             NodeLost: another node with memory of the value has ended.
         """
+    def mark(self) -> SharedReference:
+        """Put an empty object with the same lease into the same memory: a marker, which the reader
+        of a message deletes.
+
+        Returns:
+            The reference to the marker.
+
+        Raises:
+            OutOfMemory, TooManyObjects, ...: as ``Client.put``.
+        """
+    def is_there(self) -> bool:
+        """Whether the object of the reference was not deleted.  Sends no message while the
+        connection is up.
+
+        Returns:
+            False: it was deleted, or other memory took the place of its node's.
+
+        Raises:
+            Disconnected, NodeLost: the node has ended, and may return.
+        """
 
 def table_statistics(text: str, schema: pa.Schema, rows: int) -> list[tuple[int, list[Any]]] | None:
     """The statistics of a put table, from its label ``farrow.statistics``.

@@ -31,6 +31,16 @@ impl SharedReference {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         without_gil(py, || self.0.check())
     }
+
+    #[doc = doc!("SharedReference.mark")]
+    fn mark(&self, py: Python<'_>) -> PyResult<Self> {
+        Ok(Self(without_gil(py, || self.0.mark())?))
+    }
+
+    #[doc = doc!("SharedReference.is_there")]
+    fn is_there(&self, py: Python<'_>) -> PyResult<bool> {
+        without_gil(py, || self.0.is_there())
+    }
 }
 
 #[doc = doc!("share")]

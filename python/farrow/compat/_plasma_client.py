@@ -39,8 +39,8 @@ class StoreClient:
         self._notifications: Notifications | None = None
         # Evictions, whose events have the exact sizes.
         self._evictions: Subscription | None = None
-        # Data and metadata bytes of objects that this client sealed, the newest last. An id may have
-        # had several objects.
+        # Data and metadata bytes of objects that this client sealed, the newest last. An id may
+        # have had several objects.
         self._sizes: OrderedDict[ObjectID, deque[tuple[int, int]]] = OrderedDict()
         self._sizes_lock = threading.Lock()
 

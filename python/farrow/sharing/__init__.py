@@ -92,7 +92,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Pass all values as before.  References that were sent stay valid for their lease.
+    """Pass all values as before.  References that were sent stay valid as long as before.
 
     Examples:
         >>> farrow.sharing.uninstall()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import _native
-from farrow.exceptions import InvalidArgument
+from farrow.exceptions import Disconnected, InvalidArgument
 from farrow.sharing import _references
 
 try:
@@ -87,11 +87,17 @@ class TableTransport(TensorTransportManager):  # type: ignore[misc]
         reference = plan and _native.share(plan.arrow, 1, _LEASE_SECONDS)
         if plan is None or reference is None:
             plan = _references.Plan(value, _references.open_value)
-            with self._lock:
-                self._client = self._client or farrow.connect()
-                client = self._client
-            reference = _native.put_shared(client, value, _LEASE_SECONDS, _WAIT_SECONDS)
+            try:
+                reference = self._put(value)
+            except Disconnected:
+                # Another node may have taken the place of this one.
+                self._client = None
+                reference = self._put(value)
         return reference, plan.reduced(reference, None, b"")
+
+    def _put(self, value: Any) -> _native.SharedReference:
+        client = self._client = self._client or farrow.connect()
+        return _native.put_shared(client, value, _LEASE_SECONDS, _WAIT_SECONDS)
 
     def get_communicator_metadata(
         self, src_actor: Any, dst_actor: Any, backend: str | None = None

@@ -73,24 +73,8 @@ class _State:
         self.sent: dict[tuple[int, float], tuple[weakref.ref[Any], SentReference]] = {}
         self.retained: dict[bytes, SentReference] = {}
         self.clients: dict[str, _native.Client] = {}
-        self.unread = UnreadReferences(_is_there)
+        self.unread = UnreadReferences()
         self.acknowledgements = Acknowledgements()
-
-
-def _is_there(address: str, id: bytes) -> bool:
-    """Whether the node at an address has an object; of its own objects it needs no message."""
-    state = _state
-    client = state.clients.get(address)
-    if client is None:
-        return True
-    try:
-        return client.contains(id)
-    except Disconnected:
-        # The program may have closed a client that was borrowed, and have another one.
-        if (other := _connect.living(address)) is not None:
-            with state.lock:
-                state.clients[address] = other
-        raise
 
 
 _state = _State()
@@ -167,8 +151,7 @@ def _reduce(value: Any, settings: Settings, is_tracked: bool) -> Reduced | None:
             return None
         marker = b""
         if is_tracked:
-            client = _client(sent.reference.address)
-            marker = state.unread.mark(sent, client, settings.lease)
+            marker = state.unread.mark(sent)
     return planned.reduced(sent.reference, settings, marker)
 
 

@@ -13,10 +13,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+import weakref
 
 from farrow import _native
-from farrow.exceptions import Disconnected, FarrowError, LimitReached, NotFound
+from farrow.exceptions import Disconnected, FarrowError, LimitReached, NodeLost, NotFound, Timeout
 
 __all__ = ["Acknowledgements", "SentReference", "UnreadReferences"]
 
@@ -28,6 +28,8 @@ _LOOK_SECONDS_MAX = 2.0
 _MARKERS_MAX = 65_536
 # The markers of a value that is sent very often are looked at after this many messages.
 _MARKERS_OF_VALUE = 256
+# The looks take at most one part in this number of the time.
+_IDLE_SHARE = 50
 # An exit waits for a look that is under way, which sends no message.
 _JOIN_SECONDS = 2.0
 # A node that does not answer is not tried at each message.
@@ -38,9 +40,6 @@ _UNSENT_MAX = 4096
 _ID_BYTES = 16
 
 _log = logging.getLogger("farrow.sharing")
-
-# Whether an object with this id is at the node with this address.
-IsThere = Callable[[str, bytes], bool]
 
 
 class SentReference:
@@ -57,15 +56,17 @@ class UnreadReferences:
     """The references of this process, those whose values were dropped in a thread that watches
     them."""
 
-    def __init__(self, is_there: IsThere) -> None:
-        self._is_there = is_there
+    def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Markers that were not seen to be read.
         self._count = 0
+        self._marked: weakref.WeakSet[SentReference] = weakref.WeakSet()
+        self._looked_at_all = 0.0
         # A weakref callback may run inside of any call: the put of this queue is reentrant.
         self._dropped: queue.SimpleQueue[SentReference | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def mark(self, sent: SentReference, client: _native.Client, lease: float) -> bytes:
+    def mark(self, sent: SentReference) -> bytes:
         """Put the marker of a further message.
 
         Returns:
@@ -78,12 +79,14 @@ class UnreadReferences:
         self._start()
         if len(sent.markers) >= _MARKERS_OF_VALUE and len(sent.markers) % _MARKERS_OF_VALUE == 0:
             self._look(sent)
+        self._look_at_all()
         with self._lock:
             if self._count >= _MARKERS_MAX:
                 raise LimitReached(f"{self._count} messages with references were not read")
             self._count += 1
+            self._marked.add(sent)
         try:
-            marker = _native.put_shared(client, b"", lease, 0.0)
+            marker = sent.reference.mark()
         except BaseException:
             with self._lock:
                 self._count -= 1
@@ -96,9 +99,20 @@ class UnreadReferences:
         """End a reference once its messages were read.  Called from callbacks of the collector."""
         self._dropped.put(sent)
 
+    def _look_at_all(self) -> None:
+        """Forget the messages of living values that were read, if there are too many of them."""
+        with self._lock:
+            now = time.monotonic()
+            if self._count < _MARKERS_MAX or now < self._looked_at_all + _LOOK_SECONDS_MAX:
+                return
+            self._looked_at_all = now
+            marked = list(self._marked)
+        for sent in marked:
+            self._look(sent)
+
     def _start(self) -> None:
         with self._lock:
-            if self._thread is not None:
+            if self._thread is not None and self._thread.is_alive():
                 return
             thread = threading.Thread(target=self._watch, name="farrow-sharing", daemon=True)
             try:
@@ -116,7 +130,7 @@ class UnreadReferences:
 
     def _watch(self) -> None:
         waiting: list[tuple[SentReference, float]] = []
-        pause, due = _LOOK_SECONDS_MIN, time.monotonic()
+        pause, due, spent = _LOOK_SECONDS_MIN, time.monotonic(), 0.0
         while True:
             try:
                 wait = max(due - time.monotonic(), 0.0) if waiting else None
@@ -125,17 +139,18 @@ class UnreadReferences:
                     return
                 if self._look(sent):
                     waiting.append((sent, time.monotonic()))
-                    pause = _LOOK_SECONDS_MIN
+                    pause = max(_LOOK_SECONDS_MIN, _IDLE_SHARE * spent)
                     due = min(due, time.monotonic() + pause)
                 # This thread may wait for long with the last reference to it.
                 del sent
             except queue.Empty:
                 pass
-            if time.monotonic() >= due:
+            if (start := time.monotonic()) >= due:
                 before = len(waiting)
                 waiting = [one for one in waiting if self._is_in_flight(*one)]
                 pause = pause if len(waiting) < before else min(2 * pause, _LOOK_SECONDS_MAX)
-                due = time.monotonic() + pause
+                spent = time.monotonic() - start
+                due = time.monotonic() + max(pause, _IDLE_SHARE * spent)
 
     def _is_in_flight(self, sent: SentReference, dropped_at: float) -> bool:
         if not self._look(sent):
@@ -143,27 +158,27 @@ class UnreadReferences:
         limit = sent.keep_seconds
         if limit is None or time.monotonic() < dropped_at + limit:
             return True
-        self._set_markers(sent, [])
+        with self._lock:
+            self._count -= len(sent.markers)
+            sent.markers = []
         return False
 
     def _look(self, sent: SentReference) -> bool:
         """Whether a message of a reference was not read.  Forgets those that were."""
-        address = sent.reference.address
-        left = [one for one in [*sent.markers] if self._is_unread(address, one)]
-        self._set_markers(sent, left)
+        read = {one for one in [*sent.markers] if not self._is_unread(one)}
+        with self._lock:
+            # Another thread may have put further ones, or looked too.
+            left = [one for one in sent.markers if one not in read]
+            self._count -= len(sent.markers) - len(left)
+            sent.markers = left
         return bool(left)
 
-    def _is_unread(self, address: str, marker: _native.SharedReference) -> bool:
+    def _is_unread(self, marker: _native.SharedReference) -> bool:
         try:
-            return self._is_there(address, marker.message[-_ID_BYTES:])
+            return marker.is_there()
         except FarrowError as error:
             _log.debug("not known whether a message was read: %s", error)
             return True
-
-    def _set_markers(self, sent: SentReference, left: list[_native.SharedReference]) -> None:
-        with self._lock:
-            self._count -= len(sent.markers) - len(left)
-            sent.markers = left
 
 
 class Acknowledgements:
@@ -188,7 +203,7 @@ class Acknowledgements:
         except NotFound:
             # The message was read before, or the sender has ended.
             pass
-        except Disconnected as error:
+        except (Disconnected, NodeLost, Timeout) as error:
             _log.debug("%d messages are not acknowledged yet: %s", len(ids), error)
             with self._lock:
                 _, later = self._unsent.get(address, (0.0, []))

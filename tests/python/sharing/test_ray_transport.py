@@ -130,7 +130,7 @@ print("done")
 
 
 def test_ray_transport(make_node: Callable[..., Node]) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", minversion="2.60")
     node = make_node("--evict", "lru")
     env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "FARROW_SOCKET": node.socket}
     done = subprocess.run(

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWa
 
 @pytest.fixture(autouse=True)
 def _sharing() -> Iterator[None]:
-    farrow.sharing.install(lease=20.0)
+    farrow.sharing.install(lease=20.0, unread=1.0)
     yield
     farrow.sharing.uninstall()
     _references._state.clients.clear()

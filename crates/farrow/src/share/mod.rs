@@ -68,10 +68,39 @@ impl SharedValue {
         self.leases.iter().try_for_each(|lease| lease.session.check_served())
     }
 
+    /// Puts an empty object with the same lease into the same memory: a marker, which the reader of a
+    /// message deletes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::put`]; nothing was put then.
+    pub fn mark(&self) -> Result<Self, Error> {
+        let last = self.leases.last().ok_or_else(no_object)?;
+        seal_whole(&last.session, &Value::Bytes(b""), last.ms, Duration::ZERO)
+    }
+
+    /// Whether the object that the message names was not deleted. Sends no message while the
+    /// connection is up. Memory that was replaced has no object any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] and [`Error::NodeLost`] when the node has ended and may return.
+    pub fn is_there(&self) -> Result<bool, Error> {
+        let Some(last) = self.leases.last() else { return Ok(false) };
+        match last.session.has(&last.id.into()) {
+            Err(Error::NodeReplaced { .. }) => Ok(false),
+            found => found,
+        }
+    }
+
     /// The socket of the node through which the reference was made.
     pub fn socket(&self) -> &std::path::Path {
         self.leases.last().map_or(std::path::Path::new(""), |lease| &lease.session.socket)
     }
+}
+
+fn no_object() -> Error {
+    Error::InvalidArgument("a reference without an object".to_owned())
 }
 
 /// The lease on one object. It does not hold the object: if it is deleted, its memory comes back.
