@@ -18,13 +18,14 @@ _TITLES = {
     "plasma": "Plasma",
     "ray": "Ray",
     "vineyard": "Vineyard",
+    "mooncake": "Mooncake",
     "redis": "Redis",
     "lmdb": "LMDB",
     "ipc_shm": "plain files",
     "iceoryx2": "iceoryx2",
 }
 # All objects of these have names.
-_NAMES_ONLY = ("plasma", "redis", "lmdb", "ipc_shm")
+_NAMES_ONLY = ("plasma", "mooncake", "redis", "lmdb", "ipc_shm")
 _NAMED = re.compile(r"^(write|get batch|get|put|rate|memory per) ")
 _OWN, _SMALL_PAGES, _HUGE_PAGES = "own pages", "ordinary pages", "huge pages"
 _PUT_1 = ("put 1 kB", "put 1 kB", "us")
@@ -44,15 +45,8 @@ _READ_LARGE = ("get and read them in a new process", "scan first 10 x 100 MB", "
 _Found = dict[str, list[float]]
 
 
-def _has_pages(run: Run) -> bool:
-    """Whether the run tells which pages it had; one before also got "named" objects by their id."""
-    return bool(run.samples(_PUT_1[1], "farrow", _OWN))
-
-
-def _by_peer(run: Run, case: str, word: str, variant: str = "") -> _Found:
+def _by_peer(run: Run, case: str, word: str, variant: str = _OWN) -> _Found:
     """The samples of each peer with names, without, or either."""
-    if not variant:
-        variant = _OWN if _has_pages(run) else _SMALL_PAGES
     named = _NAMED.sub(r"\1 named ", case)
     found = {}
     for peer in _TITLES:
@@ -71,16 +65,13 @@ def _pairs(run: Run, case: str) -> list[tuple[str, _Found]]:
     rows = []
     for word, title in (("name", "with a name"), ("reference", "by reference")):
         found = _by_peer(run, case, word)
-        is_id = word == "name" and case.startswith("get") and not _has_pages(run)
-        if found["farrow"] and not is_id:
+        if found["farrow"]:
             rows.append((title, found))
     return rows
 
 
 def _same_pages(run: Run, case: str) -> list[tuple[str, _Found]]:
-    """A row for each size of pages that all peers had; one without a word in earlier runs."""
-    if not _has_pages(run):
-        return [("", _by_peer(run, case, ""))]
+    """A row for each size of pages that all peers had."""
     rows = []
     peers = _by_peer(run, case, "")
     ours = run.samples(case, "farrow", _SMALL_PAGES)
@@ -105,23 +96,13 @@ def _all_rows(run: Run, small: tuple[tuple[str, str, str], ...]) -> list[tuple[s
     return rows
 
 
-def _words(run: Run, page: str) -> str:
-    """What a reader has to know of the peers, and of the pages."""
-    text = (
-        "iceoryx2 is a queue: a reader receives an object once, and with a name it updates and"
-        " copies an entry made beforehand. Plain files count no readers."
-    )
-    if _has_pages(run):
-        return (
-            f"{text}\nRedis has its values in private memory and Vineyard in a memfd: no mount"
-            " gives them huge pages. A node that runs as root takes huge pages by itself, and the"
-            " other peers have the 4 KiB pages of `/dev/shm`."
-        )
-    tables = "docs/performance.md#tables" if page == "README.md" else "#tables"
-    return (
-        f"{text}\nFarrow, as root, took huge pages by itself, and the other peers had the 4 KiB"
-        f" pages of `/dev/shm`: [Tables]({tables}) has both on the same pages."
-    )
+# What a reader has to know of the peers, and of the pages.
+_WORDS = (
+    "iceoryx2 is a queue: a reader receives an object once, and with a name it updates and"
+    " copies an entry made beforehand. Plain files count no readers.\nRedis has its values in"
+    " private memory and Vineyard in a memfd: no mount gives them huge pages. A node that runs as"
+    " root takes huge pages by itself, and the other peers have the 4 KiB pages of `/dev/shm`."
+)
 
 
 def readme(page: str) -> str:
@@ -143,13 +124,13 @@ def readme(page: str) -> str:
         f" ({run.link(page)}):\n\n"
     )
     once = " A cell without parentheses is one sample." if singles else ""
-    text = f"{_words(run, page)}{once}{_best_copy(run)}"
+    text = f"{_WORDS}{once}{_best_copy(run)}"
     return lead + table(["", *_TITLES.values()], rows) + f"\n\n{text}"
 
 
 def _best_copy(run: Run) -> str:
     """Shares of the best copy, if the copy had huge pages as a node has."""
-    if run.copy_pages != "huge" or not _has_pages(run):
+    if run.copy_pages != "huge":
         return ""
     case = _PUT_LARGE[1]
     copy = case.replace("write", "copy in turn")
@@ -184,32 +165,26 @@ def stores(page: str) -> str:
         rows.append([title, *medians, spread(ours, unit) if len(ours) > 1 else ""])
     rows += _scaling(run)
     title = "memory for an object of 1000 B, beyond its bytes"
-    for word, found in _pairs(run, "memory per object") if _has_pages(run) else _either(run):
+    for word, found in _pairs(run, "memory per object"):
         cells = [f"{one[0]:,.0f} B" if one else "" for one in found.values()]
         rows.append([f"{title}, {word}" if word else title, *cells, ""])
     heads = ["", *_TITLES.values(), "Farrow, middle half"]
     lead = f"`make bench-store`, {run.link(page)}. Medians.\n\n"
-    return lead + table(heads, rows) + f"\n\n{_words(run, page)}{_best_copy(run)}"
-
-
-def _either(run: Run) -> list[tuple[str, _Found]]:
-    return [("", _by_peer(run, "memory per object", ""))]
+    return lead + table(heads, rows) + f"\n\n{_WORDS}{_best_copy(run)}"
 
 
 def _scaling(run: Run) -> list[list[str]]:
     """How much more two clients do than one."""
-    words = ("name", "reference") if _has_pages(run) else ("",)
     rows = []
-    for word in words:
+    for word, title in (("name", "with a name"), ("reference", "by reference")):
         one, two = (_by_peer(run, f"rate {count}", word) for count in ("1 client", "2 clients"))
         cells, ours = [], []
         for peer in _TITLES:
             pairs = [b / a for a, b in zip(one[peer], two[peer], strict=False)]
             cells.append(f"{statistics.median(pairs):.2f}" if pairs else "")
             ours = pairs if peer == "farrow" else ours
-        title = {"name": ", with a name", "reference": ", by reference", "": ""}[word]
         span = f"{min(ours):.2f} to {max(ours):.2f} (all)" if ours else ""
-        rows.append([f"two clients over one{title}", *cells, span])
+        rows.append([f"two clients over one, {title}", *cells, span])
     return rows
 
 
