@@ -37,11 +37,12 @@ class _Row:
 def shortfalls(page: str) -> str:
     """Goals that were set before the work, beside what the last full run has."""
     many, cluster, graph = (run_of(kind) for kind in ("many", "graph-cluster", "graph"))
-    rows = [*_objects(many), *_crowd(many), *_cluster(cluster), *_graph(graph)]
+    store = run_of("store")
+    rows = [*_objects(many), _copy(store), *_crowd(many), *_cluster(cluster), *_graph(graph)]
     lead = (
         "Goals that the project has set itself, and what the last full runs have. Medians unless a"
-        f" row says otherwise: objects of `make bench-many` ({many.link(page)}), graphs of the"
-        f" cluster of `make bench-graph-cluster` ({cluster.link(page)}), features of one process"
+        f" row says otherwise: objects of `make bench-many` ({many.link(page)}), copies of"
+        f" `make bench-store` ({store.link(page)}), graphs of the cluster of `make bench-graph-cluster` ({cluster.link(page)}), features of one process"
         f" of\n`make bench-graph` ({graph.link(page)}).\n\n"
     )
     heads = ["", "measured", "goal", "what was done, and where the time is spent"]
@@ -92,6 +93,19 @@ def _objects(run: Run) -> list[_Row]:
             "all objects are rows of one table; it is not streamed",
         ),
     ]  # fmt: skip
+
+
+def _copy(run: Run) -> _Row:
+    """A copying put on small pages."""
+    case, pages = "write 10 x 100 MB", "ordinary pages"
+    copy = case.replace("write", "copy in turn")
+    share = statistics.median(run.ratios(case, _PEER, copy, _PEER, pages))
+    return _Row(
+        "put 10 x 100 MB by copy on 4 KiB pages: share of the speed of the best copy",
+        f"{share:.2f}", "0.9",
+        "the best copy is between private buffers in huge pages. A copy to 4 KiB pages waits for"
+        " the kernel to map each of them; a node that may mount a tmpfs takes huge pages by itself",
+    )  # fmt: skip
 
 
 def _crowd(run: Run) -> list[_Row]:
