@@ -41,9 +41,10 @@ def shortfalls(page: str) -> str:
     rows = [*_objects(many), _copy(store), *_crowd(many), *_cluster(cluster), *_graph(graph)]
     lead = (
         "Goals that the project has set itself, and what the last full runs have. Medians unless a"
-        f" row says otherwise: objects of `make bench-many` ({many.link(page)}), copies of"
-        f" `make bench-store` ({store.link(page)}), graphs of the cluster of `make bench-graph-cluster` ({cluster.link(page)}), features of one process"
-        f" of\n`make bench-graph` ({graph.link(page)}).\n\n"
+        f" row says otherwise: objects of `make bench-many` ({many.link(page)}), copies of `make"
+        f" bench-store` ({store.link(page)}), graphs of the cluster of `make bench-graph-cluster`"
+        f" ({cluster.link(page)}), features of one process of\n`make bench-graph`"
+        f" ({graph.link(page)}).\n\n"
     )
     heads = ["", "measured", "goal", "what was done, and where the time is spent"]
     return lead + table(heads, [dataclasses.astuple(row) for row in rows])
