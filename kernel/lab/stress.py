@@ -58,9 +58,11 @@ def stress(laboratory: Laboratory, seed: int, operations: int) -> None:
         raise Failure(f"{name}: {'; '.join(found)}")
     counts = outcome.reported
     lost = counts["free_kib_before"] - counts["free_kib_after"]
-    say(f"{name}: {counts['pages_allocated']} pages allocated and freed, {counts['faults']} faults, "
-        f"{counts['faults_refused']} refused; the kernel has {lost} KiB less; {outcome.seconds:.0f} s"
-    )  # fmt: skip
+    say(
+        f"{name}: {counts['pages_allocated']} pages allocated and freed,"
+        f" {counts['faults']} faults, {counts['faults_refused']} refused;"
+        f" the kernel has {lost} KiB less; {outcome.seconds:.0f} s"
+    )
     for leak, expected in CANARIES.items():
         module = laboratory.build_module(f"-DFARROW_SHMEM_LEAK={leak}")
         outcome = _run(laboratory, module, seed, operations)
