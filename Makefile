@@ -1,4 +1,4 @@
-# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | test-pool | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-temporal | bench-engines | bench-loads | bench-tpch | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
+# make demo | test | test-matrix | test-wheel-aarch64 | test-plasma | test-pool | history | test-vm | test-ray | test-spark | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-by-net | bench-limited-link | bench-sharing | bench-fabric | bench-restart | bench-temporal | bench-engines | bench-loads | bench-tpch | bench-dataframes | bench-sql | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize | install PREFIX=/usr/local | wheels | sdist | deb | chart | container | crates: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -25,7 +25,7 @@ SOURCES := $(shell find crates cpp python sql -type f \( -name '*.rs' -o -name '
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-wheel-aarch64 test-plasma test-pool test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-temporal bench-engines bench-loads bench-tpch bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-pyarrow test-matrix test-wheel-aarch64 test-plasma test-pool test-vm test-ray test-spark lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-by-net bench-limited-link bench-sharing bench-fabric bench-restart bench-many bench-temporal bench-engines bench-loads bench-tpch bench-dataframes bench-sql bench-coherence reproduce lint docs install fuzz soak compare sanitize install-c wheels crates sdist deb chart container check-version clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -210,6 +210,10 @@ bench-loads: $(VENV)/farrow
 
 bench-tpch: $(VENV)/farrow
 	python bench/tpch.py $(BENCH)
+
+bench-dataframes: $(VENV)/farrow
+	pip install --quiet --group ray
+	python bench/dataframes.py $(BENCH)
 
 # Spark beside it: its package and a JVM, as for test-spark.
 bench-sql: $(VENV)/farrow

@@ -34,13 +34,12 @@ import datafusion  # noqa: E402
 import duckdb  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
-from harness.node import running_node  # noqa: E402
+from harness.node import NODES, running_pair, wait_until  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 from tpch import TABLES, generate, plain, queries  # noqa: E402
 
 import farrow  # noqa: E402
 import farrow.datafusion  # noqa: E402
-from farrow._nodes._ports import free_addresses  # noqa: E402
 from farrow_sql._run import _query  # noqa: E402
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[str], list[tuple[Any, ...]]]
 
-NODES = "ab"
 # Of the bytes of all tables, what each node has: the tables do not fit into one node, and beside
 # them two nodes have room for exchanges of almost their size.
 NODE_SHARE = 0.9
@@ -76,7 +74,8 @@ def main() -> int:
         tables = {name: plain(pq.read_table(path)) for name, path in paths.items()}
         size = sum(table.nbytes for table in tables.values())
         memory = int(NODE_SHARE * size)
-        sockets = stack.enter_context(cluster(folder, memory, options.net))
+        flags = ["--net=only", "--no-prepare"] if options.net else []
+        sockets = stack.enter_context(running_pair(folder, memory, *flags))
         clients = [farrow.connect(socket) for socket in sockets]
         for name in list(tables):
             fill(clients[0], name, tables.pop(name))
@@ -126,34 +125,12 @@ def _options() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, memory: int, is_net: bool) -> Iterator[list[str]]:
-    """Two nodes that know each other; their sockets."""
-    addresses = free_addresses(len(NODES))
-    flags = ["--memory-dir", "/dev/shm", "--evict", "none", "--plaintext"]
-    flags += ["--net=only", "--no-prepare"] if is_net else []
-    sockets = []
-    with contextlib.ExitStack() as stack:
-        for name, own, other in zip(NODES, addresses, reversed(addresses), strict=True):
-            place = folder / name
-            place.mkdir()
-            more = ["--name", name, "--listen", own, "--join", other]
-            sockets.append(stack.enter_context(running_node(place, memory, *flags, *more)))
-        for socket in sockets:
-            client = farrow.connect(socket)
-            _wait(
-                lambda client=client: [one.reach for one in client.nodes()] == ["live"] * 2,
-                "both nodes",
-            )
-        yield sockets
-
-
-@contextlib.contextmanager
 def workers(client: farrow.Client, sockets: list[str]) -> Iterator[None]:
     """A worker on each node."""
     command = [sys.executable, "-m", "farrow.cli", "sql-worker", "--socket"]
     processes = [subprocess.Popen([*command, one], stdin=subprocess.DEVNULL) for one in sockets]
     try:
-        _wait(
+        wait_until(
             lambda: client.list("farrow.sql/workers/", all_nodes=True).num_rows == len(sockets),
             "all workers",
         )
@@ -163,14 +140,6 @@ def workers(client: farrow.Client, sockets: list[str]) -> Iterator[None]:
             process.terminate()
         for process in processes:
             process.wait(START_SECONDS_MAX)
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + START_SECONDS_MAX
-    while not condition():
-        if time.monotonic() >= end:
-            raise TimeoutError(f"{what}: not within {START_SECONDS_MAX:g} s")
-        time.sleep(0.05)
 
 
 def fill(client: farrow.Client, name: str, rows: Any) -> None:

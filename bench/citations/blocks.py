@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "coherence": ("coherence",), "hits": ("network",), "fabric": ("fabric",),
     "by-net": ("by-net",), "engines": ("engines",), "tpch": ("tpch",), "sql": ("sql",),
     "sharing": ("sharing",), "loads": ("loads",), "reproduce": ("reproduce",),
-    "shortfalls": ("many", "graph-cluster", "graph"),
+    "shortfalls": ("many", "store", "graph-cluster", "graph"),
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
