@@ -308,8 +308,12 @@ fn a_restart_survives_a_marker_or_a_folder_that_fails() {
     node.kill_daemon();
     assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
 
-    fs::remove_dir_all(&folder).unwrap();
-    fs::write(&folder, b"a file in its place").unwrap();
+    // The daemon may write to the folder, or create it again, between the two.
+    let replaced = || {
+        let _ = fs::remove_dir_all(&folder);
+        fs::write(&folder, b"a file in its place").ok()
+    };
+    assert!(wait_for("a file in the place of the folder", replaced).is_some());
     node.kill_daemon();
     assert_eq!(get(&client, "kept").unwrap(), bytes_of(1, MIB));
     // Once the folder is back, objects are spilled and restored again.
