@@ -129,7 +129,7 @@ test-install: $(VENV)/farrow
 # Files of tests side by side: most tests wait most of the time. WORKERS=0 runs them one by one.
 WORKERS ?= 2
 test-python: $(VENV)/farrow
-	$(BEAT) pytest python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BEAT) pytest bash tests/python.sh -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The wheel with the oldest pyarrow, which has no memory pool, and with the one of the build.
 test-pyarrow: $(VENV)/farrow
