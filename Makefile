@@ -36,14 +36,18 @@ $(VENV)/tools: pyproject.toml
 	$(BEAT) "pip installs tools" pip install --quiet --group dev
 	touch $@
 
-# The wheel, built as a user's pip builds it, in isolation. test-install and test-pyarrow use the same file.
+# The wheel, built as a user's pip builds it, in isolation; test-install and test-pyarrow use the same file.
+# The demo and the tests do without the optimization across crates, which takes some minutes: what is
+# installed or measured has it.
 override WHEELHOUSE := $(VENV)/wheel
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
-	rm -rf "$(WHEELHOUSE)"
-	$(BEAT) "pip builds farrow" env -u PYO3_PYTHON pip wheel --quiet --no-deps --wheel-dir "$(WHEELHOUSE)" .
-	$(BEAT) "pip installs farrow" pip install --quiet --no-deps --force-reinstall "$(WHEELHOUSE)"/farrow-*.whl
-	$(BEAT) "pip builds farrow-sql" pip install --quiet --no-deps --force-reinstall ./sql
+	export CARGO_PROFILE_RELEASE_LTO=off
+	packaging/wheel_into.sh "$(WHEELHOUSE)"
 	touch $@
+
+$(VENV)/optimized: $(VENV)/tools $(SOURCES)
+	packaging/wheel_into.sh "$(WHEELHOUSE)"
+	touch $(VENV)/farrow $@
 
 # Without PREFIX the package, in .venv. With PREFIX on the command line what install-c installs.
 install: $(if $(filter command,$(origin PREFIX)),install-c,$(VENV)/farrow)
@@ -172,67 +176,67 @@ test-vm:
 lab:
 	/usr/bin/python3 kernel/run lab $(LAB)
 
-bench: $(VENV)/farrow
+bench: $(VENV)/optimized
 	pip install --quiet --group bench
 	python bench/run.py $(BENCH)
 
-bench-store: $(VENV)/farrow
+bench-store: $(VENV)/optimized
 	pip install --quiet --group bench
 	python bench/store.py $(BENCH)
 
-bench-cluster: $(VENV)/farrow
+bench-cluster: $(VENV)/optimized
 	pip install --quiet --group bench
 	python bench/cluster.py $(BENCH)
 
-bench-graph: $(VENV)/farrow
+bench-graph: $(VENV)/optimized
 	python bench/graph.py $(BENCH)
 
-bench-graph-cluster: $(VENV)/farrow
+bench-graph-cluster: $(VENV)/optimized
 	python bench/graph_cluster.py $(BENCH)
 
-bench-coherence: $(VENV)/farrow
+bench-coherence: $(VENV)/optimized
 	python bench/coherence.py $(BENCH)
 
-bench-restart: $(VENV)/farrow
+bench-restart: $(VENV)/optimized
 	python bench/restart.py $(BENCH)
 
-bench-many: $(VENV)/farrow
+bench-many: $(VENV)/optimized
 	python bench/many.py $(BENCH)
 
-bench-temporal: $(VENV)/farrow
+bench-temporal: $(VENV)/optimized
 	python bench/temporal.py $(BENCH)
 
-bench-engines: $(VENV)/farrow
+bench-engines: $(VENV)/optimized
 	python bench/engines.py $(BENCH)
 
-bench-loads: $(VENV)/farrow
+bench-loads: $(VENV)/optimized
 	python bench/loads.py $(BENCH)
 
-bench-tpch: $(VENV)/farrow
+bench-tpch: $(VENV)/optimized
 	python bench/tpch.py $(BENCH)
 
-bench-dataframes: $(VENV)/farrow
+bench-dataframes: $(VENV)/optimized
 	pip install --quiet --group ray
 	python bench/dataframes.py $(BENCH)
 
 # Spark beside it: its package and a JVM, as for test-spark.
-bench-sql: $(VENV)/farrow
+bench-sql: $(VENV)/optimized
 	pip install --quiet --group spark
 	command -v java >/dev/null || \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; }
 	python bench/sql.py $(BENCH)
 
-bench-network: $(VENV)/farrow
+bench-network: $(VENV)/optimized
 	cargo build --quiet --release -p farrow-bench-network
 	python bench/network.py $(BENCH)
 
-bench-by-net: $(VENV)/farrow
+bench-by-net: $(VENV)/optimized
 	python bench/by_net.py $(BENCH)
 
-bench-limited-link: $(VENV)/farrow
+bench-limited-link: $(VENV)/optimized
 	python bench/limited_link.py $(BENCH)
 
-bench-sharing: $(VENV)/farrow
+bench-sharing: $(VENV)/optimized
 	python bench/sharing.py $(BENCH)
 
 bench-fabric:
@@ -240,7 +244,7 @@ bench-fabric:
 	cargo run --quiet --release -p farrow-bench-fabric -- compare $(BENCH)
 
 # The tables and figures of the thesis and the papers, ours beside theirs on one page.
-reproduce: $(VENV)/farrow
+reproduce: $(VENV)/optimized
 	cargo build --quiet --release -p farrow-bench-network
 	cargo build --quiet --release -p farrow-bench-micro
 	python bench/reproduce.py $(BENCH)

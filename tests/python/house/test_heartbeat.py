@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HEARTBEAT = ROOT / "packaging/heartbeat.sh"
 MAKEFILE = ROOT / "Makefile"
 # What `make demo` and `make test` run.
-STEPS = ("$(VENV)/tools", "$(VENV)/farrow", "test-rust", "test-cross", "test-install")
+STEPS = ("$(VENV)/tools", "test-rust", "test-cross", "test-install")
 STEPS += ("test-python", "test-pyarrow")
 
 
@@ -93,3 +93,12 @@ def test_a_step_that_prints_nothing_has_a_heartbeat(target: str) -> None:
     slow = [line for line in recipe(target) if not line.startswith(("touch ", "rm "))]
     assert slow
     assert [line for line in slow if "$(BEAT) " not in line] == []
+
+
+def test_each_step_of_the_wheel_has_a_heartbeat() -> None:
+    for target in ("$(VENV)/farrow", "$(VENV)/optimized"):
+        assert 'packaging/wheel_into.sh "$(WHEELHOUSE)"' in recipe(target)
+    script = (ROOT / "packaging" / "wheel_into.sh").read_text().splitlines()
+    steps = [line for line in script if "pip " in line and not line.startswith("#")]
+    assert len(steps) == 3
+    assert [line for line in steps if not line.startswith('"$beat" ')] == []
