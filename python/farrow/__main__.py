@@ -1,7 +1,5 @@
 """``python -m farrow``: the same as the ``farrow`` command."""
 
-import sys
+from farrow.cli.__main__ import run
 
-from farrow.cli import main
-
-sys.exit(main())
+run()

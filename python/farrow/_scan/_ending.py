@@ -11,17 +11,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from farrow.exceptions import FarrowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["call", "closed", "opened", "wait"]
+__all__ = ["call", "closed", "end_process", "opened", "wait"]
 
 # After its last call a thread needs some microseconds to leave the interpreter; a second if the
 # machine is busy.
@@ -109,6 +110,17 @@ def wait() -> None:
         if not state.inside and now - max(state.last_call, since) >= quiet:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process as the interpreter does, up to its finalization: a thread of DataFusion that
+    drops a Python object then, which is no call, would abort the process."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 # Callbacks run before the interpreter refuses threads, and after all threads that are no daemons.

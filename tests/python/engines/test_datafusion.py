@@ -118,7 +118,7 @@ def test_datafusion_reads_columns_in_place(client: farrow.Client) -> None:
     plan = frame.execution_plan()
     assert plan.partition_count == chunks
     projection = plan.display_indent().split("projection=[", 1)[-1].split("]")[0]
-    assert projection.split(", ") == ["name", "n"], plan.display_indent()
+    assert sorted(projection.split(", ")) == ["n", "name"], plan.display_indent()
     batches = frame.collect()
     assert sum(batch.num_rows for batch in batches) == chunks * rows
     buffers = [one for batch in batches for one in client.locate(batch) if one["bytes"] >= 4096]

@@ -50,7 +50,7 @@ CONDITIONAL = {
     ("docs/how-to/dask.md", "distributed"): 4,
     ("docs/how-to/engines.md", "datafusion"): 1,
     ("docs/how-to/flight.md", "duckdb._seam"): 2,
-    ("docs/how-to/ray.md", "ray"): 5,
+    ("docs/how-to/ray.md", "ray"): 6,
     ("docs/how-to/spark.md", "pyspark"): 4,
     ("docs/how-to/sql.md", "farrow_sql"): 4,
     ("docs/tutorials/torch.md", "torch"): 1,

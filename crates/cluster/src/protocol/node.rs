@@ -162,8 +162,8 @@ impl NodeState {
         }
         let others = self.replicas.drain().into_iter().chain(self.resize.drain());
         let others = others.chain(self.drain.drain()).chain(self.counting.drain());
-        let others = others.chain(self.namespace_drops.drain());
-        for (session, seq) in self.residency.drain().into_iter().chain(others) {
+        let all = self.residency.drain().into_iter().chain(others);
+        for (session, seq) in all.chain(self.namespace_drops.drain()) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
         let waiting = self.admission.drain().chain(self.quota.reservations.drain());
