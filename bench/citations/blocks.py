@@ -50,6 +50,27 @@ def graph(page: str) -> str:
     return lead + table(heads, rows) + f"\n\n{_two_threads(run)}{_per_edge(run)}"
 
 
+def temporal(page: str) -> str:
+    """Fans of rows within a day, beside Raphtory."""
+    run = run_of("temporal")
+    theirs = run.need("a row", "raphtory", "row by row")
+    count = len(theirs)
+    rows = [["Raphtory, row by row", f"{count / sum(theirs):,.0f}", "1"]]
+    for title, variant in (
+        ("Farrow, row by row", "row by row"),
+        ("Farrow, batches of 2048", "batches of 2048"),
+    ):
+        # A sample of a batch is the time of each of its rows.
+        seconds = statistics.mean(run.need("a row", "farrow", variant))
+        rows.append([title, f"{1 / seconds:,.0f}", digits(sum(theirs) / count / seconds)])
+    lead = (
+        f"`make bench-temporal`, {run.link(page)}: how many sources the target of a row has within"
+        " the last day, and how many targets its source, by Raphtory 0.17 and by Farrow. Equal"
+        f" values; rates over the same {count:,} rows.\n\n"
+    )
+    return lead + table(["", "rows a second", "times Raphtory"], rows)
+
+
 def _two_threads(run: Run) -> str:
     cases = [one["case"] for one in run.document["samples"] if one["peer"] == "two threads"]
     if not cases:
@@ -84,13 +105,15 @@ def _per_edge(run: Run) -> str:
 # Each block and its runs.
 KINDS: dict[str, tuple[str, ...]] = {
     "readme": ("store",), "stores": ("store",), "tables": ("tables",), "graph": ("graph",),
-    "coherence": ("coherence",), "hits": ("network",), "fabric": ("fabric",),
+    "temporal": ("temporal",), "coherence": ("coherence",), "hits": ("network",),
+    "fabric": ("fabric",),
     "by-net": ("by-net",), "engines": ("engines",), "tpch": ("tpch",), "sql": ("sql",),
     "sharing": ("sharing",), "loads": ("loads",), "reproduce": ("reproduce",),
     "shortfalls": ("many", "store", "graph-cluster", "graph"),
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
+    "temporal": temporal,
     "coherence": parts.coherence, "hits": parts.hits, "fabric": parts.fabric,
     "by-net": parts.by_net, "engines": engines.engines, "tpch": engines.tpch, "sql": engines.sql,
     "sharing": engines.sharing, "loads": engines.loads, "reproduce": shortfalls.reproduce,
