@@ -107,7 +107,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "readme": ("store",), "stores": ("store",), "tables": ("tables",), "graph": ("graph",),
     "temporal": ("temporal",), "coherence": ("coherence",), "hits": ("network",),
     "fabric": ("fabric",),
-    "by-net": ("by-net",), "engines": ("engines",), "tpch": ("tpch",), "sql": ("sql",),
+    "dataframes": ("dataframes",), "by-net": ("by-net",),
+    "engines": ("engines",), "tpch": ("tpch",), "sql": ("sql",),
     "sharing": ("sharing",), "loads": ("loads",), "reproduce": ("reproduce",),
     "shortfalls": ("many", "store", "graph-cluster", "graph"),
 }  # fmt: skip
@@ -115,7 +116,8 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
     "temporal": temporal,
     "coherence": parts.coherence, "hits": parts.hits, "fabric": parts.fabric,
-    "by-net": parts.by_net, "engines": engines.engines, "tpch": engines.tpch, "sql": engines.sql,
+    "dataframes": engines.dataframes, "by-net": parts.by_net,
+    "engines": engines.engines, "tpch": engines.tpch, "sql": engines.sql,
     "sharing": engines.sharing, "loads": engines.loads, "reproduce": shortfalls.reproduce,
     "shortfalls": shortfalls.shortfalls,
 }  # fmt: skip

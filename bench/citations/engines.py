@@ -6,17 +6,20 @@ import statistics
 
 from citations.raw import Run, digits, of_medians, run_of, shown, spread, table
 
-__all__ = ["engines", "loads", "sharing", "sql", "tpch"]
+__all__ = ["dataframes", "engines", "loads", "sharing", "sql", "tpch"]
 
 _PEER = "farrow"
 _QUERIES = range(1, 23)
 
 
-def _pair(ours: list[float], theirs: list[float], *, is_gain: bool = False) -> list[str]:
+def _pair(
+    ours: list[float], theirs: list[float], *, is_gain: bool = False, in_seconds: bool = False
+) -> list[str]:
     """Both medians with the middle half of the samples, and the ratio of the medians: how many
     times as long ours takes, or how many times faster it is."""
+    unit = "s" if in_seconds else "ms"
     cells = [
-        f"{shown(statistics.median(one), 'ms')} ({spread(one, 'ms')})" for one in (ours, theirs)
+        f"{shown(statistics.median(one), unit)} ({spread(one, unit)})" for one in (ours, theirs)
     ]
     gain, _, _ = of_medians(ours, theirs)
     return [*cells, digits(gain if is_gain else 1 / gain)]
@@ -126,6 +129,25 @@ def sql(page: str) -> str:
         f" {statistics.median(moved) / 1e6:.0f} MB in the median."
     )
     return lead + table(_MEANS, rows) + tail
+
+
+def dataframes(page: str) -> str:
+    """Group-bys of Dask and Ray Data."""
+    run = run_of("dataframes")
+    rows = []
+    for engine in ("Dask", "Ray Data"):
+        for source in ("Farrow", "farrow.ray.aggregate"):
+            ours = run.samples(f"group-by, {engine}", source)
+            if ours:
+                pair = _pair(ours, run.need(f"group-by, {engine}", "Parquet"), in_seconds=True)
+                rows.append([f"{engine}, {source}", *pair])
+    lead = (
+        f"`make bench-dataframes`, {run.link(page)}: 100 million rows on two nodes of one machine,"
+        " one column added up by the 1,000 values of another, two workers of one core; Parquet in"
+        " the page cache. Medians, and the middle half of the samples; the ratio of the times."
+        "\n\n"
+    )
+    return lead + table(["", "over Farrow", "over Parquet", "ratio"], rows)
 
 
 def sharing(page: str) -> str:
