@@ -14,7 +14,7 @@ from farrow.compat._plasma_types import PREFIX, ObjectID, data_bytes_of, id_of, 
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from farrow.compat._plasma_notifications import RawNotification
     from farrow.events import Event, Sealed, Subscription
@@ -256,10 +256,14 @@ class StoreClient:
         data_bytes = self._data_bytes(event, object_id)
         return object_id.binary(), data_bytes, event.nbytes - data_bytes
 
-    def _note_sizes(self, object_id: ObjectID, data_bytes: int, metadata_bytes: int) -> None:
+    @contextlib.contextmanager
+    def _noted_sizes(
+        self, object_id: ObjectID, data_bytes: int, metadata_bytes: int
+    ) -> Iterator[None]:
         """Note the sizes of an object before its seal: it may be deleted right after it, and then
-        its labels are deleted too."""
+        its labels are deleted too.  They are forgotten if it is not sealed."""
         if self._notifications is None:
+            yield
             return
         with self._sizes_lock:
             of_id = self._sizes.setdefault(object_id, deque(maxlen=_LIVES_MAX))
@@ -267,14 +271,15 @@ class StoreClient:
             self._sizes.move_to_end(object_id)
             if len(self._sizes) > _SIZES_MAX:
                 self._sizes.popitem(last=False)
-
-    def _forget_sizes(self, object_id: ObjectID) -> None:
-        """Forget the newest sizes of an id, whose object was not sealed."""
-        with self._sizes_lock:
-            of_id = self._sizes.pop(object_id, None)
-            if of_id is not None and len(of_id) > 1:
-                of_id.pop()
-                self._sizes[object_id] = of_id
+        try:
+            yield
+        except BaseException:
+            with self._sizes_lock:
+                of_id = self._sizes.pop(object_id, deque())
+                if len(of_id) > 1:
+                    of_id.pop()
+                    self._sizes[object_id] = of_id
+            raise
 
     def _data_bytes(self, event: Sealed, object_id: ObjectID) -> int:
         """The number of data bytes of a sealed object.  All, if another client sealed it and it was

@@ -161,12 +161,8 @@ class PlasmaClient(StoreClient):
             >>> store.disconnect()
         """
         creation = self._created(object_id)
-        self._note_sizes(object_id, creation.data_bytes, creation.metadata_bytes)
-        try:
+        with self._noted_sizes(object_id, creation.data_bytes, creation.metadata_bytes):
             creation.writer.seal()
-        except BaseException:
-            self._forget_sizes(object_id)
-            raise
 
     def abort(self, object_id: ObjectID) -> None:
         """Release an object that this client created and did not seal.
