@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.tasks import Sample
 
 __all__ = ["BATCH", "CYCLES", "SCATTER", "SIMPLE", "TITLES", "Cells", "Experiment", "Room", "View",
-           "factor", "middle", "number", "of_size", "p99_ms", "rate",
+           "factor", "gib_per_s", "in_ms", "middle", "number", "of_size", "p99_ms", "rate",
            "short_of_memory", "significant", "throughput"]  # fmt: skip
 
 # Rows of a call, as in the thesis.
@@ -38,6 +38,16 @@ _PREFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 def middle(sample: Sample) -> float:
     """The median."""
     return statistics.median(sample.samples)
+
+
+def in_ms(sample: Sample) -> float:
+    """The median of seconds, in milliseconds."""
+    return middle(sample) * 1e3
+
+
+def gib_per_s(sample: Sample) -> float:
+    """The bytes of a sample in its median time."""
+    return sample.bytes / middle(sample) / (1 << 30)
 
 
 def rate(sample: Sample) -> float:

@@ -15,7 +15,7 @@ from reproduction.experiment import (
     Experiment,
     Room,
     View,
-    middle,
+    in_ms,
     number,
     of_size,
     significant,
@@ -36,10 +36,6 @@ _PERCENTILES = ("p25_ns", "p50_ns", "p75_ns", "p99_ns")
 _WORD = 8
 
 
-def _ms(sample: Sample) -> float:
-    return middle(sample) * 1e3
-
-
 def _methods() -> list[str]:
     names: list[str] = _native.lab_methods()["publish"]
     return [name for name in names if name != _SERIAL]
@@ -57,8 +53,8 @@ class Flush(Experiment):
     )
     seconds_max = (60.0, 150.0)
     views = (
-        View("untouched", "Untouched", "ms", _ms, digits=2),
-        View("touched", "Touched", "ms", _ms, digits=2),
+        View("untouched", "Untouched", "ms", in_ms, digits=2),
+        View("touched", "Touched", "ms", in_ms, digits=2),
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
@@ -81,7 +77,7 @@ class Flush(Experiment):
                 best = min(
                     (taken, case)
                     for case in [*cells.cases(state), ""]
-                    if (taken := cells.get(state, case, place, _ms) or float("inf"))
+                    if (taken := cells.get(state, case, place, in_ms) or float("inf"))
                 )
                 known = best[0] != float("inf")
                 size = of_size(cells.get(state, best[1], place, lambda one: one.bytes), GIB)

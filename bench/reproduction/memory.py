@@ -21,7 +21,8 @@ from reproduction.experiment import (
     Room,
     View,
     factor,
-    middle,
+    gib_per_s,
+    in_ms,
     number,
     of_size,
     significant,
@@ -46,14 +47,6 @@ _PARTS = {
 }
 
 
-def _ms(sample: Sample) -> float:
-    return middle(sample) * 1e3
-
-
-def _gib_per_s(sample: Sample) -> float:
-    return sample.bytes / middle(sample) / GIB
-
-
 def _shown_ms(value: float | None) -> str | None:
     return None if value is None else f"{significant(value)} ms"
 
@@ -71,8 +64,8 @@ class Initialisation(Experiment):
     )
     seconds_max = (90.0, 240.0)
     views = (
-        View("coherent", "Coherent memory", "ms", _ms, digits=4),
-        View("node-local", "Declared node-local", "ms", _ms, digits=4),
+        View("coherent", "Coherent memory", "ms", in_ms, digits=4),
+        View("node-local", "Declared node-local", "ms", in_ms, digits=4),
         View("micro", "Descriptors", "us", digits=1),
     )
 
@@ -103,7 +96,7 @@ class Initialisation(Experiment):
         """Parts in coherent memory; before a write nothing is flushed there."""
 
         def part(name: str, place: str) -> float | None:
-            return cells.get("coherent", name, place, _ms)
+            return cells.get("coherent", name, place, in_ms)
 
         def rest(place: str) -> str | None:
             parts = [part(name, place) for name in ("allocate", "publish", "write (the copy)")]
@@ -137,7 +130,7 @@ class Initialisation(Experiment):
 
 def _published(cells: Cells, place: str) -> str | None:
     """Publishing in node-local memory, where lines are written back; none are in coherent one."""
-    found = cells.get("node-local", "publish", place, _ms)
+    found = cells.get("node-local", "publish", place, in_ms)
     if found is None:
         return None
     return f"{significant(found)} ms (memory declared node-local){_large(cells, place)}"
@@ -162,8 +155,8 @@ class Strided(Experiment):
     )
     seconds_max = (45.0, 150.0)
     views = (
-        View("load", "Loads", "GiB/s", _gib_per_s, digits=2),
-        View("store", "Stores", "GiB/s", _gib_per_s, digits=2),
+        View("load", "Loads", "GiB/s", gib_per_s, digits=2),
+        View("store", "Stores", "GiB/s", gib_per_s, digits=2),
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
@@ -187,7 +180,7 @@ class Strided(Experiment):
         """Remote over own bandwidth, and the greatest of another node's."""
 
         def ratio(work: str, case: str) -> float | None:
-            own, other = (cells.get(work, case, place, _gib_per_s) for place in _PLACES)
+            own, other = (cells.get(work, case, place, gib_per_s) for place in _PLACES)
             return other / own if own and other else None
 
         cases = [(work, case) for work in ("load", "store") for case in cells.cases(work)]
@@ -203,7 +196,7 @@ class Strided(Experiment):
         speeds = [
             found
             for work, case in cases
-            if (found := cells.get(work, case, _PLACES[1], _gib_per_s)) is not None
+            if (found := cells.get(work, case, _PLACES[1], gib_per_s)) is not None
         ]
         return {
             "widths": span(False),
@@ -236,9 +229,9 @@ class Descriptor(Experiment):
     )
     seconds_max = (45.0, 150.0)
     views = (
-        View("time", "Until the first value", "ms", _ms, "curves", "bytes of the table", 3),
+        View("time", "Until the first value", "ms", in_ms, "curves", "bytes of the table", 3),
         View(
-            "all", "Until every value was read once", "ms", _ms, "curves", "bytes of the table", 2
+            "all", "Until every value was read once", "ms", in_ms, "curves", "bytes of the table", 2
         ),
     )
     sizes_quick: ClassVar[tuple[str, ...]] = ("1 MiB", "16 MiB", "64 MiB")
@@ -279,7 +272,7 @@ class Descriptor(Experiment):
         sizes = cells.cases("time")
         if not sizes:
             return {"copy": None}
-        times = [cells.get("time", sizes[-1], way, _ms) for way in self._WAYS]
+        times = [cells.get("time", sizes[-1], way, in_ms) for way in self._WAYS]
         ratios = [
             f"{way} takes {found}"
             for way, value in zip(self._WAYS[1:], times[1:], strict=True)

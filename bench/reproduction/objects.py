@@ -19,7 +19,15 @@ from harness.store_tasks import CLASSES, QUICK_CLASSES, class_title
 from harness.tasks import Sample
 
 from farrow import _native
-from reproduction.experiment import Cells, Experiment, Room, View, middle, significant
+from reproduction.experiment import (
+    Cells,
+    Experiment,
+    Room,
+    View,
+    gib_per_s,
+    in_ms,
+    significant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +46,6 @@ _CERTS_DAYS = 2
 # A heartbeat waits behind the bytes of an object in the forwarder.
 _LEASE_MS = 10_000
 _STOP_SECONDS_MAX = 15.0
-_GIB = 1 << 30
 # Pieces in which the bytes of a buffer are read: both stay in the second cache.
 _PIECE_BYTES = 64 << 10
 _SEED = 5
@@ -46,14 +53,6 @@ _SEED = 5
 _ARRAYS_ROUNDS = 3
 # Classes 4 to 6 of the paper's table begin here.
 _LARGE_BYTES = 1_000_000
-
-
-def _ms(sample: Sample) -> float:
-    return middle(sample) * 1e3
-
-
-def _gib_per_s(sample: Sample) -> float:
-    return sample.bytes / middle(sample) / _GIB
 
 
 def _values(count: int, size: int) -> list[bytes]:
@@ -174,11 +173,11 @@ class Objects(Experiment):
     )
     seconds_max = (90.0, 420.0)
     views = (
-        View("get", "Get all objects of a class", "ms", _ms, digits=3),
-        View("read", "Get and read them", "GiB/s", _gib_per_s, digits=2),
-        View("read alone", "Read them, without the get", "GiB/s", _gib_per_s, digits=2),
-        View("get, arrays", "The same as NumPy arrays: get", "ms", _ms, digits=3),
-        View("read, arrays", "NumPy arrays: get, and sum by NumPy", "GiB/s", _gib_per_s, digits=2),
+        View("get", "Get all objects of a class", "ms", in_ms, digits=3),
+        View("read", "Get and read them", "GiB/s", gib_per_s, digits=2),
+        View("read alone", "Read them, without the get", "GiB/s", gib_per_s, digits=2),
+        View("get, arrays", "The same as NumPy arrays: get", "ms", in_ms, digits=3),
+        View("read, arrays", "NumPy arrays: get, and sum by NumPy", "GiB/s", gib_per_s, digits=2),
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
@@ -197,8 +196,8 @@ class Objects(Experiment):
         found: dict[str, str | None] = {}
         for word, place in places:
             for case in sizes:
-                taken = cells.get("get", case, place, _ms)
-                arrays = cells.get("get, arrays", case, place, _ms)
+                taken = cells.get("get", case, place, in_ms)
+                arrays = cells.get("get, arrays", case, place, in_ms)
                 also = "" if arrays is None else f"; as NumPy arrays {significant(arrays)} ms"
                 text = None if taken is None else f"{significant(taken)} ms{also}"
                 found[f"get {case}, {word}"] = text
@@ -212,8 +211,8 @@ class Objects(Experiment):
         shown = [
             f"{case}: {significant(own)} and {significant(other)} ms"
             for case in cells.cases("get")
-            if (own := cells.get("get", case, OWN, _ms)) is not None
-            and (other := cells.get("get", case, OTHER, _ms)) is not None
+            if (own := cells.get("get", case, OWN, in_ms)) is not None
+            and (other := cells.get("get", case, OTHER, in_ms)) is not None
         ]
         found["get"] = "; ".join(shown) + " (own and another node's)" if shown else None
         found["slower"] = self._slower(cells)
@@ -225,7 +224,7 @@ class Objects(Experiment):
         for case in cells.cases("read"):
             if _size(case) < _LARGE_BYTES:
                 continue
-            own, other = (cells.get("read", case, place, _gib_per_s) for place in (OWN, OTHER))
+            own, other = (cells.get("read", case, place, gib_per_s) for place in (OWN, OTHER))
             if own and other:
                 lost.append(100 * (1 - other / own))
         return f"{min(lost):.0f} to {max(lost):.0f} %" if lost else None
@@ -244,7 +243,7 @@ def _span(
         found
         for case in cases
         for place in places
-        if (found := cells.get(work, case, place, _gib_per_s)) is not None
+        if (found := cells.get(work, case, place, gib_per_s)) is not None
     ]
     return f"{min(speeds):.2f} to {max(speeds):.2f} GiB/s" if speeds else None
 
@@ -263,10 +262,10 @@ class Slower(Experiment):
     )
     seconds_max = (120.0, 420.0)
     views = (
-        View("get", "First get of all objects of a class", "ms", _ms, digits=2),
-        View("get again", "Second get", "ms", _ms, digits=3),
-        View("read", "Second get, and read", "GiB/s", _gib_per_s, digits=2),
-        View("round trip", "A byte and back over TCP", "ms", _ms, digits=3),
+        View("get", "First get of all objects of a class", "ms", in_ms, digits=2),
+        View("get again", "Second get", "ms", in_ms, digits=3),
+        View("read", "Second get, and read", "GiB/s", gib_per_s, digits=2),
+        View("round trip", "A byte and back over TCP", "ms", in_ms, digits=3),
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
@@ -287,8 +286,8 @@ class Slower(Experiment):
         """The round trip of a link, and the first get of the smallest class over it."""
         texts = []
         for place in _LINKS:
-            trip = cells.get("round trip", "1 B", place, _ms)
-            taken = cells.get("get", class_title(*CLASSES[0]), place, _ms)
+            trip = cells.get("round trip", "1 B", place, in_ms)
+            taken = cells.get("get", class_title(*CLASSES[0]), place, in_ms)
             if trip is not None and taken is not None:
                 texts.append(
                     f"{place}: {significant(taken)} ms (round trip {significant(trip)} ms)"

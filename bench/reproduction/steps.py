@@ -13,7 +13,15 @@ from cluster import running
 from harness.process import REPOSITORY, Lines
 from harness.tasks import Sample
 
-from reproduction.experiment import Cells, Experiment, Room, View, factor, middle, significant
+from reproduction.experiment import (
+    Cells,
+    Experiment,
+    Room,
+    View,
+    factor,
+    in_ms,
+    significant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,10 +40,6 @@ EDGES = tuple((one, name) for name, step in example.STEPS.items() for one in ste
 _NODE_BYTES_MIN = 64 << 20
 
 
-def _ms(sample: Sample) -> float:
-    return middle(sample) * 1e3
-
-
 class ExecutionGraph(Experiment):
     """Six steps on three nodes."""
 
@@ -52,9 +56,9 @@ class ExecutionGraph(Experiment):
     )
     seconds_max = (45.0, 75.0)
     views = (
-        View("whole", "From the text to the model", "ms", _ms, digits=0),
-        View("hand-over", "Hand-overs", "ms", _ms, digits=2),
-        View("work", "Work of the steps", "ms", _ms, digits=1),
+        View("whole", "From the text to the model", "ms", in_ms, digits=0),
+        View("hand-over", "Hand-overs", "ms", in_ms, digits=2),
+        View("work", "Work of the steps", "ms", in_ms, digits=1),
         View("bytes", "Tables that are handed over", "MB", chart="", digits=1),
     )
 
@@ -89,8 +93,8 @@ class ExecutionGraph(Experiment):
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
         """The hand-overs and the whole, beside Flight and one process."""
-        whole = {way: cells.get("whole", "all steps", way, _ms) for way in (*_WAYS, ONE)}
-        hand = {way: cells.get("hand-over", "all", way, _ms) for way in _WAYS}
+        whole = {way: cells.get("whole", "all steps", way, in_ms) for way in (*_WAYS, ONE)}
+        hand = {way: cells.get("hand-over", "all", way, in_ms) for way in _WAYS}
         if None in (*whole.values(), *hand.values()):
             return {"steps": None}
         return {

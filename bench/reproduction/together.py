@@ -23,6 +23,7 @@ from reproduction.experiment import (
     Experiment,
     Room,
     View,
+    gib_per_s,
     middle,
     rate,
     short_of_memory,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIDES", "Contention"]
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
 _HARNESS = Path(__file__).resolve().parent.parent / "harness"
 # The lender's node has the memory; the borrower is a client of another node, and maps it.
 SIDES = ("lender", "borrower")
@@ -54,13 +55,9 @@ _PAIRS = {
 }
 
 
-def _gib_per_s(sample: Sample) -> float:
-    return sample.bytes / middle(sample) / GIB
-
-
 def _speed(sample: Sample) -> float:
     """Bytes or loads a second, for ratios."""
-    return 1 / middle(sample) if sample.unit == "ns" else _gib_per_s(sample)
+    return 1 / middle(sample) if sample.unit == "ns" else gib_per_s(sample)
 
 
 class Contention(Experiment):
@@ -80,7 +77,7 @@ class Contention(Experiment):
     )
     seconds_max = (60.0, 110.0)
     views = (
-        View("bandwidth", "Passes in order, a thread", "GiB/s", _gib_per_s, digits=2),
+        View("bandwidth", "Passes in order, a thread", "GiB/s", gib_per_s, digits=2),
         View("random", "Random loads, a thread", "ns a load", digits=1),
         View("graph", "Scatter-gather, 24 h", "rows a second", rate),
     )

@@ -23,7 +23,8 @@ from reproduction.experiment import (
     Room,
     View,
     factor,
-    middle,
+    gib_per_s,
+    in_ms,
     number,
     of_size,
     short_of_memory,
@@ -47,14 +48,6 @@ _NODE_BYTES = 128 << 20
 # Below this size, the caches have all of an object.
 _WRITTEN_MIN = 64 << 20
 _SEED = 11
-
-
-def _ms(sample: Sample) -> float:
-    return middle(sample) * 1e3
-
-
-def _gib_per_s(sample: Sample) -> float:
-    return sample.bytes / middle(sample) / GIB
 
 
 def _table(nbytes: int) -> pa.Table:
@@ -81,8 +74,8 @@ class SendWhole(Experiment):
     )
     seconds_max = (40.0, 75.0)
     views = (
-        View("time", "Until the last value", "ms", _ms, "curves", "bytes of the table", 3),
-        View("speed", "Bytes of the table", "GiB/s", _gib_per_s, "", "", 2),
+        View("time", "Until the last value", "ms", in_ms, "curves", "bytes of the table", 3),
+        View("speed", "Bytes of the table", "GiB/s", gib_per_s, "", "", 2),
     )
     sizes_quick: ClassVar[tuple[str, ...]] = ("1 MiB", "16 MiB")
     sizes_full: ClassVar[tuple[str, ...]] = ("1 MiB", "16 MiB", "256 MiB", "1024 MiB")
@@ -145,11 +138,11 @@ class SendWhole(Experiment):
         sizes = cells.cases("time")
         if not sizes:
             return {"call": None, "copy": None}
-        least = cells.get("time", sizes[-1], DESCRIPTOR, _ms)
+        least = cells.get("time", sizes[-1], DESCRIPTOR, in_ms)
         texts, names = [], []
         for way in (PUT, GET):
-            taken = cells.get("time", sizes[-1], way, _ms)
-            speed = cells.get("speed", sizes[-1], way, _gib_per_s)
+            taken = cells.get("time", sizes[-1], way, in_ms)
+            speed = cells.get("speed", sizes[-1], way, gib_per_s)
             if taken is None or speed is None:
                 continue
             names.append(f"{way}: {significant(taken)} ms at {sizes[-1]}, {speed:.2f} GiB/s")
@@ -231,8 +224,8 @@ class WriteThrough(Experiment):
     )
     seconds_max = (40.0, 60.0)
     views = (
-        View("own node", "Own node's memory, node-local", "ms", _ms, digits=1),
-        View("another node", "Another node's memory, node-local", "ms", _ms, digits=1),
+        View("own node", "Own node's memory, node-local", "ms", in_ms, digits=1),
+        View("another node", "Another node's memory, node-local", "ms", in_ms, digits=1),
     )
 
     def run(self, room: Room) -> Iterator[Sample]:
@@ -262,7 +255,7 @@ class WriteThrough(Experiment):
         """Stores past the cache over stores with a flush."""
         texts = []
         for place in ("another node", "own node"):
-            flushed, passed = (cells.get(place, "both", way, _ms) for way in (STORED, PASSED))
+            flushed, passed = (cells.get(place, "both", way, in_ms) for way in (STORED, PASSED))
             if flushed and passed:
                 size = of_size(cells.get(place, "both", PASSED, lambda one: one.bytes), GIB)
                 texts.append(
