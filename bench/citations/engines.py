@@ -156,12 +156,10 @@ def sharing(page: str) -> str:
     rows = []
     for title, case, own in (
         ("`multiprocessing.Pipe`: the table there, a sum back", "pipe", "pipe"),
-        # Of runs before the worker had the table.
-        ("`multiprocessing.Pool`: the table there, half of it back; by reference no byte is read",
-         "result", "result"),
         ("`multiprocessing.Pool`: half of a table that the worker has, and its sum", "half",
          "half"),
         ("Dask: a table from worker to worker, and its sum", "dask", "dask"),
+        ("Ray: a table as the argument of an actor, which counts its rows", "ray rows", "ray rows"),
         ("Ray: a table as the argument of an actor, and its sum", "ray", "ray"),
         ("Ray: the same, put into its object store once beforehand", "ray", "ray put"),
     ):  # fmt: skip
@@ -174,10 +172,7 @@ def sharing(page: str) -> str:
         f" of the samples. The sum alone takes {alone}.\n\n"
     )
     heads = ["", "by reference", "the engine's own path", "times faster"]
-    tail = run.document["notes"][0]
-    if run.samples("ray", "own path") and not run.samples("ray put", "own path"):
-        tail += " Ray puts the table at each call; one that was put before is not in this run."
-    return lead + table(heads, rows) + f"\n\n{tail}"
+    return lead + table(heads, rows) + f"\n\n{run.document['notes'][0]}"
 
 
 def loads(page: str) -> str:
