@@ -3,12 +3,12 @@
 A table in a node's memory is sent to another process and back in part: ``multiprocessing`` (a
 pipe, and a pool of one worker) and, where they are installed, Dask (a task whose input is on the
 other worker) and Ray (an argument of an actor, and one that was put into its store before).  The
-receiver adds up one column, so that the data is read, but for one of Ray's: it maps the memory of
-its own store, so beside the sum the way itself does not show.  The sum of a table that the worker already
-has is measured too, and is the least that any path can take.  Each round measures an engine by
-reference and by the engine's own serialization, in turn, so the ratios are of one run.  Of the
-process at the other end of the pipe, also the private memory that it has grown by while it holds
-the table.  Writes the raw samples and a table to bench/results/.
+receiver adds up one column, so that the data is read; the sum of a table that the worker already
+has is measured too, and is the least that any path can take.  Ray maps the memory of its own
+store, so its time is measured without the sum, too.  Each round measures an engine by reference
+and by the engine's own serialization, in turn, so the ratios are of one run.  Of the process at
+the other end of the pipe, also the private memory that it has grown by while it holds the table.
+Writes the raw samples and a table to bench/results/.
 """
 
 from __future__ import annotations
