@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     Way = Callable[[], np.ndarray]
 
 CHUNK_ROWS, KEYS = 1_000_000, 1000
+# Before each way: Ray ends workers and gives blocks back for a while after a shuffle, and the way
+# that comes next is not to pay for it.
+PAUSE_SECONDS = 5.0
 FARROW, PARQUET, AGGREGATE = "Farrow", "Parquet", "farrow.ray.aggregate"
 DASK, RAY = "Dask", "Ray Data"
 SCHEMA = pa.schema({"ts": pa.int64(), "k": pa.int32(), "price": pa.float64()})
@@ -84,6 +87,7 @@ class Run:
         for number in range(self._rounds + 1):
             for source, way in ways.items():
                 gc.collect()
+                time.sleep(PAUSE_SECONDS)
                 began = time.perf_counter()
                 sums = way()
                 seconds = time.perf_counter() - began
