@@ -110,7 +110,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "dataframes": ("dataframes",), "by-net": ("by-net",),
     "engines": ("engines",), "tpch": ("tpch",), "sql": ("sql",),
     "sharing": ("sharing",), "loads": ("loads",), "reproduce": ("reproduce",),
-    "shortfalls": ("many", "store", "graph-cluster", "graph"),
+    "shortfalls": ("many", "store", "by-net", "engines", "graph-cluster", "graph"),
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[str], str]] = {
     "readme": readme, "stores": stores, "tables": tables, "graph": graph,
