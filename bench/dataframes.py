@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import gc
 import importlib.util
+import logging
 import os
 import statistics
 import sys
@@ -44,6 +45,8 @@ CHUNK_ROWS, KEYS = 1_000_000, 1000
 # that comes next is not to pay for it.
 PAUSE_SECONDS = 5.0
 FARROW, PARQUET, AGGREGATE = "Farrow", "Parquet", "farrow.ray.aggregate"
+# The first call after a shuffle waits for Ray, which starts workers; the next one does not.
+AGAIN = "farrow.ray.aggregate, again"
 DASK, RAY = "Dask", "Ray Data"
 SCHEMA = pa.schema({"ts": pa.int64(), "k": pa.int32(), "price": pa.float64()})
 
@@ -87,7 +90,8 @@ class Run:
         for number in range(self._rounds + 1):
             for source, way in ways.items():
                 gc.collect()
-                time.sleep(PAUSE_SECONDS)
+                if source != AGAIN:
+                    time.sleep(PAUSE_SECONDS)
                 began = time.perf_counter()
                 sums = way()
                 seconds = time.perf_counter() - began
@@ -138,7 +142,7 @@ def measure_ray(run: Run, address: str, files: Path, bytes_all: int) -> None:
         num_cpus=2,
         object_store_memory=bytes_all + (256 << 20),
         include_dashboard=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
     )
@@ -165,6 +169,7 @@ def measure_ray(run: Run, address: str, files: Path, bytes_all: int) -> None:
                 ),
                 PARQUET: lambda: grouped(ray.data.read_parquet(str(files), columns=columns)),
                 AGGREGATE: aggregated,
+                AGAIN: aggregated,
             },
         )
     finally:

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import gc
 import importlib.util
+import logging
 import multiprocessing
 import os
 import statistics
@@ -241,7 +242,7 @@ def measure_ray(run: Run, table: pa.Table, rounds: int) -> None:
         num_cpus=2,
         object_store_memory=max(3 * table.nbytes, 128 << 20),
         include_dashboard=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
     )
     try:

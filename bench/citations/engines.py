@@ -135,7 +135,7 @@ def dataframes(page: str) -> str:
     run = run_of("dataframes")
     rows = []
     for engine in ("Dask", "Ray Data"):
-        for source in ("Farrow", "farrow.ray.aggregate"):
+        for source in ("Farrow", "farrow.ray.aggregate", "farrow.ray.aggregate, again"):
             ours = run.samples(f"group-by, {engine}", source)
             if ours:
                 pair = _pair(ours, run.need(f"group-by, {engine}", "Parquet"), in_seconds=True)

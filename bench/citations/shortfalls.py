@@ -47,8 +47,8 @@ def shortfalls(page: str) -> str:
         f" row says otherwise: objects of `make bench-many` ({many.link(page)}), copies of `make"
         f" bench-store` ({store.link(page)}), the network of `make bench-by-net`"
         f" ({net.link(page)}), queries of `make bench-engines` ({queries.link(page)}),"
-        f" graphs of the cluster of `make bench-graph-cluster` ({cluster.link(page)}), features of one process of\n`make bench-graph`"
-        f" ({graph.link(page)}).\n\n"
+        f" graphs of the cluster of `make bench-graph-cluster` ({cluster.link(page)}), features"
+        f" of one process of\n`make bench-graph` ({graph.link(page)}).\n\n"
     )
     heads = ["", "measured", "goal", "what was done, and where the time is spent"]
     return lead + table(heads, [dataclasses.astuple(row) for row in rows])
