@@ -77,7 +77,7 @@ class OutOfMemory(MemoryError, FarrowError):
 
     Attributes:
         what: ``"objects"``, or ``"names"``, which have their own part of the region.
-        asked: bytes requested.
+        requested: bytes requested.
         free: total bytes free for it.
         largest: bytes of the largest free extent.
         used: bytes used by names, if there is no room for names.
@@ -86,7 +86,7 @@ class OutOfMemory(MemoryError, FarrowError):
     """
 
     what: str = "objects"
-    asked: int = 0
+    requested: int = 0
     free: int = 0
     largest: int = 0
     used: int = 0
@@ -153,7 +153,7 @@ class QuotaExceeded(LimitReached):
 
     Attributes:
         what: ``"bytes"`` or ``"objects"``.
-        asked: number requested.
+        requested: number requested.
         used: number in use: memory granted for writing, and objects, including deleted ones that
             are still read.
         limit: the limit.
@@ -163,7 +163,7 @@ class QuotaExceeded(LimitReached):
     """
 
     what: str = ""
-    asked: int = 0
+    requested: int = 0
     used: int = 0
     whose: str = ""
     waiting: int = 0

@@ -199,8 +199,8 @@ def read_farrow(
     ]
     if not sources:
         return ray.data.from_arrow(selected.empty_table())
-    first, *others = sources
-    return first.union(*others) if others else first
+    first, *rest = sources
+    return first.union(*rest) if rest else first
 
 
 class FarrowDatasink(Datasink):  # type: ignore[misc]

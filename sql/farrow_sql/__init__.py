@@ -98,10 +98,10 @@ def explain(
         True
     """
     client = farrow.connect() if client is None else client
-    asked = Query(query, client, timeout)
+    requested = Query(query, client, timeout)
     if analyze:
-        return text_of(asked.run()[1])
-    prepared = asked.prepare()
+        return text_of(requested.run()[1])
+    prepared = requested.prepare()
     try:
         return text_of(prepared)
     finally:

@@ -48,10 +48,10 @@ pub enum NetworkError {
     #[error("a call failed: {0}")]
     Refused(String),
     /// An answer that does not match its request.
-    #[error("an answer to {asked} rows has {given} lengths and {bytes} bytes")]
+    #[error("an answer to {requested} rows has {given} lengths and {bytes} bytes")]
     Nonsense {
         /// Requested rows.
-        asked: usize,
+        requested: usize,
         /// Lengths in the answer.
         given: usize,
         /// Bytes in the answer.
@@ -252,13 +252,13 @@ impl RowClient {
 /// The rows of an answer: at least one, at most as many as requested.
 fn split(
     answer: &pb::Fetched,
-    asked: usize,
+    requested: usize,
     rows: &mut Vec<Arc<[u64]>>,
 ) -> Result<(), NetworkError> {
     let (given, bytes) = (answer.lengths.len(), answer.entries.len());
     let total: u64 = answer.lengths.iter().map(|&length| u64::from(length)).sum();
-    if given == 0 || given > asked || total.checked_mul(8) != Some(bytes as u64) {
-        return Err(NetworkError::Nonsense { asked, given, bytes });
+    if given == 0 || given > requested || total.checked_mul(8) != Some(bytes as u64) {
+        return Err(NetworkError::Nonsense { requested, given, bytes });
     }
     let mut words = answer.entries.as_chunks::<8>().0;
     for &length in &answer.lengths {

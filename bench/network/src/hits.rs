@@ -47,18 +47,18 @@ pub fn remote(
 
 /// Requests rows one by one from both designs. The index of a segment, which a graph reads in any
 /// case, has the position of each row.
-pub fn compared(asked: &[RowKey], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
-    let asked: Vec<(usize, RowRequest)> =
-        asked.iter().filter_map(|&key| ours.wanted(key)).collect();
-    let all = asked.iter().map(|(segment, _)| segment + 1).max().unwrap_or(0);
+pub fn compared(requested: &[RowKey], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
+    let requested: Vec<(usize, RowRequest)> =
+        requested.iter().filter_map(|&key| ours.wanted(key)).collect();
+    let all = requested.iter().map(|(segment, _)| segment + 1).max().unwrap_or(0);
     let rows = |remote: &Arc<Remote>| (0..all).map(|at| remote.rows(at as u32)).collect();
     let designs: [Vec<Arc<dyn RowSource>>; 2] = [rows(thesis), rows(ours)];
-    let count = asked.len().max(1) as f64;
+    let count = requested.len().max(1) as f64;
     let mut entries = 0;
     let mut pass = |segments: &[Arc<dyn RowSource>], is_read: bool| {
         let began = Instant::now();
         entries = 0;
-        for &(segment, wanted) in &asked {
+        for &(segment, wanted) in &requested {
             let row = segments[segment].row(wanted);
             entries += row.len();
             if is_read {
@@ -80,7 +80,7 @@ pub fn compared(asked: &[RowKey], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> V
     }
     let [thesis_ns, ours_ns, thesis_read_ns, ours_read_ns] = times.map(median);
     json!({
-        "rows": asked.len(),
+        "rows": requested.len(),
         "entries_per_row": entries as f64 / count,
         "thesis_ns": thesis_ns,
         "ours_ns": ours_ns,
@@ -135,7 +135,7 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
             return Err(format!("{} rows of {length} entries", keys.len()).into());
         }
         // Not in memory order: a stride by a prime that divides no count visits all rows.
-        let asked: Vec<RowKey> =
+        let requested: Vec<RowKey> =
             (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
         let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {
             let remote = remote(server, design, banks, false)?;
@@ -143,7 +143,7 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
             remote.segment(0, &near)?;
             Ok(remote)
         };
-        Ok(compared(&asked, &made(Design::Thesis)?, &made(Design::Ours)?))
+        Ok(compared(&requested, &made(Design::Thesis)?, &made(Design::Ours)?))
     };
     LENGTHS.into_iter().map(one).collect()
 }

@@ -349,7 +349,7 @@ impl RegionPlan {
         let lent = options.memory.unwrap_or_else(default);
         let max = options.memory_max.unwrap_or(lent);
         if lent > max {
-            return Err(NodeError::AboveMax { asked: lent.0, max: max.0 });
+            return Err(NodeError::AboveMax { requested: lent.0, max: max.0 });
         }
         Self::sized(options, lent, max)
     }
@@ -362,7 +362,7 @@ impl RegionPlan {
 
     fn sized(options: &NodeOptions, lent: Length, max: Length) -> Result<Self, NodeError> {
         if lent.0 < MEMORY_BYTES_MIN {
-            return Err(NodeError::TooSmall { asked: lent.0, min: MEMORY_BYTES_MIN });
+            return Err(NodeError::TooSmall { requested: lent.0, min: MEMORY_BYTES_MIN });
         }
         let options = region_options(options, max);
         let Layout { geometry, heap, page, .. } = Layout::new(&options)?;

@@ -40,14 +40,14 @@ pub enum Error {
     NotSpilled(NotSpilled),
     /// No node of the cluster can take an object that is placed by a rule.
     #[error(
-        "no node has room for {asked} B by {rule:?}: at most {free} B are free; {}",
+        "no node has room for {requested} B by {rule:?}: at most {free} B are free; {}",
         nodes.join("; ")
     )]
     NoNodeHasRoom {
         /// The rule: `nearest` or `most-free`.
         rule: &'static str,
         /// Bytes requested.
-        asked: u64,
+        requested: u64,
         /// Free bytes of the node that has most.
         free: u64,
         /// Each node, and why it cannot take the object.

@@ -87,15 +87,15 @@ impl KeepAwake {
 /// Runs `own` here and each of `others` on a thread of the pool, and waits for all.
 pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     pool: &ThreadPool,
-    others: impl ExactSizeIterator<Item = W>,
+    tasks: impl ExactSizeIterator<Item = W>,
     own: impl FnOnce(),
 ) {
     // Declared outside the scope, because its tasks refer to it.
-    let left = Mutex::new(others.len());
+    let left = Mutex::new(tasks.len());
     let left = &left;
     let count = || *left.lock().unwrap_or_else(PoisonError::into_inner);
     pool.in_place_scope(|scope| {
-        for other in others {
+        for other in tasks {
             scope.spawn(move |_| {
                 other();
                 *left.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
@@ -137,9 +137,9 @@ mod tests {
         for is_awake in [false, true, true] {
             let awake = is_awake.then(|| KeepAwake::new(&pool));
             let mut done = [0; 5];
-            let (own, others) = done.split_first_mut().unwrap();
-            let others = others.iter_mut().map(|one| move || *one += 1);
-            together(&pool, others, || *own += 1);
+            let (own, tasks) = done.split_first_mut().unwrap();
+            let tasks = tasks.iter_mut().map(|one| move || *one += 1);
+            together(&pool, tasks, || *own += 1);
             assert_eq!(done, [1; 5]);
             drop(awake);
         }

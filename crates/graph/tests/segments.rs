@@ -42,13 +42,13 @@ enum Life {
 #[derive(Debug)]
 struct CopyingSource {
     segment: Arc<Segment>,
-    asked: Mutex<usize>,
+    requested: Mutex<usize>,
     reason: Option<&'static str>,
 }
 
 impl RowSource for CopyingSource {
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
-        *self.asked.lock().unwrap() += 1;
+        *self.requested.lock().unwrap() += 1;
         if self.reason.is_some() {
             return SegmentRow::Near(&[]);
         }
@@ -63,7 +63,7 @@ impl RowSource for CopyingSource {
 fn behind_a_wall(segment: Segment, reason: Option<&'static str>) -> Segment {
     let beside = segment.buffers().unwrap();
     let about = segment.info().clone();
-    let wall = CopyingSource { segment: Arc::new(segment), asked: Mutex::new(0), reason };
+    let wall = CopyingSource { segment: Arc::new(segment), requested: Mutex::new(0), reason };
     Segment::far(about, beside, Arc::new(wall)).unwrap()
 }
 
@@ -441,7 +441,8 @@ fn segments_cover_fewer_than_two_to_the_31_numbers() {
     for numbers in [most + 1, u64::MAX] {
         let want = GraphError::Segment { what: "numbers", given: numbers, expected: most };
         assert_eq!(Segment::new(info(numbers), no_rows()).unwrap_err(), want);
-        let wall = CopyingSource { segment: Arc::clone(&near), asked: Mutex::new(0), reason: None };
+        let wall =
+            CopyingSource { segment: Arc::clone(&near), requested: Mutex::new(0), reason: None };
         let far = Segment::far(info(numbers), no_rows(), Arc::new(wall));
         assert_eq!(far.unwrap_err(), want);
     }

@@ -282,10 +282,10 @@ impl Membership {
         }
         let Some(own) = &self.retained.view else { return };
         let weight = |view: &View| (view.members.len(), std::cmp::Reverse(view.cluster.0));
-        let others = self.joining.others(&self.options.address);
-        let is_one_of_them = match others.is_empty() {
+        let other_addresses = self.joining.other_addresses(&self.options.address);
+        let is_one_of_them = match other_addresses.is_empty() {
             true => theirs.last_life(&self.options.name).is_some(),
-            false => theirs.members.iter().any(|member| others.contains(&member.address)),
+            false => theirs.members.iter().any(|member| other_addresses.contains(&member.address)),
         };
         if is_one_of_them && is_live && weight(theirs) > weight(own) {
             self.end(Some(theirs));

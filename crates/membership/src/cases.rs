@@ -205,8 +205,11 @@ fn messages_grow_linearly() {
         let before = world.environment.messages;
         world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
         let each = (world.environment.messages - before) / count as u64 / 10;
-        let others = count as u64 - 1;
-        assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} messages");
+        let peer_count = count as u64 - 1;
+        assert!(
+            (4 * peer_count..=4 * peer_count + 4).contains(&each),
+            "{count} nodes: {each} messages"
+        );
     }
 }
 

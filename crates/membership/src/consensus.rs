@@ -39,7 +39,7 @@ impl Membership {
                 let live = self.peers.values().filter(|peer| self.silent_ms(peer) < lease_ms);
                 live.map(|peer| peer.address.clone()).collect()
             }
-            None => self.joining.others(&self.options.address),
+            None => self.joining.other_addresses(&self.options.address),
         }
     }
 
@@ -309,7 +309,7 @@ impl Membership {
             self.peers.values().map(|peer| peer.address.clone()).collect();
         addresses.extend(value.members.iter().map(|member| member.address.clone()));
         if self.retained.view.is_none() {
-            addresses.extend(self.joining.others(&self.options.address));
+            addresses.extend(self.joining.other_addresses(&self.options.address));
         }
         addresses.remove(&self.options.address);
         self.install(value.clone());

@@ -83,7 +83,7 @@ impl Joining {
         NodeNumber::new(u8::try_from(place).ok()?)
     }
 
-    pub(super) fn others(&self, own: &str) -> Vec<String> {
+    pub(super) fn other_addresses(&self, own: &str) -> Vec<String> {
         self.electorate.iter().filter(|address| *address != own).cloned().collect()
     }
 
@@ -107,7 +107,7 @@ impl Membership {
             return;
         }
         self.joining.next_ask_ms = self.now_ms + self.options.lease_ms / 4;
-        let mut addresses = self.joining.others(&self.options.address);
+        let mut addresses = self.joining.other_addresses(&self.options.address);
         addresses.extend(self.joining.hints.iter().cloned());
         for address in addresses {
             self.ask(&address);

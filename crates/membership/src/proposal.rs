@@ -69,9 +69,9 @@ impl Membership {
             Some(ProposedChange { value, without: NodeSet::default(), is_unfinished: true })
         };
         // A leaving node changes nothing, unless no other live node remains.
-        let mut others = self.peers.values();
+        let mut peers = self.peers.values();
         let is_leaving = self.retained.is_leaving;
-        if is_leaving && others.any(|peer| peer.reach == Reachability::Live && !peer.has_left) {
+        if is_leaving && peers.any(|peer| peer.reach == Reachability::Live && !peer.has_left) {
             return unfinished();
         }
         let (left, silent, is_half_silent) = self.absent();

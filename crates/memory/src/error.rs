@@ -10,10 +10,10 @@ use crate::units::{Address, Length, Offset, Section};
 #[non_exhaustive]
 pub enum FabricError {
     /// The file system, or the memory of the machine, has less free space than requested.
-    #[error("no space for a region on {path}: asked {asked}, {free} free")]
+    #[error("no space for a region on {path}: asked {requested}, {free} free")]
     NoSpace {
         /// Bytes requested.
-        asked: Length,
+        requested: Length,
         /// Bytes free when the error was detected.
         free: Length,
         /// The directory or file; `memory` if the machine itself is out of memory.
@@ -141,11 +141,11 @@ pub enum MapError {
     Bounds(#[from] BoundsError),
     /// The address space, the number of maps or the memory for page tables is exhausted.
     #[error(
-        "no room to map {asked}: {source} (RLIMIT_AS {limit_as:?}, vm.max_map_count {maps_max:?})"
+        "no room to map {requested}: {source} (RLIMIT_AS {limit_as:?}, vm.max_map_count {maps_max:?})"
     )]
     NoRoom {
         /// Bytes to be mapped.
-        asked: Length,
+        requested: Length,
         /// `RLIMIT_AS`, if there is one.
         limit_as: Option<u64>,
         /// `vm.max_map_count`, if readable.

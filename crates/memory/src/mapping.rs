@@ -70,13 +70,13 @@ impl Mapping {
         let wanted = length.as_usize();
         let padded = wanted.checked_add(huge).ok_or(Errno::NOMEM)?;
         // Small regions are not worth the alignment.
-        let asked = if wanted >= huge { padded } else { wanted };
+        let requested = if wanted >= huge { padded } else { wanted };
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
-            rustix::mm::mmap_anonymous(ptr::null_mut(), asked, ProtFlags::empty(), flags)
+            rustix::mm::mmap_anonymous(ptr::null_mut(), requested, ProtFlags::empty(), flags)
         }?;
-        let mut whole = Self::own(start.cast(), asked)?;
+        let mut whole = Self::own(start.cast(), requested)?;
         whole.trim_to_alignment(wanted, huge);
         Ok(whole)
     }
@@ -121,11 +121,12 @@ impl Mapping {
     fn reserve_at(length: Length, wish: Address) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let at = ptr::without_provenance_mut(wish.0);
-        let asked = length.as_usize();
+        let requested = length.as_usize();
         // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel without support for it
         // takes the address as a hint.
-        let start = unsafe { rustix::mm::mmap_anonymous(at, asked, ProtFlags::empty(), flags) }?;
-        let mapping = Self::own(start.cast(), asked)?;
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(at, requested, ProtFlags::empty(), flags) }?;
+        let mapping = Self::own(start.cast(), requested)?;
         if mapping.address() == wish {
             return Ok(mapping);
         }
@@ -140,14 +141,21 @@ impl Mapping {
         length: Length,
         is_writable: bool,
     ) -> Result<Self, Errno> {
-        let asked = length.as_usize();
+        let requested = length.as_usize();
         let protection = protection(is_writable);
         let _steady = fork::without_fork();
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, file_offset)
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                requested,
+                protection,
+                MapFlags::SHARED,
+                fd,
+                file_offset,
+            )
         }?;
-        let mut mapping = Self::own(start.cast(), asked)?;
+        let mut mapping = Self::own(start.cast(), requested)?;
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
@@ -162,18 +170,18 @@ impl Mapping {
         file_offset: u64,
         length: Length,
     ) -> Result<Self, Errno> {
-        let (asked, flags) = (length.as_usize(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (requested, flags) = (length.as_usize(), MapFlags::PRIVATE | MapFlags::NORESERVE);
         let steady = fork::without_fork();
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), asked, ProtFlags::empty(), flags, fd, file_offset)
+            rustix::mm::mmap(ptr::null_mut(), requested, ProtFlags::empty(), flags, fd, file_offset)
         }?;
-        let mut mapping = Self::own(start.cast(), asked)?;
+        let mut mapping = Self::own(start.cast(), requested)?;
         mapping.owner = MappingOwner::Process(process_number());
         // SAFETY: just mapped, and the advice does not change the contents.
         unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
         drop(steady);
-        fork::hide(start.expose_provenance(), asked);
+        fork::hide(start.expose_provenance(), requested);
         mapping.owner = MappingOwner::Hidden(process_number());
         Ok(mapping)
     }
@@ -181,12 +189,12 @@ impl Mapping {
     /// Maps the beginning of a file read-only, at any address, so that children inherit it. Used by
     /// the handler before a fork.
     pub(crate) fn of_file_for_children(fd: BorrowedFd<'_>, length: Length) -> Result<Self, Errno> {
-        let (asked, protection) = (length.as_usize(), protection(false));
+        let (requested, protection) = (length.as_usize(), protection(false));
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, 0)
+            rustix::mm::mmap(ptr::null_mut(), requested, protection, MapFlags::SHARED, fd, 0)
         }?;
-        Self::own(start.cast(), asked)
+        Self::own(start.cast(), requested)
     }
 
     /// Maps part of a file over part of this mapping and replaces what was mapped there. Children
@@ -205,12 +213,19 @@ impl Mapping {
     ) -> Result<(), Errno> {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let target = self.pointer(at);
-        let asked = length.as_usize();
+        let requested = length.as_usize();
         debug_assert!(at.checked_add(length.0).is_some_and(|end| end <= self.length as u64));
         let _steady = fork::without_fork();
         // SAFETY: the caller guarantees that the range is inside this mapping, which we own.
         let start = unsafe {
-            rustix::mm::mmap(target.cast(), asked, protection(is_writable), flags, fd, file_offset)
+            rustix::mm::mmap(
+                target.cast(),
+                requested,
+                protection(is_writable),
+                flags,
+                fd,
+                file_offset,
+            )
         }?;
         debug_assert_eq!(start.cast(), target);
         // SAFETY: just mapped, and the advice does not change the contents.
@@ -240,14 +255,14 @@ impl Mapping {
         let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
         // A fork in between could let children inherit the moved pages, which they must not.
         let _steady = fork::without_fork();
-        let asked = length.as_usize();
+        let requested = length.as_usize();
         // SAFETY: the caller guarantees the source; the destination is inside `target`, which we
         // own.
         let moved = unsafe {
             rustix::mm::mremap_fixed(
                 source.cast(),
-                asked,
-                asked,
+                requested,
+                requested,
                 flags,
                 target.start.as_ptr().add(phase).cast(),
             )
@@ -404,7 +419,7 @@ pub(crate) fn failure(call: &'static str, span: Span, errno: Errno) -> MapError 
     if errno == Errno::NOMEM {
         let limit_as = kernel::address_space_limit();
         let maps_max = kernel::maps_max();
-        return MapError::NoRoom { asked: span.length, limit_as, maps_max, source };
+        return MapError::NoRoom { requested: span.length, limit_as, maps_max, source };
     }
     MapError::System { call, offset: span.offset, length: span.length, source }
 }

@@ -140,10 +140,10 @@ pub enum BodyError {
         computed: u32,
     },
     /// The body ends early.
-    #[error("{asked} B expected, {left} B left")]
+    #[error("{requested} B expected, {left} B left")]
     Short {
         /// Bytes expected.
-        asked: u64,
+        requested: u64,
         /// Bytes left.
         left: u64,
     },
@@ -285,14 +285,14 @@ pub enum NetError {
         text: String,
     },
     /// The caller's deadline has passed.
-    #[error("peer {peer}: {done} of {asked} after {} ms", waited.as_millis())]
+    #[error("peer {peer}: {done} of {requested} after {} ms", waited.as_millis())]
     Deadline {
         /// Name of the peer.
         peer: String,
         /// Bytes transferred before the deadline.
         done: Length,
         /// Bytes requested.
-        asked: Length,
+        requested: Length,
         /// The caller's time limit.
         waited: Duration,
     },
@@ -319,18 +319,18 @@ pub enum NetError {
 #[non_exhaustive]
 pub enum CacheError {
     /// The request exceeds the capacity of the cache.
-    #[error("{asked} asked, the cache has {limit} in all")]
+    #[error("{requested} asked, the cache has {limit} in all")]
     TooLarge {
         /// Bytes requested.
-        asked: Length,
+        requested: Length,
         /// Capacity, set by `--cache`.
         limit: Length,
     },
     /// No room became free in time: all objects are held or arriving.
-    #[error("{asked} asked, {used} of {limit} in use and held after {} ms", waited.as_millis())]
+    #[error("{requested} asked, {used} of {limit} in use and held after {} ms", waited.as_millis())]
     NoRoom {
         /// Bytes requested.
-        asked: Length,
+        requested: Length,
         /// Bytes in use.
         used: Length,
         /// Capacity, set by `--cache`.

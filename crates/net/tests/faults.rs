@@ -143,8 +143,8 @@ fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
         let block = span(77, 20 * MIB);
         let time = Duration::from_millis(100);
         match reader.peer.fetch(&held, opened.hold, &[block], time) {
-            Err(NetError::Deadline { done, asked, waited, .. }) => {
-                assert!(done < asked && waited == time, "{done} of {asked}");
+            Err(NetError::Deadline { done, requested, waited, .. }) => {
+                assert!(done < requested && waited == time, "{done} of {requested}");
             }
             other => panic!("{other:?}"),
         }
@@ -249,8 +249,10 @@ fn a_push_that_is_never_acknowledged_ends_at_the_callers_deadline() {
     proxy.set_fault(StreamFault::StallAfter(0));
     let (time, begin) = (Duration::from_millis(300), Instant::now());
     let failed = reader.peer.push(GrantId(1), &map, &[span(0, 10)], time);
-    let Err(NetError::Deadline { done, asked, waited, .. }) = failed else { panic!("{failed:?}") };
-    assert_eq!((done.0, asked.0, waited), (0, 10, time));
+    let Err(NetError::Deadline { done, requested, waited, .. }) = failed else {
+        panic!("{failed:?}")
+    };
+    assert_eq!((done.0, requested.0, waited), (0, 10, time));
     assert!(begin.elapsed() < stall, "{:?}", begin.elapsed());
 }
 

@@ -132,7 +132,7 @@ struct SpillingSource {
     table: Arc<TableSource>,
     is_restored: AtomicBool,
     /// Opens of objects in files.
-    asked: Mutex<Vec<HoldId>>,
+    requested: Mutex<Vec<HoldId>>,
     /// Ends the connections of a member while it opens the next object.
     disconnects: Mutex<Option<Arc<DataServer>>>,
 }
@@ -149,9 +149,9 @@ impl Source for SpillingSource {
         want: &[u8],
     ) -> Result<Opened, SourceRefusal> {
         if want[0] % 2 == 1 && !self.is_restored.load(Ordering::SeqCst) {
-            let mut asked = self.asked.lock().unwrap();
-            if !asked.contains(&hold) {
-                asked.push(hold);
+            let mut requested = self.requested.lock().unwrap();
+            if !requested.contains(&hold) {
+                requested.push(hold);
             }
             return Err(SourceRefusal::passing("on its way"));
         }
@@ -184,7 +184,7 @@ fn spilling(stall: Duration) -> (TestHome, Arc<SpillingSource>) {
     let source = Arc::new(SpillingSource {
         table: Arc::clone(&home.source),
         is_restored: AtomicBool::new(false),
-        asked: Mutex::default(),
+        requested: Mutex::default(),
         disconnects: Mutex::default(),
     });
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -207,7 +207,7 @@ fn opens_of_spilled_objects_wait_side_by_side() {
         let reader = Arc::clone(&reader);
         std::thread::spawn(move || reader.peer.open(&want(key)).unwrap())
     });
-    until("the home restores both", || source.asked.lock().unwrap().len() == 2);
+    until("the home restores both", || source.requested.lock().unwrap().len() == 2);
     // What is in memory does not wait for them.
     for key in [2, 4] {
         let opened = reader.peer.open(&want(key)).unwrap();
@@ -228,11 +228,11 @@ fn an_open_whose_object_does_not_arrive_is_refused_as_busy() {
     let refused = reader.peer.open(&want(1));
     let is_busy = matches!(&refused, Err(NetError::Refused { code: ErrorCode::Busy, .. }));
     assert!(is_busy, "{refused:?}");
-    assert_eq!(source.asked.lock().unwrap().len(), 1, "one attempt: the connection lives");
+    assert_eq!(source.requested.lock().unwrap().len(), 1, "one attempt: the connection lives");
     // A connection that ends takes its waiting opens with it.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| reader.peer.open(&want(3)));
-        until("it waits", || source.asked.lock().unwrap().len() > 1);
+        until("it waits", || source.requested.lock().unwrap().len() > 1);
         reader.peer.lose("the test is over");
         assert!(waiting.join().unwrap().is_err());
         home.server.cut(&member("reader"), LONG).unwrap();

@@ -41,23 +41,23 @@ exceptions! {
     Error::NotFound { .. } | Error::NoNamespace(_) => NotFound {}
     Error::AlreadyExists { .. } => AlreadyExists {}
     Error::NotRestored(NotRestored { file, .. }) => NotRestored { file }
-    Error::OutOfMemory(OutOfMemory { asked, free, largest, waiting, waited_ms }) => OutOfMemory {
-        asked, free, largest, waiting, waited_seconds: seconds(*waited_ms)
+    Error::OutOfMemory(OutOfMemory { requested, free, largest, waiting, waited_ms }) => OutOfMemory {
+        requested, free, largest, waiting, waited_seconds: seconds(*waited_ms)
     }
-    Error::NoRoom(NoRoom { what, asked, free, largest, used, waiting, waited_ms }) => OutOfMemory {
-        what, asked, free, largest, used, waiting, waited_seconds: seconds(*waited_ms)
+    Error::NoRoom(NoRoom { what, requested, free, largest, used, waiting, waited_ms }) => OutOfMemory {
+        what, requested, free, largest, used, waiting, waited_seconds: seconds(*waited_ms)
     }
-    Error::NoNodeHasRoom { asked, free, .. } => OutOfMemory { asked, free }
+    Error::NoNodeHasRoom { requested, free, .. } => OutOfMemory { requested, free }
     Error::NotSpilled(NotSpilled {
-        asked, free, largest, waited_ms, folder, bytes, reason
+        requested, free, largest, waited_ms, folder, bytes, reason
     }) => NotSpilled {
-        asked, free, largest, waited_seconds: seconds(*waited_ms), folder, nbytes: bytes, reason
+        requested, free, largest, waited_seconds: seconds(*waited_ms), folder, nbytes: bytes, reason
     }
-    Error::TooLarge(TooLarge { asked, capacity }) => TooLarge { asked, capacity }
+    Error::TooLarge(TooLarge { requested, capacity }) => TooLarge { requested, capacity }
     Error::QuotaExceeded(QuotaExceeded {
-        whose, what, asked, used, limit, waiting, waited_ms
+        whose, what, requested, used, limit, waiting, waited_ms
     }) => QuotaExceeded {
-        whose, what, asked, used, limit, waiting, waited_seconds: seconds(*waited_ms)
+        whose, what, requested, used, limit, waiting, waited_seconds: seconds(*waited_ms)
     }
     Error::TooMany { what, max } if what == "objects" => TooManyObjects { limit: max }
     Error::TooMany { max, .. } => LimitReached { limit: max }

@@ -62,25 +62,25 @@ pub fn build_arrow<'py>(py: Python<'py>, arrow: &ArrowObject) -> PyResult<Bound<
 pub fn build_all(py: Python<'_>, all: Vec<BatchItem>) -> PyResult<Bound<'_, PyList>> {
     let mut bytes = Vec::with_capacity(all.len());
     // Indices of the others, in order.
-    let mut others = Vec::new();
+    let mut objects = Vec::new();
     for (index, one) in all.into_iter().enumerate() {
         match one {
             BatchItem::Bytes(one) => {
                 let (data, size) = one.place().map_err(raise)?;
                 bytes.push((data, size, one));
             }
-            BatchItem::Object(object) => others.push((index, object)),
+            BatchItem::Object(object) => objects.push((index, object)),
         }
     }
     // SAFETY: the bytes stay mapped and unchanged while their owner is retained; a read-only buffer
     // permits no writes.
     let buffers = unsafe { Pyarrow::get(py)?.wrap_all(py, bytes)? };
-    if others.is_empty() {
+    if objects.is_empty() {
         return PyList::new(py, buffers);
     }
     let mut buffers = buffers.into_iter();
-    let mut values = Vec::with_capacity(buffers.len() + others.len());
-    for (index, object) in others {
+    let mut values = Vec::with_capacity(buffers.len() + objects.len());
+    for (index, object) in objects {
         values.extend(buffers.by_ref().take(index - values.len()));
         values.push(build(py, object)?);
     }

@@ -256,7 +256,7 @@ impl Endpoint {
     ) -> Result<(), RdmaError> {
         // SAFETY: the endpoint is alive.
         let reads_max = unsafe { ffi::farrow_rdma_reads_max(self.raw()) }.max(1);
-        let (mut running, mut asked, mut arrived) = (std::collections::VecDeque::new(), 0, 0);
+        let (mut running, mut requested, mut arrived) = (std::collections::VecDeque::new(), 0, 0);
         let mut moved = Instant::now();
         loop {
             while (running.len() as c_int) < reads_max
@@ -268,7 +268,7 @@ impl Endpoint {
                     unsafe { ffi::farrow_rdma_read(self.raw(), to, local, from, remote, length) };
                 check("post a read", result)?;
                 running.push_back(u64::from(length));
-                asked += u64::from(length);
+                requested += u64::from(length);
             }
             if running.is_empty() {
                 return Ok(());
@@ -277,15 +277,15 @@ impl Endpoint {
                 return Err(RdmaError::Ended);
             }
             // Reads of one queue pair end in order.
-            let ended = self.ended(asked)?;
+            let ended = self.ended(requested)?;
             for bytes in running.drain(..ended.min(running.len())) {
                 arrived += bytes;
             }
             if ended > 0 {
                 moved = Instant::now();
             } else if moved.elapsed() > stall {
-                let left = asked - arrived;
-                return Err(RdmaError::Stalled { left, bytes: asked, waited: stall });
+                let left = requested - arrived;
+                return Err(RdmaError::Stalled { left, bytes: requested, waited: stall });
             }
         }
     }

@@ -94,10 +94,10 @@ pub enum FormatError {
 #[non_exhaustive]
 pub enum StoreError {
     /// No free range is long enough.
-    #[error("out of memory: asked {asked}, {free} free, longest range {largest}")]
+    #[error("out of memory: asked {requested}, {free} free, longest range {largest}")]
     OutOfMemory {
         /// Minimum bytes requested.
-        asked: Length,
+        requested: Length,
         /// All free bytes.
         free: Length,
         /// The longest range that can be granted.
@@ -152,12 +152,12 @@ pub enum StoreError {
     },
     /// No room for the bytes of one more name.
     #[error(
-        "out of memory for names: asked {asked}, {free} free, longest free run {largest}, \
+        "out of memory for names: asked {requested}, {free} free, longest free run {largest}, \
          {used} in use"
     )]
     NameSpaceFull {
         /// Bytes of the name.
-        asked: Length,
+        requested: Length,
         /// Free bytes in the name heap.
         free: Length,
         /// The longest free run in it.

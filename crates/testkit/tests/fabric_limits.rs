@@ -28,10 +28,10 @@ fn entries(dir: &Path) -> Vec<String> {
 }
 
 fn expect_no_space(error: &FabricError, at_least: Length) {
-    let FabricError::NoSpace { asked, free, .. } = error else { panic!("{error:?}") };
-    assert!(*asked >= at_least, "{error}");
-    assert!(free < asked, "{error}");
-    assert!(error.to_string().contains(&asked.0.to_string()), "{error}");
+    let FabricError::NoSpace { requested, free, .. } = error else { panic!("{error:?}") };
+    assert!(*requested >= at_least, "{error}");
+    assert!(free < requested, "{error}");
+    assert!(error.to_string().contains(&requested.0.to_string()), "{error}");
 }
 
 #[test]
@@ -54,8 +54,8 @@ fn a_full_tmpfs_is_an_error_with_numbers() {
         probe::mount("tmpfs", dir.path(), &format!("size={}", 32 * page)).unwrap();
         let fits = |pages| Geometry { control: Length(page), data: Length(pages * page) };
         let error = ShmFabric::create(dir.path(), "large", fits(32)).unwrap_err();
-        let FabricError::NoSpace { asked, free, path } = &error else { panic!("{error:?}") };
-        assert_eq!((*asked, *free), (Length(33 * page), Length(32 * page)), "{error}");
+        let FabricError::NoSpace { requested, free, path } = &error else { panic!("{error:?}") };
+        assert_eq!((*requested, *free), (Length(33 * page), Length(32 * page)), "{error}");
         assert_eq!(path, dir.path());
         assert!(entries(dir.path()).is_empty());
 

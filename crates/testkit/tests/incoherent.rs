@@ -171,7 +171,7 @@ const CHILD_DIR: &str = "FARROW_TEST_INCOHERENT_DIR";
 #[test]
 fn nodes_in_two_processes_share_memory() {
     let settings = CacheSettings { acts: 4, ..CacheSettings::default() };
-    let (asked, answer) = (data_pages(1, 1), data_pages(2, 1));
+    let (requested, answer) = (data_pages(1, 1), data_pages(2, 1));
     let map = |dir: &Path, node| {
         let fabric = NodeFabric::open(dir, node, geometry(), settings).unwrap();
         let fabric: Arc<dyn Fabric> = fabric;
@@ -183,7 +183,7 @@ fn nodes_in_two_processes_share_memory() {
     };
     if let Some(dir) = std::env::var_os(CHILD_DIR) {
         let region = map(Path::new(&dir), 2);
-        let mut bytes = read(&region, asked);
+        let mut bytes = read(&region, requested);
         bytes.reverse();
         region.alias(answer).unwrap().write_published(answer.offset, &bytes).unwrap();
         return;
@@ -191,7 +191,7 @@ fn nodes_in_two_processes_share_memory() {
     let cluster = IncoherentNodes::new(geometry(), 1, settings);
     let region = map(&cluster.dir(), 1);
     let bytes: Vec<u8> = (0..page_bytes()).map(|at| (at / 5) as u8).collect();
-    region.alias(asked).unwrap().write_published(asked.offset, &bytes).unwrap();
+    region.alias(requested).unwrap().write_published(requested.offset, &bytes).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "nodes_in_two_processes_share_memory"])
         .env(CHILD_DIR, cluster.dir())

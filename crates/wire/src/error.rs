@@ -173,13 +173,13 @@ impl WireError {
 /// No run of free memory is long enough.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
-    "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
+    "out of memory: asked {requested} B, {free} B free, longest free run {largest} B{}{}",
     before(*waiting),
     after(*waited_ms)
 )]
 pub struct OutOfMemory {
     /// Bytes requested.
-    pub asked: u64,
+    pub requested: u64,
     /// Free bytes.
     pub free: u64,
     /// Longest free run in bytes.
@@ -192,10 +192,10 @@ pub struct OutOfMemory {
 
 /// The request exceeds the capacity of the region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{asked} B asked of a region of {capacity} B")]
+#[error("{requested} B asked of a region of {capacity} B")]
 pub struct TooLarge {
     /// Bytes requested.
-    pub asked: u64,
+    pub requested: u64,
     /// Bytes of the heap.
     pub capacity: u64,
 }
@@ -203,7 +203,7 @@ pub struct TooLarge {
 /// The quota of the client is exhausted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
-    "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
+    "quota of {whose}: {requested} {what} asked, {used} of {limit} in use{}{}",
     before(*waiting),
     after(*waited_ms)
 )]
@@ -213,7 +213,7 @@ pub struct QuotaExceeded {
     /// `bytes` or `objects`.
     pub what: String,
     /// The number requested.
-    pub asked: u64,
+    pub requested: u64,
     /// The number in use.
     pub used: u64,
     /// The limit.
@@ -299,7 +299,7 @@ pub struct NodeUnreachable {
 /// Memory is free, but another limited resource is exhausted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
-    "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
+    "out of memory for {what}: asked {requested} B, {free} B free, longest free run {largest} B, \
      {used} B in use{}{}",
     before(*waiting),
     after(*waited_ms)
@@ -308,7 +308,7 @@ pub struct NoRoom {
     /// The exhausted resource.
     pub what: String,
     /// Bytes requested.
-    pub asked: u64,
+    pub requested: u64,
     /// Free bytes.
     pub free: u64,
     /// Longest free run in bytes.
@@ -324,13 +324,13 @@ pub struct NoRoom {
 /// Memory is full, and objects cannot be spilled to files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
-    "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
+    "out of memory: asked {requested} B, {free} B free, longest free run {largest} B{}, and an \
      object of {bytes} B cannot be spilled to {folder}: {reason}",
     after(*waited_ms)
 )]
 pub struct NotSpilled {
     /// Bytes requested.
-    pub asked: u64,
+    pub requested: u64,
     /// Free bytes.
     pub free: u64,
     /// Longest free run in bytes.

@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn after_the_check_said_so_once_every_wait_of_the_scope_ends() {
-        let asked = Rc::new(Cell::new(0));
-        let count = Rc::clone(&asked);
+        let requested = Rc::new(Cell::new(0));
+        let count = Rc::clone(&requested);
         let check = move || {
             count.set(count.get() + 1);
             count.get() == 2
@@ -270,6 +270,6 @@ mod tests {
             assert!(!pause(Duration::from_secs(60)));
             assert!(!pause(Duration::from_secs(60)));
         });
-        assert_eq!(asked.get(), 2);
+        assert_eq!(requested.get(), 2);
     }
 }

@@ -16,13 +16,13 @@ pub struct Reply {
 impl Reply {
     /// Its errors: that of the request, or those of single items.
     pub fn errors(&self) -> impl Iterator<Item = &WireError> {
-        let (sealed, others): (&[Result<_, _>], &[Result<_, _>]) = match &self.body {
+        let (sealed, unsealed): (&[Result<_, _>], &[Result<_, _>]) = match &self.body {
             Ok(ReplyBody::Sealed(items)) => (items, &[]),
             Ok(ReplyBody::Deleted(items) | ReplyBody::Pinned(items)) => (&[], items),
             _ => (&[], &[]),
         };
         let items = sealed.iter().filter_map(|item| item.as_ref().err());
-        let items = items.chain(others.iter().filter_map(|item| item.as_ref().err()));
+        let items = items.chain(unsealed.iter().filter_map(|item| item.as_ref().err()));
         self.body.as_ref().err().into_iter().chain(items)
     }
 }

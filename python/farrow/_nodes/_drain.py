@@ -215,8 +215,8 @@ class Drain:
         nodes = {node.name: node for node in self._client.nodes()}
         for name in self._targets:
             if name not in nodes or nodes[name].is_own or nodes[name].reach != "live":
-                others = [one.name for one in nodes.values() if not one.is_own]
-                live = [other for other in others if nodes[other].reach == "live"]
+                peers = [one.name for one in nodes.values() if not one.is_own]
+                live = [other for other in peers if nodes[other].reach == "live"]
                 raise InvalidArgument(f"--to {name}: the live other nodes are {live}")
 
     def _notify_all(self) -> list[tuple[str, str]]:
@@ -361,13 +361,13 @@ class Drain:
     def _nodes_for(self, size: int) -> Iterator[str]:
         """The nodes that may take an object: those with room first."""
         nodes = {one.name: one for one in self._client.nodes() if one.reach == "live"}
-        others = [one for one in nodes.values() if not one.is_own]
+        peers = [one for one in nodes.values() if not one.is_own]
         if self._targets:
             yield from (name for name in self._targets if name in nodes)
             return
-        others.sort(key=lambda one: (-1 if one.free is None else one.free, one.name), reverse=True)
-        has_room = [one for one in others if one.free is not None and one.free >= size]
-        yield from (one.name for one in [*has_room, *(o for o in others if o not in has_room)])
+        peers.sort(key=lambda one: (-1 if one.free is None else one.free, one.name), reverse=True)
+        has_room = [one for one in peers if one.free is not None and one.free >= size]
+        yield from (one.name for one in [*has_room, *(one for one in peers if one not in has_room)])
 
     def _remaining(
         self,

@@ -144,7 +144,7 @@ def create(
             raise
         # The backup is complete: what cannot be removed now is removed by the next one.
         with contextlib.suppress(OSError):
-            _remove_others(place, ident, former)
+            _remove_replaced(place, ident, former)
     return Created(ident, len(entries), writer.nbytes, writer.left_out, lost)
 
 
@@ -164,7 +164,7 @@ def _former(place: Place) -> str | None:
         return None
 
 
-def _remove_others(place: Place, ident: str, former: str | None) -> None:
+def _remove_replaced(place: Place, ident: str, former: str | None) -> None:
     for other in place.folders(_manifest.DATA):
         if other == ident or not _manifest.is_id(other):
             continue

@@ -250,8 +250,8 @@ def _check(place: Place, entries: list[Entry], progress: Progress | None) -> Non
         except DamagedFile as error:
             damaged.append(error)
     if damaged:
-        others = f", and {len(damaged) - 1} other damaged files" if len(damaged) > 1 else ""
-        raise DamagedFile(f"{damaged[0]}{others}", damaged[0].path)
+        more = f", and {len(damaged) - 1} other damaged files" if len(damaged) > 1 else ""
+        raise DamagedFile(f"{damaged[0]}{more}", damaged[0].path)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -293,7 +293,7 @@ class _Reader:
             for part in entry.parts:
                 need[self._node(part.node)] += part.file.bytes
                 count[self._node(part.node)] += 1
-        for node, asked in need.items():
+        for node, requested in need.items():
             stats = self._client.stats(node=node)
             if count[node] > stats["objects_max"]:
                 raise LimitReached(
@@ -305,12 +305,12 @@ class _Reader:
             may_evict = stats["eviction"] != "none"
             free = stats["free"] + stats["evictable"]
             given_up = self._given_up(node, taken, only_pinned=may_evict) if taken else 0
-            if asked > free + given_up:
+            if requested > free + given_up:
                 error = OutOfMemory(
-                    f"nothing was restored: the objects take {asked} B, and {_whose(node)} has"
+                    f"nothing was restored: the objects take {requested} B, and {_whose(node)} has"
                     f" {free} B of {stats['capacity']} B"
                 )
-                error.asked, error.free, error.largest = asked, free, stats["largest_free"]
+                error.requested, error.free, error.largest = requested, free, stats["largest_free"]
                 raise error
 
     def _given_up(self, node: str | None, names: set[str], *, only_pinned: bool) -> int:

@@ -377,18 +377,18 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _window(text: str, patterns: list[str]) -> str | dict[str, str]:
     """Parse ``96h`` for all patterns, or windows by pattern; one without a name is the default."""
     by_name: dict[str, str] = {}
-    others = "24h"
+    default = "24h"
     for word in _words(text):
         name, equals, value = word.rpartition("=")
         if not equals:
-            others = value
+            default = value
         elif name in patterns:
             by_name[name] = value
         else:
             raise ValueError(f"--window: {name!r} is none of the patterns {', '.join(patterns)}")
     if not by_name:
-        return others
-    return {name: by_name.get(name, others) for name in patterns}
+        return default
+    return {name: by_name.get(name, default) for name in patterns}
 
 
 def _mapping(text: str) -> dict[str, object]:

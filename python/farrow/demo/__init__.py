@@ -150,10 +150,10 @@ class _Demo:
         places = [reader.call("locate")["buffers"] for reader in readers]
         for reader in readers:
             reader.call("drop")
-        others_ways = self._others()
+        other_ways = self._other_ways()
 
         self._out.print()
-        _report.ways(self._out, [ours, *others_ways])
+        _report.ways(self._out, [ours, *other_ways])
         size = table_bytes(self._table)
         _report.memory(self._out, holders, size)
         _report.buffers(self._out, built, places)
@@ -200,14 +200,14 @@ class _Demo:
         known = dataclasses.asdict(roles) if roles else None
         found = []
         for reader, name in zip(readers, ("pyarrow", engine), strict=True):
-            asked = "top accounts and histogram" if roles else "summary of each column"
+            requested = "top accounts and histogram" if roles else "summary of each column"
             result = reader.call("ask", engine=name, roles=known)
             shown = name if roles else "pyarrow"
-            _report.step(self._out, f"{reader.label}: {asked} ({shown})", result["seconds"])
+            _report.step(self._out, f"{reader.label}: {requested} ({shown})", result["seconds"])
             found.append((shown, Answer(**result["answer"])))
         return found
 
-    def _others(self) -> list[Way]:
+    def _other_ways(self) -> list[Way]:
         """Transfer the same table by other methods, each to its own process, one by one."""
         attempts = (
             ("Arrow IPC file in /dev/shm, mapped", "ipc", _transport.by_mapped_file),

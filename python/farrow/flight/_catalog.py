@@ -189,8 +189,8 @@ def _facts() -> dict[int, str | bool | int]:
 def _info(message: Message) -> pa.Table:
     """The facts that were asked for, as a union of their types; an unknown number has no row."""
     facts = _facts()
-    asked = message.integers(1) or list(facts)
-    numbers = [number for number in dict.fromkeys(asked) if number in facts]
+    requested = message.integers(1) or list(facts)
+    numbers = [number for number in dict.fromkeys(requested) if number in facts]
     children: list[list[Any]] = [[], [], [], [], [], []]
     kinds, offsets = [], []
     for number in numbers:

@@ -91,8 +91,8 @@ class PreparedStatements:
         """
         prepared = self.find(handle)
         with self._lock:
-            others = [one for one in self._statements.values() if one is not prepared]
-            taken = sum(one.bound.nbytes for one in others if one.bound is not None)
+            remaining = [one for one in self._statements.values() if one is not prepared]
+            taken = sum(one.bound.nbytes for one in remaining if one.bound is not None)
             if taken + bound.nbytes > _ALL_BOUND_BYTES_MAX:
                 raise flight.FlightUnavailableError(
                     f"bound parameters have {taken} B, and {bound.nbytes} B more were sent; "

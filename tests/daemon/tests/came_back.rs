@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::asked::{OWNER, RequestedNode, hello, is_denied};
+use common::requested::{OWNER, RequestedNode, hello, is_denied};
 use farrow_wire::{ReplyBody, WireError};
 
 #[test]

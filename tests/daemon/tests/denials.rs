@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::asked::{B, C, OWNER, RequestedNode, hello, is_denied};
 use common::nodes::wait_for as wait_for_members;
+use common::requested::{B, C, OWNER, RequestedNode, hello, is_denied};
 use common::{Daemon, wait_for};
 use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
@@ -42,26 +42,26 @@ fn for_the_owner() -> Vec<RequestBody> {
 
 #[test]
 fn a_remote_client_may_not_rule_the_node_under_any_name() {
-    let mut asked = RequestedNode::new();
+    let mut requested = RequestedNode::new();
     for uid in [OWNER, 0, 7] {
-        let (remote_client, _) = asked.join_as(60, uid, Some(B));
+        let (remote_client, _) = requested.join_as(60, uid, Some(B));
         for body in for_the_owner() {
-            let (answer, rest) = asked.all(remote_client, body.clone());
+            let (answer, rest) = requested.all(remote_client, body.clone());
             assert!(is_denied(&answer.unwrap()), "{body:?} of user {uid}");
             assert!(!rest.contains(&Action::Stop), "{body:?} of user {uid}");
         }
         // The region is the right one, so that nothing else stands in the way.
-        let region_uid = asked.state.home().uid().0;
-        let stranger = asked.open(61, uid, Some(B));
-        let (answer, rest) = asked.all(stranger, RequestBody::Handover { region_uid });
+        let region_uid = requested.state.home().uid().0;
+        let stranger = requested.open(61, uid, Some(B));
+        let (answer, rest) = requested.all(stranger, RequestBody::Handover { region_uid });
         assert!(is_denied(&answer.unwrap()) && rest.is_empty(), "handover to user {uid}");
-        asked.assert_goes_on();
+        requested.assert_goes_on();
     }
     // The same words of the owner are obeyed: it is the remote client that was refused, not the
     // words.
-    let (owner, _) = asked.join_as(70, OWNER, None);
+    let (owner, _) = requested.join_as(70, OWNER, None);
     for body in for_the_owner() {
-        let (answer, rest) = asked.all(owner, body.clone());
+        let (answer, rest) = requested.all(owner, body.clone());
         match body {
             RequestBody::Forget { .. } => {
                 assert!(matches!(answer, Some(Err(WireError::NoNode { .. }))), "{answer:?}");
@@ -74,15 +74,15 @@ fn a_remote_client_may_not_rule_the_node_under_any_name() {
 
 #[test]
 fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
-    let mut asked = RequestedNode::new();
-    let (local, _) = asked.join_as(50, OWNER, None);
-    let (other, _) = asked.join_as(51, OWNER, Some(C));
-    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
-    let own = asked.grant(remote_client, 8192);
-    let sealed = asked.grant(local, 8192);
-    let id = asked.seal(local, SealItem::bytes(sealed, 8192)).unwrap();
-    let capacity = asked.state.stats(0).unwrap().capacity;
-    let (of_local, of_other) = (asked.grant(local, 8192), asked.grant(other, 8192));
+    let mut requested = RequestedNode::new();
+    let (local, _) = requested.join_as(50, OWNER, None);
+    let (other, _) = requested.join_as(51, OWNER, Some(C));
+    let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
+    let own = requested.grant(remote_client, 8192);
+    let sealed = requested.grant(local, 8192);
+    let id = requested.seal(local, SealItem::bytes(sealed, 8192)).unwrap();
+    let capacity = requested.state.stats(0).unwrap().capacity;
+    let (of_local, of_other) = (requested.grant(local, 8192), requested.grant(other, 8192));
     let forged = [
         ("of a local client", of_local),
         ("of another node's client", of_other),
@@ -98,78 +98,78 @@ fn a_remote_client_seals_and_gives_back_only_what_it_was_granted() {
         ("empty", (own.0, 0)),
     ];
     for (what, span) in forged {
-        let refused = asked.seal(remote_client, SealItem::bytes(span, 1));
+        let refused = requested.seal(remote_client, SealItem::bytes(span, 1));
         assert!(
             matches!(refused, Err(WireError::Invalid(_) | WireError::Denied(_))),
             "{what}: {refused:?}"
         );
         // As a further block, and as the place of a descriptor.
         let item = SealItem { kind: 3, extra: vec![span], ..SealItem::bytes((own.0, 4096), 1) };
-        assert!(asked.seal(remote_client, item).is_err(), "further block {what}");
+        assert!(requested.seal(remote_client, item).is_err(), "further block {what}");
         let item = SealItem { kind: 3, descriptor: span, ..SealItem::bytes((own.0, 4096), 1) };
         if what != "over the end of its own" && what != "empty" && what != "off the line" {
-            assert!(asked.seal(remote_client, item).is_err(), "descriptor {what}");
+            assert!(requested.seal(remote_client, item).is_err(), "descriptor {what}");
         }
-        let granted = asked.state.stats(0).unwrap().granted;
+        let granted = requested.state.stats(0).unwrap().granted;
         if what != "empty" {
             let release = RequestBody::Release { spans: vec![span] };
-            let answer = asked.ask(remote_client, release);
+            let answer = requested.ask(remote_client, release);
             assert!(answer.is_err(), "given back: {what}: {answer:?}");
         }
-        assert_eq!(asked.state.stats(0).unwrap().granted, granted, "{what}");
+        assert_eq!(requested.state.stats(0).unwrap().granted, granted, "{what}");
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
     // What was forged is still with those who have it, and the remote client can use its own.
     for (session, span) in [(local, of_local), (other, of_other), (remote_client, own)] {
-        asked.seal(session, SealItem::bytes(span, 8192)).unwrap();
+        requested.seal(session, SealItem::bytes(span, 8192)).unwrap();
     }
     let targets = vec![WireTarget::Id(id)];
-    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
+    assert_eq!(requested.change(local, RequestBody::Delete { targets }), Ok(()));
 }
 
 #[test]
 fn a_remote_client_changes_nothing_in_another_namespace() {
-    let mut asked = RequestedNode::new();
-    let (owner, _) = asked.join_as(50, OWNER, None);
+    let mut requested = RequestedNode::new();
+    let (owner, _) = requested.join_as(50, OWNER, None);
     let spec = NamespaceSpec { name: "one".into(), ..NamespaceSpec::default() };
-    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
-    let local = asked.join_in("one", OWNER, None);
-    let span = asked.grant(local, 4096);
+    assert_eq!(requested.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+    let local = requested.join_in("one", OWNER, None);
+    let span = requested.grant(local, 4096);
     let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
-    let id = asked.seal(local, item).unwrap();
+    let id = requested.seal(local, item).unwrap();
     for uid in [OWNER, 0] {
-        let (remote_client, _) = asked.join_as(60, uid, Some(B));
+        let (remote_client, _) = requested.join_as(60, uid, Some(B));
         let by_id = vec![WireTarget::Id(id)];
         for body in [
             RequestBody::Delete { targets: by_id.clone() },
             RequestBody::Pin { targets: by_id.clone(), is_pinned: true },
         ] {
-            let changed = asked.change(remote_client, body);
+            let changed = requested.change(remote_client, body);
             assert!(matches!(changed, Err(WireError::Denied(_))), "{changed:?}");
         }
         let own_x = vec![WireTarget::Name("x".into())];
-        let changed = asked.change(remote_client, RequestBody::Delete { targets: own_x });
+        let changed = requested.change(remote_client, RequestBody::Delete { targets: own_x });
         assert!(matches!(changed, Err(WireError::NotFound { .. })), "{changed:?}");
         let full = vec![WireTarget::Name("one\0x".into())];
-        assert!(asked.change(remote_client, RequestBody::Delete { targets: full }).is_err());
+        assert!(requested.change(remote_client, RequestBody::Delete { targets: full }).is_err());
         let names = vec!["one\0y".into()];
-        assert!(asked.ask(remote_client, RequestBody::Reserve { names }).is_err());
+        assert!(requested.ask(remote_client, RequestBody::Reserve { names }).is_err());
     }
     let targets = vec![WireTarget::Name("x".into())];
-    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
-    asked.assert_goes_on();
+    assert_eq!(requested.change(local, RequestBody::Delete { targets }), Ok(()));
+    requested.assert_goes_on();
 }
 
 #[test]
 fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
-    let mut asked = RequestedNode::new();
-    let (owner, _) = asked.join_as(50, OWNER, None);
+    let mut requested = RequestedNode::new();
+    let (owner, _) = requested.join_as(50, OWNER, None);
     let writers = Some(vec![7]);
     let spec = NamespaceSpec { name: "one".into(), writers, ..NamespaceSpec::default() };
-    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
-    let writer = asked.join_in("one", 7, Some(B));
-    let span = asked.grant(writer, 4096);
-    let id = asked.seal(writer, SealItem::bytes(span, 9)).unwrap();
+    assert_eq!(requested.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+    let writer = requested.join_in("one", 7, Some(B));
+    let span = requested.grant(writer, 4096);
+    let id = requested.seal(writer, SealItem::bytes(span, 9)).unwrap();
     let targets = vec![WireTarget::Id(id)];
     let wants = [
         RequestBody::Grant { min: 128, want: 128, wait_ms: 0 },
@@ -183,24 +183,24 @@ fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
     ];
     // Root and the node's own user are other people on another machine.
     for uid in [0, OWNER, 8] {
-        let remote_client = asked.join_in("one", uid, Some(B));
+        let remote_client = requested.join_in("one", uid, Some(B));
         for body in wants.clone() {
-            let answer = asked.ask(remote_client, body.clone());
+            let answer = requested.ask(remote_client, body.clone());
             assert!(is_denied(&answer), "{body:?} of user {uid}: {answer:?}");
         }
     }
-    assert_eq!(asked.change(writer, RequestBody::Delete { targets }), Ok(()));
-    asked.assert_goes_on();
+    assert_eq!(requested.change(writer, RequestBody::Delete { targets }), Ok(()));
+    requested.assert_goes_on();
 }
 
 #[test]
 fn forged_ids_lead_nowhere() {
-    let mut asked = RequestedNode::new();
-    let (local, _) = asked.join_as(50, OWNER, None);
-    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
-    let span = asked.grant(local, 4096);
+    let mut requested = RequestedNode::new();
+    let (local, _) = requested.join_as(50, OWNER, None);
+    let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
+    let span = requested.grant(local, 4096);
     let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(span, 9) };
-    let WireObjectId { hi, lo } = asked.seal(local, item).unwrap();
+    let WireObjectId { hi, lo } = requested.seal(local, item).unwrap();
     let forged = [(hi, lo ^ (1 << 32)), (hi, lo + 1), (hi ^ 1, lo), (0, 0), (u64::MAX, u64::MAX)];
     for (hi, lo) in forged {
         let targets = vec![WireTarget::Id(WireObjectId { hi, lo })];
@@ -208,25 +208,26 @@ fn forged_ids_lead_nowhere() {
             RequestBody::Delete { targets: targets.clone() },
             RequestBody::Pin { targets: targets.clone(), is_pinned: true },
         ] {
-            let changed = asked.change(remote_client, body);
+            let changed = requested.change(remote_client, body);
             assert!(matches!(changed, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}");
         }
-        let answer = asked.ask(remote_client, RequestBody::Restore { id: WireObjectId { hi, lo } });
+        let answer =
+            requested.ask(remote_client, RequestBody::Restore { id: WireObjectId { hi, lo } });
         assert!(matches!(answer, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}: {answer:?}");
     }
     // To say for another that it holds an object takes nothing from it.
     let ids =
         [(hi, lo), (hi, lo + 1), (u64::MAX, 1)].map(|(hi, lo)| WireObjectId { hi, lo }).to_vec();
-    assert_eq!(asked.ask(remote_client, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
-    assert_eq!(asked.ask(remote_client, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
+    assert_eq!(requested.ask(remote_client, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
+    assert_eq!(requested.ask(remote_client, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
     let targets = vec![WireTarget::Id(WireObjectId { hi, lo })];
-    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
-    assert!(asked.state.stats(0).unwrap().retiring > 0, "its creator has not let go of it");
+    assert_eq!(requested.change(local, RequestBody::Delete { targets }), Ok(()));
+    assert!(requested.state.stats(0).unwrap().retiring > 0, "its creator has not let go of it");
     let ids = vec![WireObjectId { hi, lo }];
-    assert_eq!(asked.ask(local, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
-    asked.state.tick(asked.now_ms, &mut Vec::new());
-    assert_eq!(asked.state.stats(0).unwrap().retiring, 0);
-    asked.assert_goes_on();
+    assert_eq!(requested.ask(local, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
+    requested.state.tick(requested.now_ms, &mut Vec::new());
+    assert_eq!(requested.state.stats(0).unwrap().retiring, 0);
+    requested.assert_goes_on();
 }
 
 /// The nonce of a place lies in memory that all clients can read, and a node says of its clients
@@ -234,15 +235,15 @@ fn forged_ids_lead_nowhere() {
 /// be taken over from another node.
 #[test]
 fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
-    let mut asked = RequestedNode::new();
+    let mut requested = RequestedNode::new();
     for (whose, thieves) in
         [(None, vec![Some(B), Some(C)]), (Some(B), vec![Some(C), None]), (Some(C), vec![Some(B)])]
     {
-        let (session, welcome) = asked.join_as(50, OWNER, whose);
-        let retained = asked.grant(session, 4096);
+        let (session, welcome) = requested.join_as(50, OWNER, whose);
+        let retained = requested.grant(session, 4096);
         // Nor are the events of its namespace told to others.
         for listener in thieves.iter().copied().chain([whose]) {
-            let session = asked.open(50, OWNER, listener);
+            let session = requested.open(50, OWNER, listener);
             let listen = Listen {
                 version: PROTOCOL_VERSION,
                 region_uid: welcome.region_uid,
@@ -250,27 +251,27 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
                 nonce: welcome.nonce,
                 node: String::new(),
             };
-            let answer = asked.ask(session, RequestBody::Listen(listen));
+            let answer = requested.ask(session, RequestBody::Listen(listen));
             assert_eq!(is_denied(&answer), listener != whose, "{listener:?}: {answer:?}");
-            asked.state.closed(session, true, asked.now_ms);
+            requested.state.closed(session, true, requested.now_ms);
         }
-        assert!(asked.state.closed(session, true, asked.now_ms).is_some());
+        assert!(requested.state.closed(session, true, requested.now_ms).is_some());
         let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
         for thief in thieves {
-            let session = asked.open(50, OWNER, thief);
-            let answer = asked.ask(session, hello("", resume, ""));
+            let session = requested.open(50, OWNER, thief);
+            let answer = requested.ask(session, hello("", resume, ""));
             assert!(is_denied(&answer), "{thief:?} as {whose:?}: {answer:?}");
-            let answer = asked.ask(session, RequestBody::Shutdown);
+            let answer = requested.ask(session, RequestBody::Shutdown);
             assert!(matches!(answer, Err(WireError::Invalid(_))), "{answer:?}");
-            asked.state.closed(session, true, asked.now_ms);
+            requested.state.closed(session, true, requested.now_ms);
         }
-        let session = asked.open(50, OWNER, whose);
-        let answer = asked.ask(session, hello("", resume, ""));
+        let session = requested.open(50, OWNER, whose);
+        let answer = requested.ask(session, hello("", resume, ""));
         let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
         assert_eq!((again.slot, again.grants), (welcome.slot, vec![retained]));
-        asked.state.closed(session, false, asked.now_ms);
+        requested.state.closed(session, false, requested.now_ms);
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 /// A daemon in a container sees no process of its clients: all have the number 0. With the nonce of
@@ -278,11 +279,11 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
 /// and was the node's owner.
 #[test]
 fn a_place_is_given_back_only_to_its_user() {
-    let mut asked = RequestedNode::new();
-    asked.state.allow_users(&[THIEF]);
+    let mut requested = RequestedNode::new();
+    requested.state.allow_users(&[THIEF]);
     for node in [None, Some(B)] {
-        let (session, welcome) = asked.join_as(0, OWNER, node);
-        let retained = asked.grant(session, 4096);
+        let (session, welcome) = requested.join_as(0, OWNER, node);
+        let retained = requested.grant(session, 4096);
         let listen = Listen {
             version: PROTOCOL_VERSION,
             region_uid: welcome.region_uid,
@@ -291,31 +292,31 @@ fn a_place_is_given_back_only_to_its_user() {
             node: String::new(),
         };
         for (uid, is_let_in) in [(THIEF, false), (OWNER, true)] {
-            let listener = asked.open(0, uid, node);
-            let answer = asked.ask(listener, RequestBody::Listen(listen.clone()));
+            let listener = requested.open(0, uid, node);
+            let answer = requested.ask(listener, RequestBody::Listen(listen.clone()));
             assert_eq!(answer.is_ok(), is_let_in, "user {uid}: {answer:?}");
-            asked.state.closed(listener, true, asked.now_ms);
+            requested.state.closed(listener, true, requested.now_ms);
         }
-        assert!(asked.state.closed(session, true, asked.now_ms).is_some());
+        assert!(requested.state.closed(session, true, requested.now_ms).is_some());
         let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
-        let thief = asked.open(0, THIEF, node);
-        let answer = asked.ask(thief, hello("", resume, ""));
+        let thief = requested.open(0, THIEF, node);
+        let answer = requested.ask(thief, hello("", resume, ""));
         assert!(is_denied(&answer), "{answer:?}");
-        asked.state.closed(thief, true, asked.now_ms);
-        let session = asked.open(0, OWNER, node);
-        let answer = asked.ask(session, hello("", resume, ""));
+        requested.state.closed(thief, true, requested.now_ms);
+        let session = requested.open(0, OWNER, node);
+        let answer = requested.ask(session, hello("", resume, ""));
         let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
         assert_eq!((again.slot, again.grants), (welcome.slot, vec![retained]));
-        asked.state.closed(session, false, asked.now_ms);
+        requested.state.closed(session, false, requested.now_ms);
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 /// The node reads objects of a third one with its own rights, so a client of another node could read
 /// what its own node may not.
 #[test]
 fn objects_of_a_third_node_are_not_brought_for_a_remote_client() {
-    let mut asked = RequestedNode::founded();
+    let mut requested = RequestedNode::founded();
     let target = WireTarget::Name("x".into());
     let wants = [
         RequestBody::Fetch { target: target.clone(), extent: Extent::Whole, wait_ms: 0 },
@@ -323,55 +324,55 @@ fn objects_of_a_third_node_are_not_brought_for_a_remote_client() {
         RequestBody::ListAt { node: "c".into(), prefix: String::new(), from: 0 },
         RequestBody::FindAt { node: "c".into(), targets: vec![target] },
     ];
-    let (local, _) = asked.join_as(50, OWNER, None);
-    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    let (local, _) = requested.join_as(50, OWNER, None);
+    let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
     for body in wants {
-        let (answer, _) = asked.all(local, body.clone());
+        let (answer, _) = requested.all(local, body.clone());
         assert!(!answer.is_some_and(|answer| is_denied(&answer)), "{body:?}");
-        let answer = asked.ask(remote_client, body.clone());
+        let answer = requested.ask(remote_client, body.clone());
         assert!(is_denied(&answer), "{body:?}: {answer:?}");
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 /// The ids are those of objects of all namespaces, and its node may have no right in most.
 #[test]
 fn a_remote_client_gets_no_ids_of_held_objects() {
-    let mut asked = RequestedNode::founded();
-    let (local, _) = asked.join_as(50, OWNER, None);
-    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
+    let mut requested = RequestedNode::founded();
+    let (local, _) = requested.join_as(50, OWNER, None);
+    let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
     for (session, held_max, is_denied_here) in
         [(local, 1, false), (remote_client, 0, false), (remote_client, 1, true)]
     {
-        let answer = asked.ask(session, RequestBody::Overview { cells: 1, held_max });
+        let answer = requested.ask(session, RequestBody::Overview { cells: 1, held_max });
         assert_eq!(is_denied(&answer), is_denied_here, "{held_max}: {answer:?}");
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 /// A remote client has come through its node to this one; a hello for a third was carried by
 /// nobody, was never answered and retained its session.
 #[test]
 fn a_remote_client_is_not_carried_on_to_a_third_node() {
-    let mut asked = RequestedNode::founded();
+    let mut requested = RequestedNode::founded();
     for node in ["b", "nowhere"] {
-        let session = asked.open(60, OWNER, Some(B));
-        let (answer, rest) = asked.all(session, hello("", None, node));
+        let session = requested.open(60, OWNER, Some(B));
+        let (answer, rest) = requested.all(session, hello("", None, node));
         assert!(is_denied(&answer.expect("an answer")), "{node}");
         assert!(rest.contains(&Action::Close { session }), "{rest:?}");
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 #[test]
 fn a_node_that_is_no_member_learns_it_and_its_messages_change_nothing() {
-    let mut asked = RequestedNode::founded();
+    let mut requested = RequestedNode::founded();
     for stranger in ["b", "a", ""] {
-        assert!(!asked.state.is_peer(stranger), "{stranger}");
+        assert!(!requested.state.is_peer(stranger), "{stranger}");
     }
     let questions = [
         Question::Watch { pid: 1, start_time: 1 },
-        Question::Clean { region_uid: asked.state.home().uid().0, spans: vec![(0, 4096)] },
+        Question::Clean { region_uid: requested.state.home().uid().0, spans: vec![(0, 4096)] },
         Question::Await { names: vec!["n".into()] },
         Question::Sealed { names: vec!["n".into()] },
     ];
@@ -379,7 +380,7 @@ fn a_node_that_is_no_member_learns_it_and_its_messages_change_nothing() {
         for question in &questions {
             let body = question_bytes(question);
             let mut out = Vec::new();
-            asked.state.on_request(9, from.into(), &body, asked.now_ms, &mut out);
+            requested.state.on_request(9, from.into(), &body, requested.now_ms, &mut out);
             let [Action::Peer(PeerAction::Answer { token: 9, body })] = &out[..] else {
                 panic!("{from:?} {question:?}: {out:?}")
             };
@@ -388,18 +389,18 @@ fn a_node_that_is_no_member_learns_it_and_its_messages_change_nothing() {
         }
         for noise in [&b""[..], b"\xff\xff\xff\xff", &[7; 300]] {
             let mut out = Vec::new();
-            asked.state.on_request(9, from.into(), noise, asked.now_ms, &mut out);
+            requested.state.on_request(9, from.into(), noise, requested.now_ms, &mut out);
             assert_eq!(out.len(), 1, "{out:?}");
             out.clear();
-            asked.state.on_message(from.into(), noise, asked.now_ms, &mut out);
+            requested.state.on_message(from.into(), noise, requested.now_ms, &mut out);
             assert_eq!(out, [], "{from:?}");
         }
         // An answer to what was never asked.
         let mut out = Vec::new();
-        asked.state.on_response(77, Ok(vec![1]), asked.now_ms, &mut out);
+        requested.state.on_response(77, Ok(vec![1]), requested.now_ms, &mut out);
         assert_eq!(out, []);
     }
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 fn question_bytes(question: &Question) -> Vec<u8> {

@@ -6,8 +6,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::asked::hello;
 use common::raw::RawSocket;
+use common::requested::hello;
 use common::{Daemon, wait_for};
 use farrow::Value;
 use farrow_wire::WireError;

@@ -83,8 +83,8 @@ fn hold_against_pressure(nodes: &DaemonNodes) {
         assert_eq!((found.id(), &found.view().unwrap()[..]), (with_name, &bytes_of(1, BYTES)[..]));
         assert!(client.get(&nameless.into(), NOW).is_ok());
     }
-    let asked = a.evict(u64::MAX).unwrap();
-    assert_eq!(asked.held, 2 * BYTES as u64, "by hand neither");
+    let requested = a.evict(u64::MAX).unwrap();
+    assert_eq!(requested.held, 2 * BYTES as u64, "by hand neither");
     for (seed, view) in (1..).zip(&views) {
         assert_eq!(view[..], bytes_of(seed, BYTES));
     }

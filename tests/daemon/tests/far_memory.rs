@@ -141,37 +141,37 @@ fn a_get_of_an_object_on_another_node_sends_no_message() {
     let first = counter.during(|| look(&b, &targets[0][0], 0));
     assert!(first.iter().all(|count| *count > 0), "{first:?}");
     for kind in 0..2 {
-        let asked = counter.during(|| {
+        let requested = counter.during(|| {
             for (seed, target) in (0..).zip(&targets) {
                 look(&b, &target[kind], seed);
             }
         });
-        assert_eq!(asked, NONE, "{:?}", targets[0][kind]);
+        assert_eq!(requested, NONE, "{:?}", targets[0][kind]);
     }
     let far = b.at("a").unwrap();
-    let asked = counter.during(|| {
+    let requested = counter.during(|| {
         for (seed, target) in (0..).zip(&targets) {
             assert!(b.contains(&target[1]).unwrap());
             look(&far, &target[1], seed);
         }
     });
-    assert_eq!(asked, NONE);
+    assert_eq!(requested, NONE);
     // Who holds many at a time needs pages to say so.
     let mut held = Vec::new();
-    let asked = counter.during(|| {
+    let requested = counter.during(|| {
         held.extend(targets.iter().map(|target| b.get(&target[0], NOW).unwrap()));
     });
-    assert!(asked.iter().all(|count| *count <= HOLD_PAGES_MAX), "{asked:?}");
+    assert!(requested.iter().all(|count| *count <= HOLD_PAGES_MAX), "{requested:?}");
     assert_eq!(held.len() as u64, COUNT);
     drop(held);
     // With those pages, many at a time too.
     let all: Vec<ObjectKey> = targets.iter().map(|target| target[0].clone()).collect();
-    let asked = counter.during(|| {
+    let requested = counter.during(|| {
         assert_eq!(b.get_many(&all, NOW).unwrap().len(), all.len());
         assert_eq!(b.get_batch(&all, NOW).unwrap().len(), all.len());
         assert!(all.iter().all(|target| b.get_here(target).unwrap().is_some()));
     });
-    assert_eq!(asked, NONE);
+    assert_eq!(requested, NONE);
 }
 
 /// A page has room for some 500 holds.
@@ -201,18 +201,18 @@ fn memory_on_another_node_is_given_without_a_call_in_the_common_case() {
     assert!(first[0] > 0, "{first:?}");
     let mut ids: Vec<ObjectId> = (0..300).map(|_| put()).collect();
     // Most allocations: those that fit in what is granted.
-    let asked = counter.during(|| ids.extend((0..50).map(|_| put())));
-    assert!(asked.iter().sum::<u64>() <= 1, "{asked:?}");
+    let requested = counter.during(|| ids.extend((0..50).map(|_| put())));
+    assert!(requested.iter().sum::<u64>() <= 1, "{requested:?}");
     // And all of them, with what is granted meanwhile.
-    let asked = counter.during(|| ids.extend((0..COUNT).map(|_| put())));
-    eprintln!("puts: {asked:?}");
+    let requested = counter.during(|| ids.extend((0..COUNT).map(|_| put())));
+    eprintln!("puts: {requested:?}");
     let grants = 2;
-    assert!(asked.iter().all(|count| *count <= ENTRY_PAGES_MAX + grants), "{asked:?}");
+    assert!(requested.iter().all(|count| *count <= ENTRY_PAGES_MAX + grants), "{requested:?}");
     // Each of these takes a page, so there are some MiB to be granted, at most one at a time.
-    let asked = counter.during(|| ids.extend((0..COUNT).map(|_| create())));
-    eprintln!("creates: {asked:?}");
+    let requested = counter.during(|| ids.extend((0..COUNT).map(|_| create())));
+    eprintln!("creates: {requested:?}");
     let grants = 8;
-    assert!(asked.iter().all(|count| *count <= ENTRY_PAGES_MAX + grants), "{asked:?}");
+    assert!(requested.iter().all(|count| *count <= ENTRY_PAGES_MAX + grants), "{requested:?}");
     for id in &ids {
         let object = a.get(&(*id).into(), NOW).unwrap();
         assert_eq!(&object.view().unwrap()[..], &small[..]);

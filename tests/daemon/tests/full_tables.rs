@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::asked::{Answered, OWNER, RequestedNode, hello};
+use common::requested::{Answered, OWNER, RequestedNode, hello};
 use farrow_cluster::protocol::{Action, SessionId};
 use farrow_memory::Length;
 use farrow_store::{Lru, RegionOptions};
@@ -192,7 +192,7 @@ fn bytes_for_names() {
     let full = |waited_ms| {
         WireError::NoRoom(NoRoom {
             what: "names".into(),
-            asked: 100,
+            requested: 100,
             free: 0,
             largest: 0,
             used: 512,

@@ -7,8 +7,8 @@ mod common;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use common::asked::{B, OWNER, RequestedNode, hello};
 use common::nodes::DaemonNodes;
+use common::requested::{B, OWNER, RequestedNode, hello};
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
@@ -63,24 +63,24 @@ fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
 fn each_request_is_denied_without_its_right_and_served_with_it() {
     for bits in 0..8_u8 {
         let rights = Rights::try_from(bits).unwrap();
-        let mut asked = RequestedNode::new();
-        let (local, _) = asked.join_as(50, OWNER, None);
-        let span = asked.grant(local, 4096);
+        let mut requested = RequestedNode::new();
+        let (local, _) = requested.join_as(50, OWNER, None);
+        let span = requested.grant(local, 4096);
         let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
-        let id = asked.seal(local, item).unwrap();
+        let id = requested.seal(local, item).unwrap();
         // It is let in, and then the rules change.
-        let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
-        let retained = asked.grant(remote_client, 4096);
-        asked.state.set_rules(vec![Rule { rights, ..rule(":*:all") }]).unwrap();
+        let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
+        let retained = requested.grant(remote_client, 4096);
+        requested.state.set_rules(vec![Rule { rights, ..rule(":*:all") }]).unwrap();
         for (right, body) in requests(id) {
             let what = format!("{body:?} with {rights}");
-            let answer = asked.ask(remote_client, body.clone());
+            let answer = requested.ask(remote_client, body.clone());
             let is_granted = rights.has(right.parse().unwrap());
             assert_eq!(missing(&answer), (!is_granted).then_some(right), "{what}: {answer:?}");
             // The same words of a client of the node itself are heard.
             if !is_granted && !matches!(body, RequestBody::Delete { .. } | RequestBody::Seal { .. })
             {
-                let answer = asked.ask(local, body);
+                let answer = requested.ask(local, body);
                 assert!(answer.is_ok(), "{what}: {answer:?}");
             }
         }
@@ -89,7 +89,7 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             RequestBody::Stats,
             RequestBody::Overview { cells: 1, held_max: 0 },
         ] {
-            let answer = asked.ask(remote_client, body);
+            let answer = requested.ask(remote_client, body);
             assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
         }
         // A node brings objects of a third one for its own clients only.
@@ -97,7 +97,7 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             RequestBody::Fetch { target: WireTarget::Id(id), extent: Extent::Whole, wait_ms: 0 };
         // It lists the ids of held objects for them too: they are of all namespaces.
         for body in [fetch, RequestBody::Overview { cells: 1, held_max: 1 }] {
-            let answer = asked.ask(remote_client, body);
+            let answer = requested.ask(remote_client, body);
             assert!(matches!(answer, Err(WireError::Denied(_))), "{rights}: {answer:?}");
         }
         // What it has it can give back whatever the rules are.
@@ -111,14 +111,14 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
             RequestBody::Reclaim,
             RequestBody::Goodbye,
         ] {
-            let answer = asked.ask(remote_client, body.clone());
+            let answer = requested.ask(remote_client, body.clone());
             assert!(answer.is_ok(), "{body:?} with {rights}: {answer:?}");
         }
         // Who comes now is let in with any right.
-        let session = asked.open(61, OWNER, Some(B));
-        let answer = asked.ask(session, hello("", None, ""));
+        let session = requested.open(61, OWNER, Some(B));
+        let answer = requested.ask(session, hello("", None, ""));
         assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
-        asked.assert_goes_on();
+        requested.assert_goes_on();
     }
 }
 
@@ -126,76 +126,76 @@ fn each_request_is_denied_without_its_right_and_served_with_it() {
 /// of somebody else by a put in its place.
 #[test]
 fn a_replacement_needs_the_right_to_delete() {
-    let mut asked = RequestedNode::new();
-    let (local, _) = asked.join_as(50, OWNER, None);
-    let span = asked.grant(local, 4096);
+    let mut requested = RequestedNode::new();
+    let (local, _) = requested.join_as(50, OWNER, None);
+    let span = requested.grant(local, 4096);
     let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
-    let old = asked.seal(local, item).unwrap();
-    let (remote_client, _) = asked.join_as(60, OWNER, Some(B));
-    let (start, _) = asked.grant(remote_client, 4096);
-    let replace = |asked: &mut RequestedNode, name: &str, line: u64| {
+    let old = requested.seal(local, item).unwrap();
+    let (remote_client, _) = requested.join_as(60, OWNER, Some(B));
+    let (start, _) = requested.grant(remote_client, 4096);
+    let replace = |requested: &mut RequestedNode, name: &str, line: u64| {
         let name = Some(name.to_owned());
         let bytes = SealItem::bytes((start + 128 * line, 128), 9);
-        asked.seal(remote_client, SealItem { name, is_replacing: true, ..bytes })
+        requested.seal(remote_client, SealItem { name, is_replacing: true, ..bytes })
     };
-    asked.state.set_rules(vec![rule(":*:read,write")]).unwrap();
-    assert_eq!(missing(&replace(&mut asked, "x", 0)), Some("delete"));
-    assert!(replace(&mut asked, "y", 1).is_ok(), "a name that no object has");
+    requested.state.set_rules(vec![rule(":*:read,write")]).unwrap();
+    assert_eq!(missing(&replace(&mut requested, "x", 0)), Some("delete"));
+    assert!(replace(&mut requested, "y", 1).is_ok(), "a name that no object has");
     let targets = vec![WireTarget::Id(old)];
     let there = RequestBody::Wait { targets, count: 1, timeout_ms: 0 };
-    assert_eq!(asked.ask(local, there), Ok(ReplyBody::Ready(vec![true])));
-    asked.state.set_rules(vec![rule(":*:write,delete")]).unwrap();
-    assert!(replace(&mut asked, "x", 0).is_ok());
-    asked.assert_goes_on();
+    assert_eq!(requested.ask(local, there), Ok(ReplyBody::Ready(vec![true])));
+    requested.state.set_rules(vec![rule(":*:write,delete")]).unwrap();
+    assert!(replace(&mut requested, "x", 0).is_ok());
+    requested.assert_goes_on();
 }
 
-fn namespace(asked: &mut RequestedNode, owner: SessionId, name: &str) {
+fn namespace(requested: &mut RequestedNode, owner: SessionId, name: &str) {
     let spec = NamespaceSpec { name: name.into(), ..NamespaceSpec::default() };
-    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+    assert_eq!(requested.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
 }
 
 #[test]
 fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
-    let mut asked = RequestedNode::new();
-    let (owner, _) = asked.join_as(50, OWNER, None);
-    namespace(&mut asked, owner, "open");
-    namespace(&mut asked, owner, "shut");
-    asked.state.set_rules(vec![rule("*:*:none"), rule("open:*:read,write")]).unwrap();
+    let mut requested = RequestedNode::new();
+    let (owner, _) = requested.join_as(50, OWNER, None);
+    namespace(&mut requested, owner, "open");
+    namespace(&mut requested, owner, "shut");
+    requested.state.set_rules(vec![rule("*:*:none"), rule("open:*:read,write")]).unwrap();
     for name in ["", "shut"] {
-        let session = asked.open(60, OWNER, Some(B));
-        let answer = asked.ask(session, hello(name, None, ""));
+        let session = requested.open(60, OWNER, Some(B));
+        let answer = requested.ask(session, hello(name, None, ""));
         let Err(WireError::NotGranted(NotGranted { namespace, right, .. })) = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((&*namespace, &*right), (name, "read"));
     }
-    let session = asked.open(60, OWNER, Some(B));
-    let Ok(ReplyBody::Welcome(place)) = asked.ask(session, hello("open", None, "")) else {
+    let session = requested.open(60, OWNER, Some(B));
+    let Ok(ReplyBody::Welcome(place)) = requested.ask(session, hello("open", None, "")) else {
         panic!("not let in")
     };
     // An id leads into other namespaces: not to have their objects read back.
-    let theirs = asked.join_in("shut", OWNER, None);
-    let span = asked.grant(theirs, 4096);
-    let id = asked.seal(theirs, SealItem::bytes(span, 9)).unwrap();
-    let answer = asked.ask(session, RequestBody::Restore { id });
+    let theirs = requested.join_in("shut", OWNER, None);
+    let span = requested.grant(theirs, 4096);
+    let id = requested.seal(theirs, SealItem::bytes(span, 9)).unwrap();
+    let answer = requested.ask(session, RequestBody::Restore { id });
     let Err(WireError::NotGranted(NotGranted { namespace, .. })) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(namespace, "shut");
     // Its connection ends, and while it is away the rules change.
-    assert!(asked.state.closed(session, true, asked.now_ms).is_some());
-    asked.state.set_rules(vec![rule("open:*:none")]).unwrap();
+    assert!(requested.state.closed(session, true, requested.now_ms).is_some());
+    requested.state.set_rules(vec![rule("open:*:none")]).unwrap();
     let resume = Some((place.region_uid, place.slot, place.nonce));
-    let session = asked.open(60, OWNER, Some(B));
-    let answer = asked.ask(session, hello("", resume, ""));
+    let session = requested.open(60, OWNER, Some(B));
+    let answer = requested.ask(session, hello("", resume, ""));
     assert_eq!(missing(&answer), Some("read"), "{answer:?}");
-    asked.state.set_rules(vec![rule("open:*:read")]).unwrap();
-    let session = asked.open(60, OWNER, Some(B));
-    let answer = asked.ask(session, hello("", resume, ""));
+    requested.state.set_rules(vec![rule("open:*:read")]).unwrap();
+    let session = requested.open(60, OWNER, Some(B));
+    let answer = requested.ask(session, hello("", resume, ""));
     assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");
-    let answer = asked.ask(session, RequestBody::Grant { min: 1, want: 1, wait_ms: 0 });
+    let answer = requested.ask(session, RequestBody::Grant { min: 1, want: 1, wait_ms: 0 });
     assert_eq!(missing(&answer), Some("write"));
-    asked.assert_goes_on();
+    requested.assert_goes_on();
 }
 
 fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {

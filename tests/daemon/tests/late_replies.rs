@@ -171,11 +171,11 @@ fn a_late_grant_comes_back_while_its_client_is_idle() {
     // No grant is at hand, and the request for one is the first message of a writer without a name.
     let before = other.stats().unwrap().node.requests;
     late(&daemon, || client.create(LENGTH as u64, None));
-    let mut asked = 0;
+    let mut requested = 0;
     // The request for the grant, and the one that returns it.
     let is_returned = || {
-        asked += 1;
-        (other.stats().unwrap().node.requests == before + asked + 2).then_some(())
+        requested += 1;
+        (other.stats().unwrap().node.requests == before + requested + 2).then_some(())
     };
     wait_for("the return of the grant", is_returned).unwrap();
     wait_until_free(&other);

@@ -30,8 +30,8 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--objects-max", "5"]);
     let client = daemon.client();
     match client.put(&Value::Bytes(&vec![1; 100 << 20]), None) {
-        Err(Error::TooLarge(TooLarge { asked, capacity })) => {
-            assert!(asked >= 100 << 20);
+        Err(Error::TooLarge(TooLarge { requested, capacity })) => {
+            assert!(requested >= 100 << 20);
             assert_eq!(capacity, 4 << 20);
         }
         other => panic!("{other:?}"),
@@ -39,8 +39,14 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     assert!(matches!(client.create(1 << 40, None), Err(Error::TooLarge(_))));
     let most = client.create(3 << 20, None).unwrap();
     match client.put(&Value::Bytes(&vec![1; 2 << 20]), None) {
-        Err(Error::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })) => {
-            assert_eq!(asked, 2 << 20);
+        Err(Error::OutOfMemory(OutOfMemory {
+            requested,
+            free,
+            largest,
+            waiting: 0,
+            waited_ms: 0,
+        })) => {
+            assert_eq!(requested, 2 << 20);
             assert!(free <= 1 << 20 && largest <= free, "{free} {largest}");
         }
         other => panic!("{other:?}"),

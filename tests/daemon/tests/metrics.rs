@@ -69,14 +69,14 @@ fn a_scraper_that_waits_without_a_free_descriptor_makes_no_loop_spin() {
     let before = limit(Some(4));
     let waiting = connect(&daemon);
     // Turns that each took one request, and a few for the pauses between attempts.
-    let (begin, asked) = (turns(), 50);
-    for _ in 0..asked {
+    let (begin, requested) = (turns(), 50);
+    for _ in 0..requested {
         std::thread::sleep(Duration::from_millis(10));
         turns();
     }
     let count = turns() - begin;
     limit(before);
-    assert!(count < 10 * asked, "{count} turns for {asked} requests");
+    assert!(count < 10 * requested, "{count} turns for {requested} requests");
     let answer = ask(waiting, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }

@@ -173,10 +173,11 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
     let uid = format!("{:016x}", client.stats().unwrap().node.region_uid);
     fs::write(world.spill.path().join(&uid), b"in the way").unwrap();
     let refused = client.put(&Value::Bytes(&bytes_of(2, 10 * MIB)), Some("second"));
-    let Err(Error::NotSpilled(NotSpilled { asked, folder, bytes, reason, .. })) = refused else {
+    let Err(Error::NotSpilled(NotSpilled { requested, folder, bytes, reason, .. })) = refused
+    else {
         panic!("{refused:?}");
     };
-    assert!(asked >= 10 * MIB as u64 && bytes >= 10 * MIB as u64, "{asked} {bytes}");
+    assert!(requested >= 10 * MIB as u64 && bytes >= 10 * MIB as u64, "{requested} {bytes}");
     assert!(folder.ends_with(&uid) && reason.contains("File exists"), "{folder}: {reason}");
     // Puts that need no eviction keep working.
     client.put(&Value::Bytes(&bytes_of(4, MIB)), Some("small")).unwrap();

@@ -226,7 +226,7 @@ def test_a_full_node_restores_nothing(
     small = farrow.connect(make_node("--memory", "64MiB").socket)
     with pytest.raises(farrow.OutOfMemory, match=f"take {80 * MIB} B, and the node has") as caught:
         backup.restore(small, folder)
-    assert caught.value.asked == 80 * MIB
+    assert caught.value.requested == 80 * MIB
     assert 0 < caught.value.free <= 64 * MIB
     assert len(small) == 0
     assert backup.restore(small, folder, ["object 1", "object 2"]).nbytes == 40 * MIB

@@ -143,7 +143,7 @@ def test_no_node_with_room_is_an_error_with_the_numbers(nodes: Cluster) -> None:
             with pytest.raises(farrow.OutOfMemory) as caught:
                 a.create(50 * MB, node=rule)
             text = str(caught.value)
-            assert caught.value.asked == 50 * MB
+            assert caught.value.requested == 50 * MB
             assert 0 < caught.value.free < 50 * MB
             assert rule in text
             for name in nodes.names:

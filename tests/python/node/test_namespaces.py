@@ -148,7 +148,7 @@ def test_quotas_are_those_of_all_in_it(client: farrow.Client) -> None:
         with pytest.raises(farrow.QuotaExceeded) as caught:
             two.create(4 << 20, "more", wait=wait)
         error = caught.value
-        assert (error.what, error.asked, error.limit) == ("bytes", 4 << 20, 8 << 20)
+        assert (error.what, error.requested, error.limit) == ("bytes", 4 << 20, 8 << 20)
         assert error.limit >= error.used >= 5 << 20
         assert "small" in error.whose
     client.put(bytes(9 << 20))

@@ -29,12 +29,12 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
     (
         farrow.OutOfMemory,
         None,
-        {"asked": 300, "free": 200, "largest": 100, "waiting": 0, "waited_seconds": 0.0},
+        {"requested": 300, "free": 200, "largest": 100, "waiting": 0, "waited_seconds": 0.0},
     ),
     (
         farrow.OutOfMemory,
         None,
-        {"asked": 4096, "free": 1024, "largest": 512, "waiting": 1, "waited_seconds": 1.5},
+        {"requested": 4096, "free": 1024, "largest": 512, "waiting": 1, "waited_seconds": 1.5},
     ),
     (farrow.LimitReached, None, {"limit": 128}),
     (farrow.TooManyObjects, None, {"limit": 65536}),
@@ -51,14 +51,14 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
     (farrow.Disconnected, "the node was replaced: its memory 0x00000000000000ff no longer", {}),
     (farrow.Disconnected, "it is shutting down", {}),
     (farrow.ProtocolError, "protocol: the region is damaged: entry 5", {}),
-    (farrow.TooLarge, None, {"asked": 3000, "capacity": 2000}),
+    (farrow.TooLarge, None, {"requested": 3000, "capacity": 2000}),
     (
         farrow.QuotaExceeded,
         None,
         {
             "whose": 'namespace "team"',
             "what": "bytes",
-            "asked": 500,
+            "requested": 500,
             "used": 600,
             "limit": 1000,
             "waiting": 0,
@@ -71,7 +71,7 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
         {
             "whose": "this client",
             "what": "objects",
-            "asked": 4,
+            "requested": 4,
             "used": 2,
             "limit": 3,
             "waiting": 5,
@@ -97,7 +97,7 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
         None,
         {
             "what": "names",
-            "asked": 100,
+            "requested": 100,
             "free": 40,
             "largest": 30,
             "used": 512,
@@ -109,7 +109,7 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
         farrow.NotSpilled,
         None,
         {
-            "asked": 300,
+            "requested": 300,
             "free": 200,
             "largest": 100,
             "waited_seconds": 0.007,

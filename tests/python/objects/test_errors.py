@@ -102,8 +102,8 @@ def test_full_region(client: farrow.Client) -> None:
     stats = client.stats()
     with pytest.raises(farrow.TooLarge) as large:
         client.put(bytes(stats["capacity"] + 1))
-    assert large.value.asked > stats["capacity"] == large.value.capacity
-    assert str(large.value.asked) in str(large.value)
+    assert large.value.requested > stats["capacity"] == large.value.capacity
+    assert str(large.value.requested) in str(large.value)
     # Filled to the brim, in pieces.
     retained = []
     with pytest.raises(farrow.OutOfMemory) as caught:
@@ -111,9 +111,9 @@ def test_full_region(client: farrow.Client) -> None:
             retained.append(client.put(bytes(1 << 20)))
     assert len(retained) > stats["capacity"] // (1 << 20) * 0.9
     error = caught.value
-    assert stats["capacity"] > error.asked > error.largest
+    assert stats["capacity"] > error.requested > error.largest
     assert error.free >= error.largest
-    assert str(error.asked) in str(error)
+    assert str(error.requested) in str(error)
     client.delete(retained)
     check_usable(client)
     assert client.get(client.put(bytes(200 << 20))).size == 200 << 20

@@ -282,7 +282,7 @@ def test_errors_are_those_of_pyarrow(store: plasma.PlasmaClient) -> None:
         store.hash(plasma.ObjectID.from_random())
     with pytest.raises(pa.lib.ArrowException) as caught:
         store.create(plasma.ObjectID.from_random(), 1 << 40)
-    assert caught.value.asked >= 1 << 40  # type: ignore[attr-defined]
+    assert caught.value.requested >= 1 << 40  # type: ignore[attr-defined]
 
 
 def test_a_store_for_the_time_of_a_block() -> None:

@@ -225,9 +225,9 @@ def test_a_full_region_spills_and_put_says_what_is_missing(client: farrow.Client
     table = pa.table({f"c{i}": array for i, array in enumerate(spilled)})
     with pytest.raises(farrow.OutOfMemory) as caught:
         client.put(table)
-    assert caught.value.asked >= size
-    assert caught.value.free < caught.value.asked
-    assert str(caught.value.asked) in str(caught.value)
+    assert caught.value.requested >= size
+    assert caught.value.free < caught.value.requested
+    assert str(caught.value.requested) in str(caught.value)
     # The store is usable, and with room the same table goes in.
     del arrays
     gc.collect()

@@ -152,4 +152,4 @@ def test_sizes(client: farrow.Client) -> None:
             client.create(size)  # type: ignore[arg-type]
     with pytest.raises(farrow.OutOfMemory) as caught:
         client.create(1 << 40)
-    assert caught.value.asked >= 1 << 40
+    assert caught.value.requested >= 1 << 40

@@ -163,10 +163,10 @@ def test_every_rule_and_panel_asks_for_metrics_that_a_node_has(monitored: Monito
     kinds = set(re.findall(r'^farrow_request_errors_total\{error="(\w+)"\}', monitored.text, re.M))
     known = (ROOT / "crates" / "wire" / "src" / "error.rs").read_text()
     for rule in rules:
-        for asked in re.findall(r'error=~?"([^"]+)"', rule["query"]):
-            for kind in asked.split("|"):
+        for requested in re.findall(r'error=~?"([^"]+)"', rule["query"]):
+            for kind in requested.split("|"):
                 assert f'=> "{kind}"' in known, kind
-                assert kind in kinds or len(asked.split("|")) > 1, kind
+                assert kind in kinds or len(requested.split("|")) > 1, kind
 
 
 def test_a_healthy_node_shows_values_and_raises_no_alert(monitored: Monitored) -> None:

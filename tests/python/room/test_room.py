@@ -70,7 +70,7 @@ def test_the_wait_ends_at_its_deadline_with_the_numbers(socket: str) -> None:
     with pytest.raises(farrow.OutOfMemory) as caught:
         farrow.connect(socket).create(4 << 20, "never", wait=0.05)
     assert caught.value.waited_seconds >= 0.05
-    assert (caught.value.asked, caught.value.free < 4 << 20) == (4 << 20, True)
+    assert (caught.value.requested, caught.value.free < 4 << 20) == (4 << 20, True)
     # Its name is free again.
     client.put(b"", "never")
     with pytest.raises(farrow.TooLarge) as large:
@@ -114,7 +114,7 @@ def used(node: Any) -> int:
     """Objects of the namespace, those in creation included, as a refusal tells."""
     with pytest.raises(farrow.QuotaExceeded) as caught:
         farrow.connect(node.socket, namespace="few").create_many([1] * 4)
-    assert (caught.value.what, caught.value.asked, caught.value.limit) == ("objects", 4, 3)
+    assert (caught.value.what, caught.value.requested, caught.value.limit) == ("objects", 4, 3)
     return int(caught.value.used)
 
 
@@ -126,7 +126,7 @@ def test_create_says_at_once_that_objects_are_limited(limited: Any) -> None:
         with pytest.raises(farrow.QuotaExceeded, match="few") as caught:
             client.create(100, "more", wait=wait)
         error = caught.value
-        assert (error.what, error.asked, error.used, error.limit) == ("objects", 1, 3, 3)
+        assert (error.what, error.requested, error.used, error.limit) == ("objects", 1, 3, 3)
         assert error.waited_seconds >= wait
     with pytest.raises(farrow.QuotaExceeded):
         client.put(b"x")
@@ -216,7 +216,7 @@ def test_a_client_has_no_more_than_its_quota(make_node: Any) -> None:
         with pytest.raises(farrow.QuotaExceeded) as caught:
             client.create(4 << 20, "more", wait=wait)
         error = caught.value
-        assert (error.what, error.asked, error.limit) == ("bytes", 4 << 20, 8 << 20)
+        assert (error.what, error.requested, error.limit) == ("bytes", 4 << 20, 8 << 20)
         assert error.limit >= error.used >= 6 << 20
         assert error.whose in str(error)
     other.put(bytes(6 << 20), "more")

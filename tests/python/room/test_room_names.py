@@ -49,7 +49,7 @@ def test_a_name_that_finds_no_room_is_reported_with_the_numbers_or_waits(
     with pytest.raises(farrow.OutOfMemory, match="for names") as caught:
         client.put(b"x", name(SLOTS))
     error = caught.value
-    assert (error.what, error.asked, error.free, error.used) == ("names", 250, 0, SLOTS * 128)
+    assert (error.what, error.requested, error.free, error.used) == ("names", 250, 0, SLOTS * 128)
     client.put(b"x")
     with pytest.raises(farrow.OutOfMemory, match="for names") as caught:
         client.put(b"x", name(SLOTS), wait=0.05)

@@ -53,7 +53,7 @@ def test_a_full_folder_is_named_and_what_is_in_it_can_be_read(node: Node, folder
     assert isinstance(error, farrow.OutOfMemory)
     assert error.folder.startswith(str(folder))
     assert error.nbytes >= 4 * MB
-    assert error.asked >= 4 * MB
+    assert error.requested >= 4 * MB
     assert "No space left on device" in error.reason
     assert error.folder in str(error)
     assert client.stats()["objects_spilled"] >= 3

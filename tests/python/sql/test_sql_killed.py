@@ -112,7 +112,7 @@ def uses_all(client: farrow.Client) -> bool:
         prepared.close()
 
 
-def asked(client: farrow.Client, text: str, killer: Killer) -> list[Any] | farrow.FarrowError:
+def requested(client: farrow.Client, text: str, killer: Killer) -> list[Any] | farrow.FarrowError:
     """The rows of a query, or an error of one of the kinds that a kill can cause."""
     try:
         return sorted_rows(farrow.sql(text, client, timeout=LIMIT_SECONDS, progress=killer.tell))
@@ -144,7 +144,7 @@ def test_killed_at_random(make_cluster: Callable[..., Cluster], fabric: str) -> 
             text = chance.choice(TEXTS)
             killer = Killer(chance, workers)
             story = f"query {number} of seed {SEED}: {text!r}, {killer}"
-            found = asked(client, text, killer)
+            found = requested(client, text, killer)
             if isinstance(found, farrow.FarrowError):
                 assert killer.is_done, f"{story}: {found}"
                 assert killer.is_named(found), f"{story}: {found}"

@@ -13,7 +13,7 @@ struct RemoteMemoryState {
     /// The cache, while misses are counted.
     model: Option<LineCache>,
     /// Requests so far.
-    asked: u64,
+    requested: u64,
     /// Requests that missed lines, and the numbers of lines.
     missed: Vec<(u64, u32)>,
     /// Lines that were touched.
@@ -62,7 +62,7 @@ impl RemoteMemory {
     /// Starts to wait for each counted miss.
     pub fn delay(&self, wait: LineWait) {
         let mut shared = self.shared();
-        (shared.model, shared.asked, shared.next) = (None, 0, 0);
+        (shared.model, shared.requested, shared.next) = (None, 0, 0);
         (shared.wait, shared.waited) = (wait, 0);
     }
 
@@ -76,7 +76,7 @@ impl RemoteMemory {
     pub fn touched(&self) -> Touched {
         let shared = self.shared();
         let misses = shared.missed.iter().map(|(_, lines)| u64::from(*lines)).sum();
-        Touched { rows: shared.asked, lines: shared.touched, misses }
+        Touched { rows: shared.requested, lines: shared.touched, misses }
     }
 
     /// A segment in this memory, which lends the rows of `near`.
@@ -153,8 +153,8 @@ impl RowSource for PlacedSegment {
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         let mut shared = self.memory.shared();
         let shared = &mut *shared;
-        let number = shared.asked;
-        shared.asked += 1;
+        let number = shared.requested;
+        shared.requested += 1;
         if let Some(model) = &mut shared.model {
             let (mut touched, mut missed) = (0, 0);
             self.lines(wanted, |line| {

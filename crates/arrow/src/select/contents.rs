@@ -63,8 +63,8 @@ impl PartContents {
     }
 
     /// Whether ranges of this total may be read besides what was read.
-    pub(super) fn has_room(&self, asked: u64) -> bool {
-        self.bytes.saturating_add(asked) <= self.bytes_max
+    pub(super) fn has_room(&self, requested: u64) -> bool {
+        self.bytes.saturating_add(requested) <= self.bytes_max
     }
 
     /// Whether new buffers may have this total.

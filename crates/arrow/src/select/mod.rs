@@ -157,8 +157,8 @@ fn find(all: &[SchemaNode], name: &str) -> Result<usize, SelectError> {
     let mut found = all.iter().enumerate().filter(|(_, one)| one.name_text() == name);
     match (found.next(), found.count()) {
         (Some((index, _)), 0) => Ok(index),
-        (Some(_), others) => {
-            Err(SelectError::AmbiguousColumn { name: name.to_owned(), count: others + 1 })
+        (Some(_), more) => {
+            Err(SelectError::AmbiguousColumn { name: name.to_owned(), count: more + 1 })
         }
         (None, _) => Err(SelectError::UnknownColumn {
             name: name.to_owned(),

@@ -90,8 +90,8 @@ impl<'a> SelectedNodes<'a> {
         }
         let is_unknown =
             |range: &&(u64, u64)| contents.get(**range).is_none() && !self.needed.contains(range);
-        let asked = ranges.iter().filter(is_unknown).map(|range| counted(range.1));
-        let total = asked.fold(self.needed_bytes, u64::saturating_add);
+        let requested = ranges.iter().filter(is_unknown).map(|range| counted(range.1));
+        let total = requested.fold(self.needed_bytes, u64::saturating_add);
         if !contents.has_room(total) {
             return Ok(NodeContents::Unwanted);
         }

@@ -107,10 +107,10 @@ pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
     );
     let left = *lease_left_ms as f64 / 1e3;
     single("farrow_cluster_lease_left_seconds", "Time left of its lease.", left);
-    let others = || members.nodes.iter().filter(|node| !node.is_own);
+    let peers = || members.nodes.iter().filter(|node| !node.is_own);
     head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by reachability.");
     for reach in [Reach::Live, Reach::Suspect, Reach::Lost, Reach::Left] {
-        let count = others().filter(|node| node.reach == reach).count();
+        let count = peers().filter(|node| node.reach == reach).count();
         let labels = format!("{{reach=\"{}\"}}", reach.as_str());
         line(out, "farrow_cluster_nodes", &labels, count as f64);
     }
@@ -119,7 +119,7 @@ pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
     head(out, name, "counter", help);
     line(out, name, "", *names_lost as f64);
     head(out, "farrow_cluster_node_info", "gauge", "How each other node is reached.");
-    for node in others() {
+    for node in peers() {
         line(out, "farrow_cluster_node_info", &labels_of(node), 1.0);
     }
     for (name, help, value) in [
@@ -151,7 +151,7 @@ pub(crate) fn write(out: &mut String, stats: &ClusterStats, traffic: &Traffic) {
             line(out, name, &format!("{{way=\"{way}\",form=\"{form}\"}}"), *bytes as f64);
         }
     }
-    write_traffic(out, others().map(|node| node.name.as_str()), traffic);
+    write_traffic(out, peers().map(|node| node.name.as_str()), traffic);
 }
 
 fn write_traffic<'a>(

@@ -106,8 +106,11 @@ mod tests {
             (&long, 431),
             (&many, 431),
         ] {
-            let asked = read(request.as_bytes());
-            assert!(matches!(asked, HttpRequest::Wrong(found, _) if found == status), "{asked:?}");
+            let requested = read(request.as_bytes());
+            assert!(
+                matches!(requested, HttpRequest::Wrong(found, _) if found == status),
+                "{requested:?}"
+            );
         }
         let refusal = String::from_utf8(refusal(405, "Method Not Allowed")).unwrap();
         assert!(refusal.starts_with("HTTP/1.1 405 ") && refusal.contains("\r\nAllow: GET\r\n"));

@@ -29,18 +29,18 @@ pub enum NodeError {
         max: usize,
     },
     /// The memory is too small.
-    #[error("{asked} B of memory asked, a node needs {min} B at least")]
+    #[error("{requested} B of memory asked, a node needs {min} B at least")]
     TooSmall {
         /// The requested size.
-        asked: u64,
+        requested: u64,
         /// The smallest size.
         min: u64,
     },
     /// The memory is larger than the most that it may grow to.
-    #[error("{asked} B of memory asked, above the {max} B of --memory-max")]
+    #[error("{requested} B of memory asked, above the {max} B of --memory-max")]
     AboveMax {
         /// The requested size.
-        asked: u64,
+        requested: u64,
         /// The largest size.
         max: u64,
     },

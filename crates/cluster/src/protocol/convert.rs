@@ -14,16 +14,18 @@ pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
 /// The error for a client, by the action that it can take.
 pub(super) fn store_error(error: StoreError) -> WireError {
     match error {
-        StoreError::OutOfMemory { asked, free, largest } => WireError::OutOfMemory(OutOfMemory {
-            asked: asked.0,
-            free: free.0,
-            largest: largest.0,
-            waiting: 0,
-            waited_ms: 0,
-        }),
-        StoreError::NameSpaceFull { asked, free, largest, used } => WireError::NoRoom(NoRoom {
+        StoreError::OutOfMemory { requested, free, largest } => {
+            WireError::OutOfMemory(OutOfMemory {
+                requested: requested.0,
+                free: free.0,
+                largest: largest.0,
+                waiting: 0,
+                waited_ms: 0,
+            })
+        }
+        StoreError::NameSpaceFull { requested, free, largest, used } => WireError::NoRoom(NoRoom {
             what: "names".to_owned(),
-            asked: asked.0,
+            requested: requested.0,
             free: free.0,
             largest: largest.0,
             used: used.0,

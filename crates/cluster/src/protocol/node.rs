@@ -160,9 +160,9 @@ impl NodeState {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
-        let others = self.replicas.drain().into_iter().chain(self.resize.drain());
-        let others = others.chain(self.drain.drain()).chain(self.counting.drain());
-        let all = self.residency.drain().into_iter().chain(others);
+        let rest = self.replicas.drain().into_iter().chain(self.resize.drain());
+        let rest = rest.chain(self.drain.drain()).chain(self.counting.drain());
+        let all = self.residency.drain().into_iter().chain(rest);
         for (session, seq) in all.chain(self.namespace_drops.drain()) {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }

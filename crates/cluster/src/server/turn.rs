@@ -85,7 +85,7 @@ impl Server {
             self.sort(event, &mut ready);
         }
         self.count_faulted_bytes();
-        let has_others = ready.has_peers || self.has_net_events;
+        let has_peer_work = ready.has_peers || self.has_net_events;
         if ready.has_peers {
             self.take_from_remote_sessions(&mut ready.sessions, actions);
         }
@@ -101,7 +101,7 @@ impl Server {
         self.touched.extend(&ready.sessions);
         self.serve_all(ready.sessions, actions);
         let mut is_stopped = false;
-        if !has_others {
+        if !has_peer_work {
             // A client need not wait for the rest of the turn. News of other nodes are published to
             // clients there, before the replies that depend on them.
             self.publish_lease();

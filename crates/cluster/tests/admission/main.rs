@@ -168,8 +168,8 @@ fn full(node: &mut AdmissionNode) -> [WireSpan; 2] {
 }
 
 /// The error without free memory, with this many requests waiting.
-fn no_memory(asked: u64, waiting: u64, waited_ms: u64) -> WireError {
-    WireError::OutOfMemory(OutOfMemory { asked, free: 0, largest: 0, waiting, waited_ms })
+fn no_memory(requested: u64, waiting: u64, waited_ms: u64) -> WireError {
+    WireError::OutOfMemory(OutOfMemory { requested, free: 0, largest: 0, waiting, waited_ms })
 }
 
 #[test]
@@ -177,7 +177,8 @@ fn more_than_the_region_holds_is_refused_at_once_with_the_numbers() {
     let mut node = AdmissionNode::new(1);
     for wait_ms in [0, 60_000] {
         let seq = node.grant(0, CAPACITY + 1, wait_ms);
-        let expected = WireError::TooLarge(TooLarge { asked: CAPACITY + 1, capacity: CAPACITY });
+        let expected =
+            WireError::TooLarge(TooLarge { requested: CAPACITY + 1, capacity: CAPACITY });
         assert_eq!(node.answer(0, seq), Some(Err(expected)));
     }
 }
@@ -263,7 +264,7 @@ fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
     let seq = node.grant(2, 64 * KIB, 0);
     let (free, largest) = (CAPACITY / 2, CAPACITY / 2);
     let expected = WireError::OutOfMemory(OutOfMemory {
-        asked: 64 * KIB,
+        requested: 64 * KIB,
         free,
         largest,
         waiting: 2,

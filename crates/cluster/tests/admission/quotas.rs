@@ -33,13 +33,13 @@ fn refused(node: &mut AdmissionNode, client: u64, seq: u64) -> (String, u64, u64
         Some(Err(WireError::QuotaExceeded(QuotaExceeded {
             whose,
             what,
-            asked,
+            requested,
             used,
             limit,
             ..
         }))) => {
             assert_eq!(whose, format!("client {client} (process {})", 100 + client));
-            (what, asked, used, limit)
+            (what, requested, used, limit)
         }
         other => panic!("{other:?}"),
     }
@@ -84,7 +84,7 @@ fn a_client_makes_no_more_objects_than_its_quota_says() {
     let beyond = sealed[3].clone().unwrap_err();
     assert!(matches!(
         beyond,
-        WireError::QuotaExceeded(QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
+        WireError::QuotaExceeded(QuotaExceeded { requested: 1, used: 3, limit: 3, .. })
     ));
     // A client that could not seal the object gets the error before it writes.
     let seq = node.grant(0, 4 * KIB, 60_000);
@@ -126,7 +126,7 @@ fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
     // Reserved objects are only for requests with a reservation, even of the same client.
     assert!(matches!(
         node.seal(0, (start + 128, 128), false),
-        Err(WireError::QuotaExceeded(QuotaExceeded { asked: 1, used: 3, limit: 3, .. }))
+        Err(WireError::QuotaExceeded(QuotaExceeded { requested: 1, used: 3, limit: 3, .. }))
     ));
     // Memory for a reserved object is granted, and the seal uses up the reservation.
     let seq = node.grant(0, 4 * KIB, 0);
@@ -169,11 +169,11 @@ fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
     node.delete(0, sealed[0]);
     // It is reserved for the first, which needs two: not for later or non-waiting requests.
     assert!([(1, two), (2, late), (3, last)].iter().all(|(who, seq)| node.is_waiting(*who, *seq)));
-    let exceeded = |asked, waiting, waited_ms| {
+    let exceeded = |requested, waiting, waited_ms| {
         WireError::QuotaExceeded(QuotaExceeded {
             whose: "namespace \"few\"".to_owned(),
             what: "objects".to_owned(),
-            asked,
+            requested,
             used: 2,
             limit: 3,
             waiting,

@@ -103,7 +103,7 @@ struct FuzzedNode {
     state: NodeState,
     /// Messages and questions to the other one.
     messages: VecDeque<(u64, Vec<u8>)>,
-    asked: VecDeque<OpenQuestion>,
+    requested: VecDeque<OpenQuestion>,
     /// What the other one's client wrote and is not a whole frame yet.
     remote_session: Vec<u8>,
 }
@@ -121,7 +121,7 @@ impl FuzzedNode {
         Self {
             state,
             messages: VecDeque::new(),
-            asked: VecDeque::new(),
+            requested: VecDeque::new(),
             remote_session: Vec::new(),
         }
     }
@@ -325,8 +325,8 @@ impl FuzzedNodes {
                 );
             }
             StepKind::Answer => {
-                if let Some(asked) = node.asked.pop_front() {
-                    node.state.on_response(asked.token, Ok(body.to_vec()), now_ms, &mut out);
+                if let Some(requested) = node.requested.pop_front() {
+                    node.state.on_response(requested.token, Ok(body.to_vec()), now_ms, &mut out);
                 }
             }
             StepKind::RemoteSession => self.take_remote_session(body, &mut out),
@@ -391,8 +391,8 @@ impl FuzzedNodes {
                 self.nodes[to].state.on_message(name.into(), &body, self.now_ms, &mut out);
                 self.perform(to, out);
             }
-            let asked = std::mem::take(&mut self.nodes[from].asked);
-            for OpenQuestion { by, token, from: incarnation, body } in asked {
+            let requested = std::mem::take(&mut self.nodes[from].requested);
+            for OpenQuestion { by, token, from: incarnation, body } in requested {
                 if self.is_cut {
                     self.fail(by, token);
                     continue;
@@ -520,8 +520,8 @@ impl FuzzedNodes {
                 }
                 Action::Peer(PeerAction::Ask { token, node: to, incarnation, body, .. }) => {
                     if to == NAMES[1 - number] {
-                        let asked = OpenQuestion { by: number, token, from: incarnation, body };
-                        node.asked.push_back(asked);
+                        let requested = OpenQuestion { by: number, token, from: incarnation, body };
+                        node.requested.push_back(requested);
                     } else {
                         let mut out = Vec::new();
                         let none = Err("nobody there".to_owned());

@@ -91,23 +91,23 @@ impl ProtocolRun {
         };
         let body = self.body(session);
         let request = Request { seq: self.dice.roll(1000), body };
-        let asked = request.clone();
+        let requested = request.clone();
         let mut actions = Vec::new();
         self.state.handle(session, request, self.now_ms, 7, &mut actions);
         self.state.tick(self.now_ms, &mut actions);
         let is_answered = actions.iter().any(|action| {
             matches!(action, Action::Send { session: to, reply, .. }
-                if *to == session && reply.seq == asked.seq)
+                if *to == session && reply.seq == requested.seq)
         });
         let is_waiting = matches!(
-            asked.body,
+            requested.body,
             RequestBody::Wait { .. }
                 | RequestBody::Watch(_)
                 | RequestBody::ReserveObjects { wait_ms: 1.., .. }
         );
-        assert!(is_answered || is_waiting, "no answer to {asked:?}");
+        assert!(is_answered || is_waiting, "no answer to {requested:?}");
         for action in actions {
-            self.learn(&asked, action);
+            self.learn(&requested, action);
         }
     }
 
@@ -134,7 +134,7 @@ impl ProtocolRun {
         }
     }
 
-    fn learn(&mut self, asked: &Request, action: Action) {
+    fn learn(&mut self, requested: &Request, action: Action) {
         match action {
             Action::Send { session, reply, .. } => {
                 let Some(known) = self.sessions.get_mut(&session) else { return };
@@ -144,7 +144,7 @@ impl ProtocolRun {
                     Ok(ReplyBody::Sealed(results)) => {
                         self.objects.extend(results.into_iter().filter_map(Result::ok));
                     }
-                    Err(WireError::Damaged(reason)) => panic!("{asked:?} damaged it: {reason}"),
+                    Err(WireError::Damaged(reason)) => panic!("{requested:?} damaged it: {reason}"),
                     _ => {}
                 }
             }

@@ -264,7 +264,7 @@ impl Client {
             return Ok(());
         }
         let usable = self.nodes().usable()?;
-        for session in self.nodes().others(&usable, self.session()) {
+        for session in self.nodes().except(&usable, self.session()) {
             let is_possible = |index: &&usize| {
                 targets.get(**index).is_some_and(|target| session.may_have(target))
             };

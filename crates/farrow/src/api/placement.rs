@@ -40,8 +40,8 @@ impl Client {
         if nodes.is_empty() {
             return place(PlacementAttempt { node: None, wait });
         }
-        let Candidates { with_room, others } = rule.candidates(&nodes, need);
-        let all: Vec<&str> = with_room.iter().chain(&others).map(String::as_str).collect();
+        let Candidates { with_room, without_room } = rule.candidates(&nodes, need);
+        let all: Vec<&str> = with_room.iter().chain(&without_room).map(String::as_str).collect();
         let mut failures = Vec::new();
         for (number, node) in all.iter().enumerate() {
             // A single node has no alternative to wait for.
@@ -74,8 +74,8 @@ impl Client {
         if nodes.is_empty() {
             return Ok(None);
         }
-        let Candidates { with_room, others } = rule.candidates(&nodes, need);
-        let mut all = with_room.into_iter().chain(others);
+        let Candidates { with_room, without_room } = rule.candidates(&nodes, need);
+        let mut all = with_room.into_iter().chain(without_room);
         all.next().map(Some).ok_or_else(|| no_room(rule, &nodes, need, &[]))
     }
 

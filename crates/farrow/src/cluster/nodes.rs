@@ -159,7 +159,7 @@ impl Nodes {
         now_ns: u64,
     ) -> Result<Option<(Arc<Session>, Held)>, Error> {
         let usable = self.usable()?;
-        for session in self.others(&usable, but).filter(|one| one.may_have(target)) {
+        for session in self.except(&usable, but).filter(|one| one.may_have(target)) {
             if let Some(held) = session.hold_by_loads(target, now_ns)? {
                 return Ok(Some((Arc::clone(session), held)));
             }
@@ -176,7 +176,7 @@ impl Nodes {
     }
 
     /// The session at the client's own node and these, except `but`.
-    pub(crate) fn others<'a>(
+    pub(crate) fn except<'a>(
         &'a self,
         usable: &'a [Arc<Session>],
         but: &Session,

@@ -30,7 +30,7 @@ pub(crate) struct Candidates {
     pub(crate) with_room: Vec<String>,
     /// Nodes without enough free memory, which may evict or spill objects, and nodes whose room is
     /// not known.
-    pub(crate) others: Vec<String>,
+    pub(crate) without_room: Vec<String>,
 }
 
 impl PlacementRule {
@@ -58,10 +58,10 @@ impl PlacementRule {
         let mut possible: Vec<&MemberInfo> = nodes.iter().filter(possible).collect();
         possible.sort_by_key(|node| (self.rank(node, need.bytes), node.name.clone()));
         let has_room = |node: &MemberInfo| node.cost.free.is_some_and(|free| free >= need.bytes);
-        let (with_room, others): (Vec<_>, Vec<_>) =
+        let (with_room, without_room): (Vec<_>, Vec<_>) =
             possible.into_iter().partition(|node| has_room(node));
         let names = |all: Vec<&MemberInfo>| all.into_iter().map(|one| one.name.clone()).collect();
-        Candidates { with_room: names(with_room), others: names(others) }
+        Candidates { with_room: names(with_room), without_room: names(without_room) }
     }
 
     /// Smaller is better.
@@ -137,7 +137,7 @@ pub(crate) fn no_room(
     let free = members.filter_map(free).max().unwrap_or_default();
     let nodes: Vec<String> =
         nodes.iter().map(|node| format!("{}: {}", node.name, reason(node))).collect();
-    Error::NoNodeHasRoom { rule: rule.as_str(), asked: need.bytes, free, nodes }
+    Error::NoNodeHasRoom { rule: rule.as_str(), requested: need.bytes, free, nodes }
 }
 
 /// Whether an error of one node leaves the others to be tried.
@@ -186,8 +186,8 @@ mod tests {
 
     fn order(rule: PlacementRule, nodes: &[MemberInfo], bytes: u64) -> (Vec<String>, Vec<String>) {
         let need = PlacementNeed { bytes, is_mapped: false };
-        let Candidates { with_room, others } = rule.candidates(nodes, need);
-        (with_room, others)
+        let Candidates { with_room, without_room } = rule.candidates(nodes, need);
+        (with_room, without_room)
     }
 
     #[test]
@@ -199,12 +199,12 @@ mod tests {
             node("unmeasured", "shm", Some(9 * MB), None),
             own(9 * MB),
         ];
-        let (with_room, others) = order(PlacementRule::Nearest, &nodes, MB);
+        let (with_room, without_room) = order(PlacementRule::Nearest, &nodes, MB);
         assert_eq!(with_room, ["own", "mapped", "slow-mapped", "unmeasured", "fast-net"]);
-        assert!(others.is_empty());
+        assert!(without_room.is_empty());
         let full = [own(MB - 1), nodes[0].clone(), nodes[2].clone()];
-        let (with_room, others) = order(PlacementRule::Nearest, &full, MB);
-        assert_eq!((with_room, others), (names(&["mapped", "fast-net"]), names(&["own"])));
+        let (with_room, without_room) = order(PlacementRule::Nearest, &full, MB);
+        assert_eq!((with_room, without_room), (names(&["mapped", "fast-net"]), names(&["own"])));
     }
 
     #[test]
@@ -236,9 +236,9 @@ mod tests {
             node("most", "net", Some(8 * MB), Some(90_000)),
             node("less", "shm", Some(7 * MB), Some(100)),
         ];
-        let (with_room, others) = order(PlacementRule::MostFree, &nodes, 4 * MB);
+        let (with_room, without_room) = order(PlacementRule::MostFree, &nodes, 4 * MB);
         assert_eq!(with_room, ["most", "less"]);
-        assert_eq!(others, ["own", "old"]);
+        assert_eq!(without_room, ["own", "old"]);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         let nodes = [lost, suspect, unmapped, small, by_net.clone(), leaving];
         let need = PlacementNeed { bytes: 2 * MB, is_mapped: true };
         let rule = PlacementRule::Nearest;
-        let none = Candidates { with_room: Vec::new(), others: Vec::new() };
+        let none = Candidates { with_room: Vec::new(), without_room: Vec::new() };
         assert_eq!(rule.candidates(&nodes, need), none);
         let text = no_room(rule, &nodes, need, &[]).to_string();
         for part in [
@@ -270,7 +270,7 @@ mod tests {
         let need = PlacementNeed { is_mapped: false, ..need };
         assert_eq!(rule.candidates(&nodes, need).with_room, ["net"]);
         let full = Error::OutOfMemory(OutOfMemory {
-            asked: 1,
+            requested: 1,
             free: 5,
             largest: 5,
             waiting: 0,

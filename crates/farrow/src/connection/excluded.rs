@@ -18,16 +18,16 @@ pub(super) struct Exclusion {
     /// The session at the client's own node, through which this one reaches another node.
     own: OnceLock<Weak<Session>>,
     /// Of the session at the own node: those at other nodes.
-    others: Mutex<Vec<Weak<Session>>>,
+    remote: Mutex<Vec<Weak<Session>>>,
 }
 
 impl Session {
     /// Notes a session at another node, whose messages this session's daemon forwards.
     pub(crate) fn note_other(self: &Arc<Self>, other: &Arc<Self>) {
         let _ = other.exclusion.own.set(Arc::downgrade(self));
-        let mut others = lock(&self.exclusion.others);
-        others.retain(|one| one.strong_count() > 0);
-        others.push(Arc::downgrade(other));
+        let mut remote = lock(&self.exclusion.remote);
+        remote.retain(|one| one.strong_count() > 0);
+        remote.push(Arc::downgrade(other));
     }
 
     /// Why no successor of the own node's daemon is waited for: no process has its socket, and another
@@ -35,8 +35,8 @@ impl Session {
     pub(crate) fn excluded(&self) -> Option<String> {
         let own = self.exclusion.own.get().and_then(Weak::upgrade);
         let own = own.as_deref().unwrap_or(self);
-        let others: Vec<_> = lock(&own.exclusion.others).iter().filter_map(Weak::upgrade).collect();
-        let by_other = others.iter().find_map(|other| {
+        let remote: Vec<_> = lock(&own.exclusion.remote).iter().filter_map(Weak::upgrade).collect();
+        let by_other = remote.iter().find_map(|other| {
             let members = other.members()?;
             let node = members.nodes.iter().find(|node| node.region_uid == own.region_uid())?;
             let (name, by) = (&node.name, &other.node);

@@ -153,11 +153,11 @@ mod tests {
 
     /// Adds the rows that `check` admits, and compares each step with a model: a set of single
     /// rows.
-    fn compare(check: RowsCheck, asked: &[(u64, u64)]) -> Result<(), String> {
+    fn compare(check: RowsCheck, requested: &[(u64, u64)]) -> Result<(), String> {
         let mut layout = ChunkList::default();
         let mut owners: BTreeMap<u64, u64> = BTreeMap::new();
         let mut ends = vec![0];
-        for &(position, rows) in asked {
+        for &(position, rows) in requested {
             let wanted: BTreeSet<u64> = (position..position + rows).collect();
             let taken: BTreeSet<u64> =
                 wanted.iter().filter_map(|row| owners.get(row).copied()).collect();
@@ -199,9 +199,9 @@ mod tests {
     proptest! {
         #[test]
         fn it_says_what_a_set_of_rows_says(
-            asked in proptest::collection::vec((0_u64..60, 0_u64..12), 0..24),
+            requested in proptest::collection::vec((0_u64..60, 0_u64..12), 0..24),
         ) {
-            prop_assert_eq!(compare(ChunkList::check, &asked), Ok(()));
+            prop_assert_eq!(compare(ChunkList::check, &requested), Ok(()));
         }
     }
 

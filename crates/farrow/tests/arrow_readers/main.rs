@@ -69,8 +69,8 @@ fn run(seed: u64, line_bytes: u32, mistake: Option<Mistake>) -> StepResult<Tally
 
 fn must_pass(line_bytes: u32) {
     let mut all = Tally::default();
-    let asked = std::env::var("FARROW_SEEDS").ok().and_then(|text| text.parse().ok());
-    let seeds = asked.unwrap_or(SEEDS);
+    let requested = std::env::var("FARROW_SEEDS").ok().and_then(|text| text.parse().ok());
+    let seeds = requested.unwrap_or(SEEDS);
     for seed in 0..seeds {
         match run(seed, line_bytes, None) {
             Ok(tally) => all.add(tally),

@@ -60,11 +60,11 @@ impl<T: Stamp> StreamEngine<T> {
         let is_divided = workers_count > 1 || share.count > 1;
         let work = SearchWork::new(&context, groups, &plans, share, is_divided);
         match (pool, workers.split_first_mut()) {
-            (Some(pool), Some((own, others))) if self.batch.triggers.len() >= HELPED_MIN => {
+            (Some(pool), Some((own, helpers))) if self.batch.triggers.len() >= HELPED_MIN => {
                 // This thread searches too: it is awake, and its caches hold the newest edges.
                 let work = &work;
-                let others = others.iter_mut().map(|worker| move || work.run(worker));
-                together(pool, others, || work.run(own));
+                let helpers = helpers.iter_mut().map(|worker| move || work.run(worker));
+                together(pool, helpers, || work.run(own));
             }
             (_, Some((own, _))) => work.run(own),
             (_, None) => {}
@@ -94,8 +94,8 @@ impl<T: Stamp> StreamEngine<T> {
 
 /// Merges the workers' results into the first worker.
 fn merged<T: Stamp>(workers: &mut [SearchScratch<T>]) -> SearchOutcome {
-    let Some((first, others)) = workers.split_first_mut() else { return SearchOutcome::default() };
-    for other in others {
+    let Some((first, helpers)) = workers.split_first_mut() else { return SearchOutcome::default() };
+    for other in helpers {
         first.credits.merge(&mut other.credits);
     }
     let cut_short = first.credits.cut_short;

@@ -301,8 +301,8 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         while middle_cost < far_cost && !rest.is_empty() {
             // Each live leg costs at least one.
             let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
-            let (legs, others) = rest.split_at(most.min(rest.len()));
-            rest = others;
+            let (legs, more) = rest.split_at(most.min(rest.len()));
+            rest = more;
             self.context.graph.touch_counts(self.side, legs.iter().map(|leg| leg.middle));
             for leg in legs {
                 if middle_cost >= far_cost {

@@ -177,7 +177,7 @@ impl<T: Stamp> StatisticsScratch<T> {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
         let StatisticsScratch { entries, neighbours, .. } = self;
-        let others = count_others(entries, neighbours);
+        let distinct = count_distinct(entries, neighbours);
         let edges = entries.len();
         let is_inside =
             |one: &EdgeEntry<T>| window.0 <= one.time && one.time <= window.1 && view.sees(*one);
@@ -193,7 +193,7 @@ impl<T: Stamp> StatisticsScratch<T> {
                 && list.first().is_none_or(|one| values.is_recent(*one))
                 && loops.first().is_none_or(|one| values.is_recent(*one));
         let is_looped = entries.last().is_some_and(|one| one.other == account);
-        let (degree, fan) = (entries.len(), others + usize::from(is_looped));
+        let (degree, fan) = (entries.len(), distinct + usize::from(is_looped));
         let columns = wanted.statistics.columns.len();
         let mut figures = std::mem::take(&mut self.figures);
         figures.clear();
@@ -299,7 +299,7 @@ impl<T: Stamp> StatisticsScratch<T> {
 }
 
 /// The number of distinct accounts at the other ends.
-fn count_others<T>(entries: &[EdgeEntry<T>], seen: &mut AccountTable<()>) -> usize {
+fn count_distinct<T>(entries: &[EdgeEntry<T>], seen: &mut AccountTable<()>) -> usize {
     if entries.len() <= FEW {
         let is_first = |&(at, one): &(usize, &EdgeEntry<T>)| {
             entries[..at].iter().all(|before| before.other != one.other)

@@ -128,8 +128,8 @@ impl EtcdMembership {
             (number.is_none(), number, name.clone())
         };
         let own = place(&self.options.name, self.retained.own.incarnation);
-        let others = self.present().filter(|one| place(&one.name, one.incarnation) < own);
-        others.count() as u64
+        let before = self.present().filter(|one| place(&one.name, one.incarnation) < own);
+        before.count() as u64
     }
 
     /// Lives that are present and not leaving.

@@ -468,8 +468,8 @@ impl EtcdMembership {
 
     fn announce_view(&mut self, view: &View) {
         self.out.push(EtcdOutput::Membership(Output::View(view.clone())));
-        let others = view.members.iter().filter(|member| member.name != self.options.name);
-        self.reach = others.map(|member| (member.number, Reachability::Live)).collect();
+        let peers = view.members.iter().filter(|member| member.name != self.options.name);
+        self.reach = peers.map(|member| (member.number, Reachability::Live)).collect();
     }
 
     /// Ends this life; `view` is a view without it.

@@ -114,7 +114,7 @@ pub(super) enum UnreadFault {
     /// The first answer decides.
     AsksOne,
     /// A name is not in flight for its home while members are queried.
-    LetsOthersIn,
+    AdmitsWaiting,
 }
 
 impl Naming {

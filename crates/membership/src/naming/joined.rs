@@ -239,12 +239,12 @@ mod tests {
                 return;
             }
             let view = self.view.clone();
-            let others = view.iter().filter(|other| **other != node);
-            let others: Vec<NumberedLife> = others.map(|other| self.life_of(*other)).collect();
+            let peers = view.iter().filter(|other| **other != node);
+            let peers: Vec<NumberedLife> = peers.map(|other| self.life_of(*other)).collect();
             let node = &mut self.nodes[node];
             node.view = view;
             if let Some(check) = &mut node.check {
-                check.set_members(others);
+                check.set_members(peers);
             }
         }
 

@@ -58,7 +58,7 @@ struct NamingNode {
     /// The nodes that this process has seen in a view.
     known: Vec<bool>,
     /// Deadlines of the requests, by ticket.
-    asked: BTreeMap<u64, (u64, Vec<String>)>,
+    requested: BTreeMap<u64, (u64, Vec<String>)>,
 }
 
 struct NamingWorld {
@@ -133,7 +133,7 @@ impl NamingWorld {
                 inbox: Vec::new(),
                 said: Vec::new(),
                 known: vec![false; count],
-                asked: BTreeMap::new(),
+                requested: BTreeMap::new(),
             };
             world.nodes.push(node);
         }
@@ -228,9 +228,9 @@ impl NamingWorld {
         let is_read = |other: &usize| self.reads[node][*other];
         let is_known = |other: &usize| self.nodes[node].known[*other];
         let asks_all = !lost.iter().all(is_known);
-        let asked = members.into_iter().filter(|other| asks_all || !is_read(other));
+        let requested = members.into_iter().filter(|other| asks_all || !is_read(other));
         Unread {
-            members: asked.map(number).collect(),
+            members: requested.map(number).collect(),
             lost: lost.into_iter().find(|other| is_known(other) && !is_read(other)).map(number),
             // Another round of queries changes no decision while no object moves.
             movers: node % 2,
@@ -269,7 +269,7 @@ impl NamingWorld {
         ticket: u64,
         results: &[Result<(), NameRefusal>],
     ) -> Result<(), String> {
-        let Some((deadline_ms, names)) = self.nodes[node].asked.remove(&ticket) else {
+        let Some((deadline_ms, names)) = self.nodes[node].requested.remove(&ticket) else {
             return Err(format!("node {node} answers {ticket} twice"));
         };
         if names.len() != results.len() {
@@ -321,7 +321,7 @@ impl NamingWorld {
         let names: Vec<String> = names.into_iter().filter(is_new).collect();
         self.next += 1;
         let (ticket, deadline_ms) = (self.next, self.now_ms + ASK_MS);
-        self.nodes[node].asked.insert(ticket, (deadline_ms, names.clone()));
+        self.nodes[node].requested.insert(ticket, (deadline_ms, names.clone()));
         self.call(node, |naming, now_ms, exists, out| {
             naming.ask(NameRequest { ticket, names, deadline_ms }, now_ms, exists, out);
         })
@@ -399,7 +399,7 @@ impl NamingWorld {
         let place = self.nodes[node].place.take();
         let old = &mut self.nodes[node];
         (old.naming, old.process) = (naming, process);
-        old.asked.clear();
+        old.requested.clear();
         old.inbox.clear();
         let is_in = place.is_some_and(|place| {
             let last = self.history.last().unwrap();
@@ -523,7 +523,7 @@ fn run(count: usize, seed: u64, mutant: Option<NamingMutant>) -> Result<u64, Str
     }
     world.heal()?;
     // Nothing stays in flight: each name can be created again, from any node.
-    let open: usize = world.nodes.iter().map(|node| node.asked.len()).sum();
+    let open: usize = world.nodes.iter().map(|node| node.requested.len()).sum();
     if open > 0 {
         return Err(format!("{open} asks outlived their deadlines"));
     }
@@ -581,7 +581,7 @@ fn canary_a_message_of_another_epoch() {
 #[test]
 fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
-    for fault in [UnreadFault::AsksNone, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
+    for fault in [UnreadFault::AsksNone, UnreadFault::AsksOne, UnreadFault::AdmitsWaiting] {
         let run = |seed| run(4, seed, Some(NamingMutant::Unread(fault))).err().filter(is_seen);
         assert!((0..300).find_map(run).is_some(), "{fault:?}");
     }

@@ -211,8 +211,9 @@ mod unit {
         claims.on_response(7, number(1), (&[false], None)).unwrap();
         claims.on_response(7, number(2), (&[false], None)).unwrap();
         assert!(claims.take_decided().is_empty(), "the second round begins");
-        let asked: Vec<u64> = claims.due(5).into_iter().map(|(question, ..)| question).collect();
-        assert_eq!(asked, [7]);
+        let requested: Vec<u64> =
+            claims.due(5).into_iter().map(|(question, ..)| question).collect();
+        assert_eq!(requested, [7]);
         claims.on_response(7, number(1), (&[true], None)).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Taken]);

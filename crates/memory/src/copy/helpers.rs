@@ -96,8 +96,12 @@ impl Helper {
         // SAFETY: the thread has not exited: it exits only after the handle is dropped or, while
         // idle, after it has removed itself from the list. The size is that of the set.
         let code = unsafe {
-            let size = size_of_val(&place.others);
-            libc::pthread_setaffinity_np(self.thread.as_pthread_t(), size, &raw const place.others)
+            let size = size_of_val(&place.elsewhere);
+            libc::pthread_setaffinity_np(
+                self.thread.as_pthread_t(),
+                size,
+                &raw const place.elsewhere,
+            )
         };
         self.away_from = (code == 0).then_some(place.here);
         if code != 0 {
@@ -170,26 +174,26 @@ fn is_off_the_list() -> bool {
 /// The CPU that a thread runs on, and the other CPUs that it may use.
 pub(super) struct CpuPlacement {
     here: usize,
-    others: libc::cpu_set_t,
+    elsewhere: libc::cpu_set_t,
 }
 
 impl CpuPlacement {
     /// For the calling thread. `None` if there are no other CPUs, or if the system cannot tell.
     pub(super) fn of_caller() -> Option<Self> {
         // SAFETY: a bit set, for which all zeros (the empty set) is valid.
-        let mut others: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        let mut elsewhere: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: writes a set of that size to a local variable; 0 is this thread.
         let known =
-            unsafe { libc::sched_getaffinity(0, size_of_val(&others), &raw mut others) } == 0;
+            unsafe { libc::sched_getaffinity(0, size_of_val(&elsewhere), &raw mut elsewhere) } == 0;
         // SAFETY: takes no pointer and returns a number.
         let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
         if !known || here >= libc::CPU_SETSIZE as usize {
             return None;
         }
         // SAFETY: the index is inside the set.
-        unsafe { libc::CPU_CLR(here, &mut others) };
+        unsafe { libc::CPU_CLR(here, &mut elsewhere) };
         // SAFETY: only counts bits.
-        (unsafe { libc::CPU_COUNT(&others) } > 0).then_some(Self { here, others })
+        (unsafe { libc::CPU_COUNT(&elsewhere) } > 0).then_some(Self { here, elsewhere })
     }
 }
 
@@ -215,7 +219,7 @@ mod tests {
         let mut helper = Helper::start().unwrap();
         helper.keep_away(&place);
         // SAFETY: only compares bits.
-        assert!(unsafe { libc::CPU_EQUAL(&cpus_of(&helper), &place.others) });
+        assert!(unsafe { libc::CPU_EQUAL(&cpus_of(&helper), &place.elsewhere) });
     }
 
     #[test]

@@ -100,14 +100,15 @@ pub(crate) fn reopen(
 /// Fails early if the file system has less free space than requested or, for files in memory, if
 /// the machine has less memory. If the free space is unknown, the allocation itself detects the
 /// error.
-pub(crate) fn check_room(asked: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
-    if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
-        return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
+pub(crate) fn check_room(requested: Length, at: &PageSource<'_>) -> Result<(), FabricError> {
+    if let Some(free) = at.free_on_disk().filter(|free| *free < requested) {
+        return Err(FabricError::NoSpace { requested, free, path: at.path.to_owned() });
     }
     if at.is_memory
-        && let Some((free, whose)) = free_memory::memory_room().filter(|(free, _)| *free < asked)
+        && let Some((free, whose)) =
+            free_memory::memory_room().filter(|(free, _)| *free < requested)
     {
-        return Err(FabricError::NoSpace { asked, free, path: PathBuf::from(whose) });
+        return Err(FabricError::NoSpace { requested, free, path: PathBuf::from(whose) });
     }
     Ok(())
 }
@@ -145,7 +146,7 @@ impl<'a> PageSource<'a> {
         (stat.f_blocks > 0).then(|| Length(stat.f_bavail.saturating_mul(stat.f_frsize)))
     }
 
-    fn no_space(&self, asked: Length) -> FabricError {
+    fn no_space(&self, requested: Length) -> FabricError {
         let (free, path) = match self.free_on_disk() {
             Some(free) => (free, self.path.to_owned()),
             None => {
@@ -153,7 +154,7 @@ impl<'a> PageSource<'a> {
                 (free, PathBuf::from(whose))
             }
         };
-        FabricError::NoSpace { asked, free, path }
+        FabricError::NoSpace { requested, free, path }
     }
 }
 

@@ -168,8 +168,8 @@ mod tests {
     fn too_much_is_refused_with_both_numbers() {
         let geometry = Geometry { control: Length(1 << 20), data: Length(1 << 50) };
         match ShmFabric::nameless_in(Path::new("/dev/shm"), geometry) {
-            Err(FabricError::NoSpace { asked, free, .. }) => {
-                assert!(asked.0 >= 1 << 50 && free < asked);
+            Err(FabricError::NoSpace { requested, free, .. }) => {
+                assert!(requested.0 >= 1 << 50 && free < requested);
             }
             other => panic!("{other:?}"),
         }

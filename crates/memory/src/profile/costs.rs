@@ -71,8 +71,8 @@ impl<T: Copy + PartialEq> Costs<T> {
     }
 
     /// Merges measurements of another process. Both must have the same methods.
-    fn merge(&mut self, others: &Self) {
-        for (index, row) in others.least.iter().enumerate() {
+    fn merge(&mut self, added: &Self) {
+        for (index, row) in added.least.iter().enumerate() {
             for (step, ns) in row.iter().enumerate() {
                 if let Some(ns) = ns {
                     self.took(index, step, *ns);
@@ -162,12 +162,12 @@ impl Findings {
     }
 
     /// Merges measurements of other processes on the same machine.
-    pub(super) fn merge(&mut self, others: &Self) {
-        self.runs = self.runs.saturating_add(others.runs);
-        self.publish.merge(&others.publish);
-        self.refresh.merge(&others.refresh);
-        self.write.merge(&others.write);
-        self.copies.merge(&others.copies);
+    pub(super) fn merge(&mut self, added: &Self) {
+        self.runs = self.runs.saturating_add(added.runs);
+        self.publish.merge(&added.publish);
+        self.refresh.merge(&added.refresh);
+        self.write.merge(&added.write);
+        self.copies.merge(&added.copies);
     }
 
     /// The profile of the cheapest methods.

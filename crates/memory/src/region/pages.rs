@@ -226,10 +226,10 @@ mod tests {
         let geometry = Geometry { control: Length(MIB), data: Length(8 * MIB) };
         let fabric = Arc::new(ShmFabric::memfd("pages", geometry).unwrap());
         let region = Region::map(fabric, Access::Home, None).unwrap();
-        let asked = Length(1 << 60);
-        match region.check_memory(asked) {
-            Err(FabricError::NoSpace { asked: reported, free, .. }) => {
-                assert!(reported == asked && free < asked);
+        let requested = Length(1 << 60);
+        match region.check_memory(requested) {
+            Err(FabricError::NoSpace { requested: reported, free, .. }) => {
+                assert!(reported == requested && free < requested);
             }
             other => panic!("{other:?}"),
         }

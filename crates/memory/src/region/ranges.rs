@@ -215,11 +215,11 @@ mod tests {
             }
             bitmap[start as usize..(start + length) as usize].fill(is_insert);
             assert_eq!(ranges.bytes().0, bitmap.iter().filter(|bit| **bit).count() as u64);
-            let asked = next(96);
-            let asked = span(asked, next(97 - asked));
-            let bits = &bitmap[asked.offset.0 as usize..asked.end().unwrap().0 as usize];
-            assert_eq!(ranges.covers(asked), bits.iter().all(|bit| *bit));
-            let pieces: u64 = ranges.pieces(asked).iter().map(|piece| piece.length.0).sum();
+            let requested = next(96);
+            let requested = span(requested, next(97 - requested));
+            let bits = &bitmap[requested.offset.0 as usize..requested.end().unwrap().0 as usize];
+            assert_eq!(ranges.covers(requested), bits.iter().all(|bit| *bit));
+            let pieces: u64 = ranges.pieces(requested).iter().map(|piece| piece.length.0).sum();
             assert_eq!(pieces, bits.iter().filter(|bit| **bit).count() as u64);
         }
     }

@@ -153,9 +153,11 @@ fn pointer(address: Address) -> *mut u8 {
 
 /// Checks the available memory first: touching more memory than the machine has invokes the
 /// kernel's OOM killer.
-fn check_room(asked: Length) -> Result<(), TimingError> {
+fn check_room(requested: Length) -> Result<(), TimingError> {
     match free_memory::memory_available() {
-        Some(available) if asked > available => Err(TimingError::NoRoom { asked, available }),
+        Some(available) if requested > available => {
+            Err(TimingError::NoRoom { requested, available })
+        }
         _ => Ok(()),
     }
 }

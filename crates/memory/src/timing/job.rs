@@ -100,18 +100,18 @@ pub struct Job {
 #[non_exhaustive]
 pub enum TimingError {
     /// Not enough memory; nothing was allocated.
-    #[error("an arena of {asked} needs memory that is not there: {available} available")]
+    #[error("an arena of {requested} needs memory that is not there: {available} available")]
     NoRoom {
         /// Bytes requested, source included.
-        asked: Length,
+        requested: Length,
         /// Bytes available without evicting other programs.
         available: Length,
     },
     /// The ranges of one sample do not fit in the arena.
-    #[error("{asked} at a time do not fit in an arena of {arena}")]
+    #[error("{requested} at a time do not fit in an arena of {arena}")]
     TooLarge {
         /// Range times batch times threads.
-        asked: Length,
+        requested: Length,
         /// Size of the arena.
         arena: Length,
     },

@@ -76,9 +76,9 @@ fn check_pattern(pattern: AccessPattern, job: &Job, arena: Length) -> Result<(),
 
 fn check_room(job: &Job, arena: Length) -> Result<(), TimingError> {
     let threads = job.threads.get() as u64;
-    let asked = step_of(job).saturating_mul(u64::from(job.batch)).saturating_mul(threads);
-    if asked > arena.0 {
-        return Err(TimingError::TooLarge { asked: Length(asked), arena });
+    let requested = step_of(job).saturating_mul(u64::from(job.batch)).saturating_mul(threads);
+    if requested > arena.0 {
+        return Err(TimingError::TooLarge { requested: Length(requested), arena });
     }
     Ok(())
 }

@@ -119,9 +119,9 @@ impl Mirror {
             }
             if state.is_leaving(self.id, &blocks) {
                 let (used, limit) = (Length(state.used()), Length(state.limit()));
-                let asked = Length(blocks.iter().map(|block| block.length.0).sum());
+                let requested = Length(blocks.iter().map(|block| block.length.0).sum());
                 state = Cache::wait(&self.cache.parts_changed, state, begin, time)
-                    .ok_or(CacheError::NoRoom { asked, used, limit, waited: time })?;
+                    .ok_or(CacheError::NoRoom { requested, used, limit, waited: time })?;
                 continue;
             }
             state.insert(id, &blocks);
@@ -263,8 +263,8 @@ impl MirrorHold {
                 None => {
                     state = cache.lock();
                     let missing = state.missing(self.id(), ranges).unwrap_or_default();
-                    let asked = Length(missing.iter().map(|part| part.length.0).sum());
-                    break Err(CacheError::NoRoom { asked, used, limit, waited: time });
+                    let requested = Length(missing.iter().map(|part| part.length.0).sum());
+                    break Err(CacheError::NoRoom { requested, used, limit, waited: time });
                 }
             }
         };
@@ -288,7 +288,7 @@ impl MirrorHold {
     ///
     /// # Errors
     /// [`CacheError::NotInObject`].
-    pub fn wait_for_others(&self, ranges: &[Span], time: Duration) -> Result<bool, CacheError> {
+    pub fn wait_for_fetches(&self, ranges: &[Span], time: Duration) -> Result<bool, CacheError> {
         let cache = &self.mirror.cache;
         let begin = Instant::now();
         let mut state = cache.lock();

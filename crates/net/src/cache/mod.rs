@@ -69,7 +69,7 @@ impl Cache {
         let grain = Length(grain.0.max(CHUNK_BYTES)).round_up(CHUNK_BYTES).unwrap_or(grain);
         let mut state = self.lock();
         if grain.0 > state.limit() {
-            return Err(CacheError::TooLarge { asked: grain, limit: Length(state.limit()) });
+            return Err(CacheError::TooLarge { requested: grain, limit: Length(state.limit()) });
         }
         let id = state.add_mirror(Arc::clone(&map), grain.0);
         let has_large_grains = grain.0 > CHUNK_BYTES;

@@ -222,8 +222,8 @@ impl CacheState {
             // end too early.
             let before = mirror.blocks.range(..=last).rev();
             let touching = before.take_while(|(_, (end, _))| *end >= block.offset.0);
-            let others = touching.filter(|(_, (_, key))| *key != id.key);
-            found.extend(others.map(|(_, (_, key))| (*block, *key)));
+            let of_other_objects = touching.filter(|(_, (_, key))| *key != id.key);
+            found.extend(of_other_objects.map(|(_, (_, key))| (*block, *key)));
         }
         found
     }
@@ -379,18 +379,21 @@ impl CacheState {
         fresh.retain(|number| !mirror.grains.contains_key(number));
         fresh.sort_unstable();
         fresh.dedup();
-        let asked = fresh.len() as u64 * grain;
-        if asked > self.limit {
-            return Err(CacheError::TooLarge { asked: Length(asked), limit: Length(self.limit) });
+        let requested = fresh.len() as u64 * grain;
+        if requested > self.limit {
+            return Err(CacheError::TooLarge {
+                requested: Length(requested),
+                limit: Length(self.limit),
+            });
         }
         let free = self.limit.saturating_sub(self.used);
-        if asked > free {
-            return Ok(match self.evict(asked - free) {
+        if requested > free {
+            return Ok(match self.evict(requested - free) {
                 evictions if evictions.is_empty() => PartsOutcome::Full,
                 evictions => PartsOutcome::Evict(evictions),
             });
         }
-        self.used += asked;
+        self.used += requested;
         for part in &missing {
             *mirror.grains.entry(part.offset.0 / grain).or_default() += 1;
         }

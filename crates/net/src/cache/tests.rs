@@ -138,9 +138,11 @@ fn the_least_recently_used_goes_and_nothing_that_is_held_or_arriving() {
 fn more_than_the_cache_is_refused_at_once_with_both_numbers() {
     let (_, mirror) = setup(2);
     let held = mirror.insert(1, &[chunks(0, 3)], NO_TIME).unwrap();
-    let (asked, limit) = (Length(3 * CHUNK_BYTES), Length(2 * CHUNK_BYTES));
+    let (requested, limit) = (Length(3 * CHUNK_BYTES), Length(2 * CHUNK_BYTES));
     match held.claim(&[chunks(0, 3)], LONG) {
-        Err(CacheError::TooLarge { asked: a, limit: l }) => assert_eq!((a, l), (asked, limit)),
+        Err(CacheError::TooLarge { requested: a, limit: l }) => {
+            assert_eq!((a, l), (requested, limit))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -401,7 +403,7 @@ fn threads_never_see_wrong_bytes_or_exceed_the_limit() {
                         if is_to_fail {
                             break;
                         }
-                        held.wait_for_others(&[block], LONG).unwrap();
+                        held.wait_for_fetches(&[block], LONG).unwrap();
                     }
                     if held.is_complete(&[block]).unwrap() {
                         let bytes = mirror.map().sealed(block).unwrap();

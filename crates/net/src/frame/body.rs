@@ -86,7 +86,7 @@ impl PeerHello {
         let wrong = |error| FrameError::Body { what: "Hello", error };
         let (ticket, rest) =
             bytes.split_first_chunk::<TICKET_BYTES>().ok_or(wrong(BodyError::Short {
-                asked: TICKET_BYTES as u64,
+                requested: TICKET_BYTES as u64,
                 left: bytes.len() as u64,
             }))?;
         let class = match rest {
@@ -289,7 +289,7 @@ impl<'a> ByteReader<'a> {
         let (taken, rest) = self
             .rest
             .split_at_checked(count)
-            .ok_or(BodyError::Short { asked: count as u64, left })?;
+            .ok_or(BodyError::Short { requested: count as u64, left })?;
         self.rest = rest;
         Ok(taken)
     }
@@ -316,9 +316,9 @@ impl<'a> ByteReader<'a> {
 
     fn spans(&mut self, count: usize) -> Result<Vec<Span>, BodyError> {
         // Check before allocating by a number that the peer chose.
-        let asked = count.saturating_mul(RANGE_BYTES) as u64;
-        if asked > self.rest.len() as u64 {
-            return Err(BodyError::Short { asked, left: self.rest.len() as u64 });
+        let requested = count.saturating_mul(RANGE_BYTES) as u64;
+        if requested > self.rest.len() as u64 {
+            return Err(BodyError::Short { requested, left: self.rest.len() as u64 });
         }
         (0..count).map(|_| self.span()).collect()
     }

@@ -152,7 +152,7 @@ pub fn unpack(packed: &[u8], length: u64, counts: &PackedCounts) -> Result<Vec<u
     let wrong = |error| FrameError::Body { what: "Packed", error };
     let (found, block) =
         packed.split_first_chunk::<CHECKSUM_BYTES>().ok_or(wrong(BodyError::Short {
-            asked: CHECKSUM_BYTES as u64,
+            requested: CHECKSUM_BYTES as u64,
             left: packed.len() as u64,
         }))?;
     if length > PIECE_BYTES_MAX {

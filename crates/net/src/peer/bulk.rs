@@ -115,9 +115,9 @@ impl BulkQueue {
     /// Removes the requests of a failed fetch.
     pub(super) fn remove(&self, fetch: &Arc<Fetch>) {
         let mut state = self.lock();
-        let (of_it, others) =
+        let (of_it, rest) =
             state.requests.drain(..).partition(|request| Arc::ptr_eq(&request.fetch, fetch));
-        state.requests = others;
+        state.requests = rest;
         drop(state);
         // Dropped without the lock: the end of a claim takes locks of the cache.
         drop::<VecDeque<_>>(of_it);

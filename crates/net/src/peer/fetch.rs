@@ -250,9 +250,9 @@ impl Fetch {
             }
             let left = time.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                let (done, asked) = (Length(state.bytes_done), self.destination.length());
+                let (done, requested) = (Length(state.bytes_done), self.destination.length());
                 let peer = shared.options.name.clone();
-                let error = NetError::Deadline { peer, done, asked, waited: time };
+                let error = NetError::Deadline { peer, done, requested, waited: time };
                 return Err(state.error.insert(error).clone());
             }
             let progress = shared.progress();

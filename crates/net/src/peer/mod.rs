@@ -226,7 +226,7 @@ impl Peer {
             self.bring(Destination::Mirror(claim), hold, begin, time)?;
             fetched += bytes;
             // Another call fetches the rest. If it fails, this call fetches its parts.
-            if object.wait_for_others(ranges, left().min(LOOK))? {
+            if object.wait_for_fetches(ranges, left().min(LOOK))? {
                 continue;
             }
             if self.shared.dialer.is_lost() {
@@ -241,7 +241,7 @@ impl Peer {
                 return Err(NetError::Deadline {
                     peer: self.shared.options.name.clone(),
                     done: Length(fetched),
-                    asked: Length(ranges.iter().map(|range| range.length.0).sum()),
+                    requested: Length(ranges.iter().map(|range| range.length.0).sum()),
                     waited: time,
                 });
             }
@@ -266,8 +266,9 @@ impl Peer {
             return Ok(FetchStart::Complete);
         }
         let claim = object.claim(ranges, Duration::ZERO)?;
-        let (claimed, asked) = (claim.length().0, ranges.iter().map(|range| range.length.0).sum());
-        if claimed != asked {
+        let (claimed, requested) =
+            (claim.length().0, ranges.iter().map(|range| range.length.0).sum());
+        if claimed != requested {
             return Ok(FetchStart::Contended);
         }
         let fetch = Fetch::with_end(Destination::Mirror(claim), Box::new(on_end));

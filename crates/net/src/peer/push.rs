@@ -59,7 +59,7 @@ impl PushPool {
         &self,
         begin: Instant,
         time: Duration,
-        asked: Length,
+        requested: Length,
     ) -> Result<PoolPermit<'_>, NetError> {
         let peer = || self.peer.options.name.clone();
         let mut state = self.lock();
@@ -73,7 +73,7 @@ impl PushPool {
             if left.is_zero() {
                 state.waiters -= 1;
                 let done = Length::ZERO;
-                return Err(NetError::Deadline { peer: peer(), done, asked, waited: time });
+                return Err(NetError::Deadline { peer: peer(), done, requested, waited: time });
             }
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -106,9 +106,9 @@ pub(super) fn push(
     for range in ranges {
         map.check(*range).map_err(crate::error::CacheError::from)?;
     }
-    let asked = Length(ranges.iter().map(|range| range.length.0).sum());
+    let requested = Length(ranges.iter().map(|range| range.length.0).sum());
     let requests = divide(ranges);
-    let place = pool.place(begin, time, asked)?;
+    let place = pool.place(begin, time, requested)?;
     let pooled = pool.lock().free.pop();
     // The peer may have closed an idle connection, so its failure is retried once.
     let mut is_old = pooled.is_some();
@@ -122,7 +122,7 @@ pub(super) fn push(
             }
         };
         let mut push =
-            Push { shared, grant, map, connection: &mut used, begin, time, done: 0, asked };
+            Push { shared, grant, map, connection: &mut used, begin, time, done: 0, requested };
         match push.run(&requests) {
             Ok(()) => {
                 pool.lock().free.push(used);
@@ -184,7 +184,7 @@ struct Push<'a> {
     begin: Instant,
     time: Duration,
     done: u64,
-    asked: Length,
+    requested: Length,
 }
 
 impl Push<'_> {
@@ -214,7 +214,7 @@ impl Push<'_> {
         PushFailure::Final(NetError::Deadline {
             peer: self.shared.options.name.clone(),
             done: Length(self.done),
-            asked: self.asked,
+            requested: self.requested,
             waited: self.time,
         })
     }

@@ -261,8 +261,8 @@ impl GraphEngine {
         let list = ListKind::ALL.get(list).copied();
         let list = list.ok_or_else(|| PyValueError::new_err("list is 0, 1 or 2"))?;
         let edges = self.run(py, |engine| engine.edges_of(account, list, from, to))?;
-        let (others, times): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
-        Ok([PyArray1::from_vec(py, others), PyArray1::from_vec(py, times)])
+        let (counterparts, times): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
+        Ok([PyArray1::from_vec(py, counterparts), PyArray1::from_vec(py, times)])
     }
 
     #[doc = doc!("GraphEngine.stragglers")]

@@ -33,10 +33,10 @@ pub enum SpaceError {
     #[error("range {0:?} is empty, unaligned or outside of what is managed")]
     Outside(Run),
     /// Part of it is already free, or already occupied.
-    #[error("range {asked:?} overlaps {other:?}")]
+    #[error("range {requested:?} overlaps {other:?}")]
     Overlap {
         /// The range.
-        asked: Run,
+        requested: Run,
         /// The range it overlaps.
         other: Run,
     },
@@ -92,7 +92,7 @@ impl SpaceAllocator {
                 return Err(SpaceError::Outside(run));
             }
             if run.start < from {
-                return Err(SpaceError::Overlap { asked: run, other: last });
+                return Err(SpaceError::Overlap { requested: run, other: last });
             }
             if run.start > from {
                 runs.push((from, run.start));
@@ -178,7 +178,7 @@ impl SpaceAllocator {
         let after = self.free.range(run.start..).next().map(|(&start, &end)| Run { start, end });
         for other in before.into_iter().chain(after) {
             if other.start < run.end && run.start < other.end {
-                return Err(SpaceError::Overlap { asked: run, other });
+                return Err(SpaceError::Overlap { requested: run, other });
             }
         }
         let mut merged = run;

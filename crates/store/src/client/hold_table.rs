@@ -413,11 +413,13 @@ impl HoldTable {
         if let Some(place) = pool.take()? {
             return Ok(place);
         }
-        let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
+        let mut free_shards = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
         let blocks = pool.blocks.len();
-        others.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| StoreError::HoldsExhausted {
-            blocks: blocks as u32,
-            slots: blocks as u64 * self.layout.hold_slots(),
+        free_shards.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| {
+            StoreError::HoldsExhausted {
+                blocks: blocks as u32,
+                slots: blocks as u64 * self.layout.hold_slots(),
+            }
         })
     }
 

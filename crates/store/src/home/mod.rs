@@ -249,9 +249,9 @@ impl Home {
         Ok(name)
     }
 
-    fn out_of_memory(&self, asked: Length) -> StoreError {
+    fn out_of_memory(&self, requested: Length) -> StoreError {
         StoreError::OutOfMemory {
-            asked,
+            requested,
             free: Length(self.space.free_bytes()),
             largest: Length(self.space.largest()),
         }

@@ -136,8 +136,8 @@ impl Home {
             return Err(StoreError::TooManyObjects { max: self.layout().objects_max });
         }
         if fit_all(self.names.heap_mut(), &room.names).is_none() {
-            let asked = room.names.iter().fold(0, |sum: u64, name| sum.saturating_add(name.0));
-            return Err(self.names.full(Length(asked)));
+            let requested = room.names.iter().fold(0, |sum: u64, name| sum.saturating_add(name.0));
+            return Err(self.names.full(Length(requested)));
         }
         Ok(())
     }
@@ -399,8 +399,8 @@ impl Home {
         self.present(client)?;
         self.grants.check_records(sizes.len())?;
         let runs = self.take_all_space(sizes).ok_or_else(|| {
-            let asked = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(size.0));
-            self.out_of_memory(Length(asked))
+            let requested = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(size.0));
+            self.out_of_memory(Length(requested))
         })?;
         for (at, run) in runs.iter().enumerate() {
             if let Err(error) = self.grants.add(client.0, *run) {

@@ -169,18 +169,18 @@ impl Names {
     ///
     /// # Errors
     /// [`StoreError::NameSpaceFull`] with the free bytes.
-    pub(crate) fn check_room(&self, asked: Length) -> Result<(), StoreError> {
-        if self.heap.largest() >= asked.0.next_multiple_of(NAME_GRAIN_BYTES) {
+    pub(crate) fn check_room(&self, requested: Length) -> Result<(), StoreError> {
+        if self.heap.largest() >= requested.0.next_multiple_of(NAME_GRAIN_BYTES) {
             return Ok(());
         }
-        Err(self.full(asked))
+        Err(self.full(requested))
     }
 
     /// The error for a name without room, with the sizes of the heap.
-    pub(crate) fn full(&self, asked: Length) -> StoreError {
+    pub(crate) fn full(&self, requested: Length) -> StoreError {
         let free = self.heap.free_bytes();
         StoreError::NameSpaceFull {
-            asked,
+            requested,
             free: Length(free),
             largest: Length(self.heap.largest()),
             used: Length(self.layout.names.length.0.saturating_sub(free)),
@@ -199,12 +199,12 @@ impl Names {
 
     /// Allocate room for a name and write it there. No entry refers to it yet.
     pub(crate) fn write(&mut self, name: &str) -> Result<Span, StoreError> {
-        let asked = Length(name.len() as u64);
-        self.check_room(asked)?;
-        let run = self.heap.allocate(asked.0, NAME_GRAIN_BYTES);
+        let requested = Length(name.len() as u64);
+        self.check_room(requested)?;
+        let run = self.heap.allocate(requested.0, NAME_GRAIN_BYTES);
         let run =
             run.ok_or_else(|| StoreError::Inconsistent("the name heap is full".to_owned()))?;
-        let span = Span::new(Offset(run.start), asked);
+        let span = Span::new(Offset(run.start), requested);
         if let Err(error) = self.control.write_bytes(span.offset, name.as_bytes()) {
             self.erase(span)?;
             return Err(error);
@@ -225,7 +225,7 @@ impl Names {
         &mut self,
         hash: NameHash,
         slot: Slot,
-        others: impl FnOnce() -> Result<I, StoreError>,
+        stored: impl FnOnce() -> Result<I, StoreError>,
     ) -> Result<(), StoreError>
     where
         I: IntoIterator<Item = (NameHash, Slot)>,
@@ -233,8 +233,8 @@ impl Names {
         // Beyond three quarters full, probes grow long. Names fill at most half of the places, so a
         // rebuilt index has at least a quarter of its places for further changes.
         if (self.filled + 1).saturating_mul(4) > self.layout.index_places.saturating_mul(3) {
-            let others = others()?;
-            return self.rebuild(others.into_iter().chain([(hash, slot)]));
+            let stored = stored()?;
+            return self.rebuild(stored.into_iter().chain([(hash, slot)]));
         }
         let words = self.control.region().words_mut(self.active())?;
         let (place, was_tombstone) = put(&words, hash, slot)?;

@@ -100,23 +100,23 @@ fn more_slots_are_asked_for_and_without_them_the_rest_is_left() {
         (0..70).map(|n| a.seal_local(part(extent, n * 128, 128), n).unwrap()).collect();
     let targets: Vec<_> = ids.iter().map(|id| Target::Id(*id)).collect();
     let table = Arc::new(HoldTable::new(Arc::clone(a.reader.region()), &[]).unwrap());
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     let none = |slots| {
-        asked.push(slots);
+        requested.push(slots);
         false
     };
     let held = a.reader.hold_bytes(&table, &targets, ANY_SIZE, none).unwrap();
     assert_eq!(are_held(&held, 70), [false; 70]);
-    assert_eq!(asked, [0]);
+    assert_eq!(requested, [0]);
 
-    let mut asked = 0;
+    let mut requested = 0;
     let block: Span = home.hold_block(a.slot).unwrap();
     let more = |_| {
-        asked += 1;
+        requested += 1;
         table.add_block(block).is_ok()
     };
     let held = a.reader.hold_bytes(&table, &targets, ANY_SIZE, more).unwrap();
-    assert_eq!((are_held(&held, 70), asked), (vec![true; 70], 1));
+    assert_eq!((are_held(&held, 70), requested), (vec![true; 70], 1));
     for id in &ids {
         assert!(!home.delete(Target::Id(*id)).unwrap().freed_now);
     }

@@ -163,8 +163,8 @@ fn names_have_rules() {
         put(&mut home, &format!("{i}{}", "x".repeat(254))).unwrap();
     }
     match put(&mut home, "one more") {
-        Err(StoreError::NameSpaceFull { asked, free, used, .. }) => {
-            assert_eq!((asked.0, free.0), (8, 0));
+        Err(StoreError::NameSpaceFull { requested, free, used, .. }) => {
+            assert_eq!((requested.0, free.0), (8, 0));
             assert_eq!(used, world.options.name_bytes);
         }
         other => panic!("{other:?}"),
@@ -243,8 +243,8 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
     let page = world.options.capacity.0 / 64;
 
     match home.grant(client.slot, Length(65 * page), Length(65 * page)) {
-        Err(StoreError::OutOfMemory { asked, free, largest }) => {
-            assert_eq!((asked.0, free.0, largest.0), (65 * page, 64 * page, 64 * page));
+        Err(StoreError::OutOfMemory { requested, free, largest }) => {
+            assert_eq!((requested.0, free.0, largest.0), (65 * page, 64 * page, 64 * page));
         }
         other => panic!("{other:?}"),
     }

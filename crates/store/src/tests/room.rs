@@ -45,7 +45,7 @@ fn several_ranges_are_made_all_or_none() {
     assert_eq!(spans.iter().map(|span| span.length).collect::<Vec<_>>(), sizes);
     assert!(matches!(
         home.grant_all(client.slot, &sizes, Length(0)),
-        Err(StoreError::OutOfMemory { asked, .. }) if asked == pages(45)
+        Err(StoreError::OutOfMemory { requested, .. }) if requested == pages(45)
     ));
     home.check().unwrap();
 }
@@ -133,11 +133,11 @@ fn a_name_that_finds_no_room_is_reported_with_the_numbers_and_others_make_room_f
     let world = TestRegion::new(small());
     let (mut home, client) = named(&world, 5, 250);
     let refused = client.put(&mut home, b"x", Some("more"));
-    let Err(StoreError::NameSpaceFull { asked, free, largest, used }) = refused else {
+    let Err(StoreError::NameSpaceFull { requested, free, largest, used }) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!((asked.0, free.0, largest.0, used.0), (4, 0, 0, 40 * 32));
-    let room = Room { slots: 1, names: vec![asked], ..Room::default() };
+    assert_eq!((requested.0, free.0, largest.0, used.0), (4, 0, 0, 40 * 32));
+    let room = Room { slots: 1, names: vec![requested], ..Room::default() };
     assert_eq!(home.make_room(&Lru, &room).unwrap().objects, 1);
     client.put(&mut home, b"x", Some("more")).unwrap();
     home.check().unwrap();

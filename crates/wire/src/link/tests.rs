@@ -96,8 +96,8 @@ fn a_late_grant_goes_back_without_another_call() {
     drop(attendance.run(Instant::now()).unwrap());
     let attendance = link.attendance().unwrap();
     let background = std::thread::spawn(move || attendance.run(Instant::now() + LONG));
-    let asked = read_until(&mut daemon, |_| true).pop().unwrap();
-    reply(&mut daemon, asked.seq, ReplyBody::Granted((8192, 4096)));
+    let requested = read_until(&mut daemon, |_| true).pop().unwrap();
+    reply(&mut daemon, requested.seq, ReplyBody::Granted((8192, 4096)));
     let returned = read_until(&mut daemon, |_| true).pop().unwrap();
     assert_eq!(returned.body, RequestBody::Release { spans: vec![(8192, 4096)] });
     assert!(background.join().unwrap().is_none());
@@ -133,12 +133,12 @@ fn an_answer_is_awaited_after_another_thread_could_not_send() {
         let link = Arc::clone(&link);
         std::thread::spawn(move || link.call(RequestBody::Stats, Instant::now() + LONG))
     };
-    let asked = read_until(&mut daemon, |_| true).pop().unwrap();
+    let requested = read_until(&mut daemon, |_| true).pop().unwrap();
     daemon.shutdown(std::net::Shutdown::Read).unwrap();
     let unsent = link.call(RequestBody::Reclaim, Instant::now() + LONG);
     assert!(matches!(unsent, Err(LinkError::Unsent { .. })), "{unsent:?}");
     assert!(link.is_dead() && !call.is_finished());
-    reply(&mut daemon, asked.seq, ReplyBody::Done);
+    reply(&mut daemon, requested.seq, ReplyBody::Done);
     assert_eq!(call.join().unwrap().unwrap(), ReplyBody::Done);
     drop(daemon);
     assert!(matches!(link.call(large(), Instant::now() + LONG), Err(LinkError::Unsent { .. })));

@@ -102,7 +102,7 @@ def check_room(client: Any, least: int, *, besides: int = 0) -> int:
         f"out of memory: {least} B or more are needed, {free} B are free and {room} B would be if"
         f" all left that may, of {stats['capacity']} B"
     )
-    error.asked, error.free, error.largest = least, free, largest
+    error.requested, error.free, error.largest = least, free, largest
     raise error
 
 

@@ -40,7 +40,7 @@ class DrainStatus(Progress):
     Attributes:
         node: name of the node; "" if it is in no cluster.
         is_draining: whether this node drains.
-        others_draining: names of other nodes of the cluster that drain.
+        draining_peers: names of other nodes of the cluster that drain.
         unnamed: objects without a name, which cannot move.
         unnamed_bytes: their bytes.
         is_moving: whether an object moved while the state was read.
@@ -49,7 +49,7 @@ class DrainStatus(Progress):
 
     node: str
     is_draining: bool
-    others_draining: list[str]
+    draining_peers: list[str]
     unnamed: int = 0
     unnamed_bytes: int = 0
     is_moving: bool = False
@@ -58,9 +58,9 @@ class DrainStatus(Progress):
     def verdict(self) -> str:
         """One or two sentences; "" if no node drains."""
         if not self.is_draining:
-            if not self.others_draining:
+            if not self.draining_peers:
                 return ""
-            names = ", ".join(visible(name) for name in self.others_draining)
+            names = ", ".join(visible(name) for name in self.draining_peers)
             return f"Being drained in this cluster: {names}. farrow doctor there shows the state."
         node = visible(self.node)
         moved = f"{self.moved:,} objects, {human_bytes(self.moved_bytes)} have moved"
@@ -91,7 +91,7 @@ def drain_status(client: Client) -> DrainStatus:
     status = DrainStatus(
         node=client.node or "",
         is_draining=bool(stats["draining"]),
-        others_draining=[one.name for one in nodes if one.reach == "draining" and not one.is_own],
+        draining_peers=[one.name for one in nodes if one.reach == "draining" and not one.is_own],
     )
     if not status.is_draining:
         return status

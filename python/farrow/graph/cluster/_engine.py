@@ -155,9 +155,9 @@ class ClusterEngine:
         if self._writer.progress.lacks(self._engine.next_number()):
             self._refresh_workers()
         if workers is None or not batch.count or owner < 0:
-            asked = None if workers is None else _One(workers, -1)
+            requested = None if workers is None else _One(workers, -1)
             call = functools.partial(self._engine.transform_columns, ends, measured)
-            features = self._calls.add(batch, call, asked)
+            features = self._calls.add(batch, call, requested)
             self._turn += 1
             return lambda: features
         learn = functools.partial(self._engine.learn_columns, *batch.arrivals())

@@ -39,9 +39,9 @@ class Share:
         result."""
         from farrow.graph.cluster._objects import Entry, share
 
-        asked = Entry.of(entry)
-        _, features = self._reader.compute(asked, (0, 1) if is_whole else self._part)
-        return share(self._client, self._reader.name, asked, self._part[0], features)
+        requested = Entry.of(entry)
+        _, features = self._reader.compute(requested, (0, 1) if is_whole else self._part)
+        return share(self._client, self._reader.name, requested, self._part[0], features)
 
     def refresh(self) -> None:
         """Add all rows of the graph."""
@@ -81,7 +81,7 @@ class RayWorkers:
             actor.remote(config.name, address, (number + 1, self.count + 1), config.without_lost)
             for number, address in enumerate(addresses)
         ]
-        self._asked: list[Any] = []
+        self._requested: list[Any] = []
         # The tasks of each actor for whole entries.
         self._wholes: list[deque[Any]] = [deque() for _ in addresses]
         self._done: list[str] = []
@@ -91,9 +91,9 @@ class RayWorkers:
             self.close()
             raise
 
-    def _all(self, asked: list[Any]) -> list[Any]:
+    def _all(self, requested: list[Any]) -> list[Any]:
         try:
-            answers: list[Any] = self._ray.get(asked, timeout=self._timeout)
+            answers: list[Any] = self._ray.get(requested, timeout=self._timeout)
         except self._ray.exceptions.RayError as error:
             # A timeout is raised here, too.
             raise WorkerLost(f"a worker on Ray: {error}") from error
@@ -101,7 +101,7 @@ class RayWorkers:
 
     def ask(self, entry: Entry) -> None:
         """Make every worker compute its share of a log entry."""
-        self._asked = [one.compute.remote(entry.name, False) for one in self._actors]
+        self._requested = [one.compute.remote(entry.name, False) for one in self._actors]
 
     def ask_one(self, owner: int, entry: Entry) -> None:
         """Make one worker compute all features of a log entry, and the others add its rows.  None
@@ -132,7 +132,7 @@ class RayWorkers:
         """Add the workers' results to this process's share."""
         drop_shares(client, self._done)
         self._done = []
-        for found in self._all(self._asked):
+        for found in self._all(self._requested):
             add_share(client, found, own)
             self._done.append(found)
         return own

@@ -2,7 +2,6 @@
 #![allow(dead_code)] // each test file uses a part
 
 pub mod apart;
-pub mod asked;
 pub mod directory_sum;
 pub mod etcd;
 pub mod flood;
@@ -12,6 +11,7 @@ pub mod nodes;
 pub mod proxy;
 pub mod raw;
 pub mod records;
+pub mod requested;
 pub mod scripted_client;
 pub mod shmem;
 pub mod supervised;

@@ -30,8 +30,8 @@ impl NewBlocks {
         let mut blocks = self.lock();
         let used: usize = blocks.values().map(Vec::len).sum();
         if used + block.len() > NEW_BLOCKS_BYTES_MAX {
-            let (count, asked) = (blocks.len(), block.len());
-            let text = format!("{count} parts wait with {used} B, and one asks for {asked} B");
+            let (count, requested) = (blocks.len(), block.len());
+            let text = format!("{count} parts wait with {used} B, and one asks for {requested} B");
             return Err(NetFault::Busy(format!("{text}, at most {NEW_BLOCKS_BYTES_MAX} B")));
         }
         blocks.insert(key, block);

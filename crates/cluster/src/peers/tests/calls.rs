@@ -17,7 +17,7 @@ fn a_question_of_four_mebibytes_gets_an_answer_of_four_mebibytes() {
     let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     let (there, back) = (pattern(0, ASK_BYTES_MAX), pattern(9, ASK_BYTES_MAX));
     a.peers.ask(1, &b.address(), there.clone().into(), LIMIT).unwrap();
-    let (token, from, body) = b.asked();
+    let (token, from, body) = b.requested();
     assert_eq!((from.as_str(), body == there), ("a", true));
     b.peers.answer(token, back.clone().into()).unwrap();
     let answer = a.answered(1).unwrap();
@@ -31,7 +31,7 @@ fn what_is_too_long_is_refused_here() {
     let too_large = PeerError::TooLarge { bytes: ASK_BYTES_MAX + 1, max: ASK_BYTES_MAX };
     assert_eq!(a.peers.ask(1, &b.address(), long.clone(), LIMIT), Err(too_large.clone()));
     a.peers.ask(2, &b.address(), Bytes::new(), LIMIT).unwrap();
-    let (token, ..) = b.asked();
+    let (token, ..) = b.requested();
     assert_eq!(b.peers.answer(token, long), Err(too_large));
 }
 
@@ -39,7 +39,7 @@ fn what_is_too_long_is_refused_here() {
 fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
     let (mut a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), Duration::from_millis(300)).unwrap();
-    let (token, ..) = b.asked();
+    let (token, ..) = b.requested();
     assert_eq!(a.answered(1), Err(PeerError::Deadline { deadline_ms: 300 }));
     let until = Instant::now() + LIMIT;
     while b.peers.retained().requests.contains_key(&token) {
@@ -79,7 +79,7 @@ fn more_questions_than_are_allowed_wait_and_many_more_are_refused() {
     assert_eq!(a.peers.ask(4, &b.address(), Bytes::new(), LIMIT), Err(busy));
     let mut answered = std::collections::BTreeSet::new();
     for _ in 0..4 {
-        let (token, ..) = b.asked();
+        let (token, ..) = b.requested();
         b.peers.answer(token, Bytes::new()).unwrap();
         let (token, is_answered) = a
             .next(|event| match event {
@@ -103,7 +103,7 @@ fn the_end_waits_for_no_client() {
     let (a, mut b) = (DrivenNode::new("a"), DrivenNode::new("b"));
     a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
     a.peers.open_remote_session(RemoteSessionId::outgoing(1), &b.address(), PROCESS).unwrap();
-    b.asked();
+    b.requested();
     let (remote_session, ..) = b.opened();
     drop(a);
     assert_eq!(b.ended(remote_session).0, None);

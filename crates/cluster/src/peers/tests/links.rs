@@ -84,7 +84,7 @@ fn a_link_on_which_nothing_comes_is_noticed_by_both_sides() {
     b.peers.open_remote_session(remote_session, &wall.address, PROCESS).unwrap();
     let (at_a, ..) = a.opened();
     b.peers.ask(1, &wall.address, Bytes::new(), LIMIT).unwrap();
-    a.asked();
+    a.requested();
     // Idle for longer than the keep-alive takes: the link is alive, so the remote session remains.
     std::thread::sleep(Duration::from_millis(1500));
     b.wait(Instant::now());

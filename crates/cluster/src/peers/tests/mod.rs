@@ -97,7 +97,7 @@ impl DrivenNode {
         .1
     }
 
-    fn asked(&mut self) -> (RequestToken, NodeName, Bytes) {
+    fn requested(&mut self) -> (RequestToken, NodeName, Bytes) {
         self.next(|event| match event {
             PeerEvent::Request { token, from, incarnation, body } => {
                 assert_eq!(*incarnation, 7);
@@ -158,8 +158,8 @@ impl DrivenNode {
     /// Exchanges a request and an answer, which shows that the two nodes still communicate.
     fn ask_through(&mut self, other: &mut Self, token: u64) {
         self.peers.ask(token, &other.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
-        let (asked, _, body) = other.asked();
-        other.peers.answer(asked, body).unwrap();
+        let (requested, _, body) = other.requested();
+        other.peers.answer(requested, body).unwrap();
         assert_eq!(self.answered(token).unwrap().body, &b"?"[..]);
     }
 }

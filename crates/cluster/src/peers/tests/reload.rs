@@ -210,7 +210,7 @@ fn one_authority_replaces_another_while_nodes_run() {
     let (at_b, ..) = b.opened();
     a.peers.ask(4, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
     b.peers.ask(5, &a.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
-    let (at_b_token, at_a_token) = (b.asked().0, a.asked().0);
+    let (at_b_token, at_a_token) = (b.requested().0, a.requested().0);
     for (dir, node) in dirs.iter().zip([&a, &b]) {
         let before = node.peers.credentials().unwrap().status().reloads;
         fs::write(dir.path().join("ca.pem"), &roots[1]).unwrap();

@@ -161,7 +161,7 @@ fn many_remote_sessions_that_no_client_reads_hold_up_neither_messages_nor_questi
     b.peers.ask(1, &a.address(), Bytes::new(), LIMIT).unwrap();
     // No bytes of the remote sessions are taken: they stay in `waiting`.
     let _ = a.reported();
-    let (token, ..) = a.asked();
+    let (token, ..) = a.requested();
     a.peers.answer(token, Bytes::new()).unwrap();
     b.answered(1).unwrap();
 }

@@ -56,9 +56,9 @@ fn certified_nodes_speak_and_the_answer_says_who() {
     for (token, address) in [b.address(), named("b", &b)].into_iter().enumerate() {
         let token = token as u64;
         a.peers.ask(token, &address, pattern(0, 1 << 20).into(), LIMIT).unwrap();
-        let (asked, from, body) = b.asked();
+        let (requested, from, body) = b.requested();
         assert_eq!((from.as_str(), body == pattern(0, 1 << 20)), ("a", true));
-        b.peers.answer(asked, Bytes::new()).unwrap();
+        b.peers.answer(requested, Bytes::new()).unwrap();
         assert_eq!(a.answered(token).unwrap().from.unwrap().as_str(), "b");
     }
     a.peers.send_message(&b.address(), Bytes::from_static(b"alive"));
@@ -86,7 +86,7 @@ fn another_node_than_the_expected_one_is_not_spoken_to() {
     assert!(matches!(error, PeerError::WrongNode { .. }), "{error}");
     let by_name = named("d", &d);
     a.peers.ask(1, &by_name, Bytes::new(), LIMIT).unwrap();
-    let (token, ..) = d.asked();
+    let (token, ..) = d.requested();
     d.peers.answer(token, Bytes::new()).unwrap();
     a.answered(1).unwrap();
 }

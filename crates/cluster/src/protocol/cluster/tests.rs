@@ -107,7 +107,7 @@ struct MappedCluster {
     running: BTreeSet<u32>,
     messages: VecDeque<(usize, u64, Vec<u8>)>,
     /// Questions with their asking nodes.
-    asked: VecDeque<(u64, usize, u64, Vec<u8>)>,
+    requested: VecDeque<(u64, usize, u64, Vec<u8>)>,
     waiting: BTreeMap<u64, (usize, u64)>,
     answers: VecDeque<(usize, u64, Result<Vec<u8>, String>)>,
     /// Questions that get no answer, and when that is known.
@@ -140,7 +140,7 @@ impl MappedCluster {
             is_cleaning: true,
             running: BTreeSet::new(),
             messages: VecDeque::new(),
-            asked: VecDeque::new(),
+            requested: VecDeque::new(),
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
             lost: Vec::new(),
@@ -206,7 +206,7 @@ impl MappedCluster {
         self.remote_clients.clear();
         // Questions of the old daemon get no answer.
         self.lost.retain(|(_, by, _)| *by != 0);
-        self.asked.retain(|(_, by, ..)| *by != 0);
+        self.requested.retain(|(_, by, ..)| *by != 0);
         self.waiting.retain(|_, (by, _)| *by != 0);
         self.answers.retain(|(to, ..)| *to != 0);
         let out = self.join_cluster(0);
@@ -383,7 +383,7 @@ impl MappedCluster {
                 self.perform(to, out);
             }
         }
-        for (number, by, incarnation, body) in std::mem::take(&mut self.asked) {
+        for (number, by, incarnation, body) in std::mem::take(&mut self.requested) {
             let to = 1 - by;
             let (mut out, from) = (Vec::new(), (NAMES[by], incarnation));
             self.nodes[to].on_request(number, from.into(), &body, self.now_ms, &mut out);
@@ -479,7 +479,7 @@ impl MappedCluster {
                         self.answers.push_back((number, token, Ok(answer)));
                     } else {
                         self.waiting.insert(self.next_request, (number, token));
-                        self.asked.push_back((self.next_request, number, incarnation, body));
+                        self.requested.push_back((self.next_request, number, incarnation, body));
                     }
                 }
                 PeerAction::Answer { token, body } => {

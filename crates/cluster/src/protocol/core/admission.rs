@@ -242,7 +242,8 @@ fn with_wait(
     let (waiting, waited_ms) = (waited.ahead as u64, waited.ms);
     match error {
         WireError::OutOfMemory(full) => {
-            let not_spilled = source.not_spilled(full.asked, waited_ms).filter(|_| ask.may_evict);
+            let not_spilled =
+                source.not_spilled(full.requested, waited_ms).filter(|_| ask.may_evict);
             let plain = WireError::OutOfMemory(OutOfMemory { waiting, waited_ms, ..full });
             not_spilled.unwrap_or(plain)
         }
@@ -312,9 +313,15 @@ mod tests {
             self.out_of_memory(ask.bytes())
         }
 
-        fn out_of_memory(&self, asked: u64) -> WireError {
+        fn out_of_memory(&self, requested: u64) -> WireError {
             let (free, largest) = (self.free, self.free);
-            WireError::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })
+            WireError::OutOfMemory(OutOfMemory {
+                requested,
+                free,
+                largest,
+                waiting: 0,
+                waited_ms: 0,
+            })
         }
 
         fn not_spilled(&self, _: u64, _: u64) -> Option<WireError> {
@@ -332,18 +339,18 @@ mod tests {
     struct AdmissionQueue {
         admission: Admission,
         memory: CountedMemory,
-        asked: u64,
+        requested: u64,
     }
 
     impl AdmissionQueue {
         fn new(memory: CountedMemory) -> Self {
-            Self { admission: Admission::default(), memory, asked: 0 }
+            Self { admission: Admission::default(), memory, requested: 0 }
         }
 
         /// Whether the request was granted at once; `None`: it waits.
         fn ask(&mut self, ask: RoomRequest, now_ms: u64) -> Option<Result<(), WireError>> {
-            self.asked += 1;
-            let (session, seq, slot) = (SessionId(self.asked), self.asked, ClientSlot(0));
+            self.requested += 1;
+            let (session, seq, slot) = (SessionId(self.requested), self.requested, ClientSlot(0));
             let asker = Asker { session, seq, slot };
             let answer = self.admission.grant(&mut self.memory, asker, ask, now_ms);
             answer.map(|granted| granted.map(drop)).transpose()
@@ -371,7 +378,7 @@ mod tests {
         queue.admission.serve(&mut queue.memory, 105, &mut out);
         let [Action::Send { reply, .. }] = &out[..] else { panic!("{out:?}") };
         let error = WireError::OutOfMemory(OutOfMemory {
-            asked: 20,
+            requested: 20,
             free: 6,
             largest: 6,
             waiting: 0,

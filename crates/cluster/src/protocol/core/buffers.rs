@@ -143,7 +143,7 @@ impl Buffers {
         WireError::QuotaExceeded(QuotaExceeded {
             whose: format!("this client in the node's buffers of {} B", self.max),
             what: "bytes".to_owned(),
-            asked: more as u64,
+            requested: more as u64,
             used: self.held(session).all() as u64,
             limit: self.share() as u64,
             waiting: 0,

@@ -311,7 +311,7 @@ fn is_in(home: &Home, slot: ClientSlot, namespace: NamespaceId) -> bool {
     home.client(slot).is_ok_and(|record| record.namespace == namespace)
 }
 
-fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: QueueWait) -> WireError {
+fn exceeded(home: &Home, limit: Limit, what: &str, requested: u64, waited: QueueWait) -> WireError {
     let whose = match limit.scope {
         Scope::Client(slot) => {
             let pid = home.client(slot).map(|record| record.pid);
@@ -325,7 +325,7 @@ fn exceeded(home: &Home, limit: Limit, what: &str, asked: u64, waited: QueueWait
     WireError::QuotaExceeded(QuotaExceeded {
         whose,
         what: what.to_owned(),
-        asked,
+        requested,
         used: limit.used,
         limit: limit.max,
         waiting: waited.ahead as u64,

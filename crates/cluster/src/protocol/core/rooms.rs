@@ -115,9 +115,9 @@ impl Rooms<'_> {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), WireError> {
-        let (asked, capacity) = (ask.bytes(), self.home.capacity().0);
-        if asked > capacity {
-            return Err(WireError::TooLarge(TooLarge { asked, capacity }));
+        let (requested, capacity) = (ask.bytes(), self.home.capacity().0);
+        if requested > capacity {
+            return Err(WireError::TooLarge(TooLarge { requested, capacity }));
         }
         if self.quota.reservations.of(slot) == 0 {
             // A client that could not seal an object gets the error before it writes. Freed room is
@@ -189,8 +189,8 @@ impl RoomSource for Rooms<'_> {
 
     fn out_of_memory(&self, bytes: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
-        let (asked, free, largest) = (bytes, free.0, largest.0);
-        WireError::OutOfMemory(OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 })
+        let (requested, free, largest) = (bytes, free.0, largest.0);
+        WireError::OutOfMemory(OutOfMemory { requested, free, largest, waiting: 0, waited_ms: 0 })
     }
 
     fn not_spilled(&self, bytes: u64, waited_ms: u64) -> Option<WireError> {

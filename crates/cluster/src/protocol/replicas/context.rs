@@ -39,7 +39,7 @@ impl ReplicaContext<'_> {
         let bytes = bytes.unwrap_or(Length(u64::MAX));
         let capacity = self.home.capacity();
         if bytes > capacity {
-            return Err(WireError::TooLarge(TooLarge { asked: bytes.0, capacity: capacity.0 }));
+            return Err(WireError::TooLarge(TooLarge { requested: bytes.0, capacity: capacity.0 }));
         }
         Ok(bytes)
     }
@@ -47,9 +47,9 @@ impl ReplicaContext<'_> {
     /// The error of a copy that gets no memory.
     pub(super) fn out_of_room(&self, head: &SpillHead, waited_ms: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
-        let asked = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
+        let requested = Home::replica_bytes(head).unwrap_or(Length(u64::MAX)).0;
         WireError::OutOfMemory(OutOfMemory {
-            asked,
+            requested,
             free: free.0,
             largest: largest.0,
             waiting: 0,

@@ -209,7 +209,7 @@ impl Replicas {
         }
         Err(WireError::NoRoom(NoRoom {
             what: "copies of other nodes' objects (--cache)".to_owned(),
-            asked: bytes.0,
+            requested: bytes.0,
             free: max.saturating_sub(used.saturating_sub(evicted.bytes.0)),
             largest: max,
             used: used.saturating_sub(evicted.bytes.0),
@@ -292,7 +292,7 @@ impl Replicas {
                 self.sweep_sometimes(context.home);
                 self.fetched_total += 1;
                 self.fetched_bytes_total += bytes;
-                self.serve_to_others(origin, local, context);
+                self.serve_to_peers(origin, local, context);
                 self.end_load(origin, Ok(local), context);
             }
             Err(error) => self.end_load(origin, Err(store_error(error)), context),

@@ -161,7 +161,7 @@ impl Replicas {
         let free = max.saturating_sub(used);
         Err(WireError::NoRoom(NoRoom {
             what: "pages on demand of other nodes' objects (--cache, or the node's memory)".into(),
-            asked: bytes,
+            requested: bytes,
             free,
             largest: free,
             used,

@@ -254,7 +254,7 @@ impl Replicas {
 
     /// Lets other nodes read a new replica, and notifies its home. The hold at the home ends after
     /// that.
-    pub(super) fn serve_to_others(
+    pub(super) fn serve_to_peers(
         &mut self,
         origin: ObjectId,
         local: ObjectId,

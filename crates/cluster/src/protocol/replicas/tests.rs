@@ -114,7 +114,7 @@ struct ReplicaNodes {
     /// Messages by receiver and sender.
     messages: VecDeque<(usize, usize, NodeMessage)>,
     /// The asking node of each question, and its number there.
-    asked: Vec<(usize, u64)>,
+    requested: Vec<(usize, u64)>,
 }
 
 fn node(number: usize) -> NodeState {
@@ -158,7 +158,7 @@ impl ReplicaNodes {
 
     fn of(count: usize) -> Self {
         let nodes = (0..count).map(node).collect();
-        let mut pair = Self { nodes, now_ms: 0, messages: VecDeque::new(), asked: Vec::new() };
+        let mut pair = Self { nodes, now_ms: 0, messages: VecDeque::new(), requested: Vec::new() };
         let is_ready =
             |pair: &Self| pair.nodes.iter().all(|one| one.cluster.net_nodes().len() == count - 1);
         while !(is_ready(&pair) && pair.nodes.iter().all(|one| one.members().has_lease)) {
@@ -192,8 +192,8 @@ impl ReplicaNodes {
                 self.nodes[to].on_message(from.into(), &body, now_ms, &mut out)
             }
             NodeMessage::Question(token, body) => {
-                let number = self.asked.len() as u64;
-                self.asked.push((sender, token));
+                let number = self.requested.len() as u64;
+                self.requested.push((sender, token));
                 self.nodes[to].on_request(number, from.into(), &body, now_ms, &mut out);
             }
             NodeMessage::Answer(token, body) => {
@@ -219,7 +219,7 @@ impl ReplicaNodes {
                     continue;
                 }
                 Action::Peer(PeerAction::Answer { token: number, body }) => {
-                    let (asker, token) = self.asked[number as usize];
+                    let (asker, token) = self.requested[number as usize];
                     (asker, NodeMessage::Answer(token, body))
                 }
                 other => {

@@ -170,10 +170,10 @@ impl NodeState {
     pub fn cluster_stats(&self, now_ms: u64) -> Option<ClusterStats> {
         let cluster = self.cluster.0.as_ref()?;
         let own = (self.cluster.own_name(), self.home.region());
-        let others = cluster.peers.iter();
-        let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
-        let others = others.map(|(name, memory)| (name, memory.reader.region()));
-        let lines = std::iter::once(own).chain(others).map(|(name, region)| {
+        let peers = cluster.peers.iter();
+        let peers = peers.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
+        let peers = peers.map(|(name, memory)| (name, memory.reader.region()));
+        let lines = std::iter::once(own).chain(peers).map(|(name, region)| {
             let counters = region.counters();
             (name, [counters.published_lines, counters.refreshed_lines])
         });

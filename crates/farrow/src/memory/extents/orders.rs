@@ -338,7 +338,7 @@ impl OrdersModel {
     ) -> SealingThread {
         if self.mutant == OrdersMutant::NoNumbers {
             let now = self.state.pending_seals.get(&ticket.span.offset.0);
-            ticket.number = now.map_or(ticket.number, |asked| asked.number);
+            ticket.number = now.map_or(ticket.number, |requested| requested.number);
         }
         let span = ticket.span;
         let is_found = self.node[number(span)] == RangeOwner::Object;

@@ -109,8 +109,8 @@ mod tests {
     use super::*;
     use crate::error::OutOfMemory;
 
-    fn short(asked: u64) -> Error {
-        Error::OutOfMemory(OutOfMemory { asked, free: 0, largest: 0, waiting: 0, waited_ms: 0 })
+    fn short(requested: u64) -> Error {
+        Error::OutOfMemory(OutOfMemory { requested, free: 0, largest: 0, waiting: 0, waited_ms: 0 })
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             Err(short(1))
         });
         assert!(
-            matches!(found, Err(Error::OutOfMemory(OutOfMemory { asked: 100, .. }))),
+            matches!(found, Err(Error::OutOfMemory(OutOfMemory { requested: 100, .. }))),
             "{found:?}"
         );
         assert_eq!(sizes, [(2, 50), (4, 25), (8, 13), (16, 7), (32, 4)]);

@@ -50,11 +50,11 @@ impl<T: Stamp> DynamicGraph<T> {
         }
         let mut end = numbered - (idle - idle / IDLE_RETAINED);
         self.accounts.forget_idle_from(end);
-        let mut others = Vec::new();
+        let mut touched = Vec::new();
         let mut moved = end;
         while moved < numbered {
             let some = moved as u32..numbered.min(moved + TOUCHED) as u32;
-            self.touch_around(some.clone(), &mut others);
+            self.touch_around(some.clone(), &mut touched);
             for old in some {
                 // Idle numbers suffice, unless memory was too short to remember them all.
                 if self.has_edges(old) && !self.renumber(old) {
@@ -70,18 +70,18 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Prefetches the data of `renumber` for these accounts, so that cache misses overlap.
-    fn touch_around(&self, accounts: std::ops::Range<u32>, others: &mut Vec<u32>) {
+    fn touch_around(&self, accounts: std::ops::Range<u32>, touched: &mut Vec<u32>) {
         for (half, other) in [(&self.out, &self.into), (&self.into, &self.out)] {
             half.touch(accounts.clone());
-            others.clear();
+            touched.clear();
             for account in accounts.clone() {
                 let some = half.get(account).iter().take(TOUCHED);
                 // Without memory for the list, the prefetch is left out.
-                if reserve(others, some.len()).is_ok() {
-                    others.extend(some.map(|one| one.other));
+                if reserve(touched, some.len()).is_ok() {
+                    touched.extend(some.map(|one| one.other));
                 }
             }
-            other.touch(others.iter().copied());
+            other.touch(touched.iter().copied());
         }
     }
 

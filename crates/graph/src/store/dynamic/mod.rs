@@ -162,10 +162,10 @@ impl<T: Stamp> DynamicGraph<T> {
         found.resize(count, unknown);
         if count > 1 {
             let accounts = &self.accounts;
-            let (some, others) = found.split_at_mut(count / 2);
+            let (some, upper) = found.split_at_mut(count / 2);
             let (middle, edge) = (some.len(), &edge);
             let first_half = || accounts.guess(some, edge);
-            both(pool, count, first_half, || accounts.guess(others, |at| edge(middle + at)));
+            both(pool, count, first_half, || accounts.guess(upper, |at| edge(middle + at)));
         }
         for at in 0..count {
             let (source, target, time) = edge(at);

@@ -133,7 +133,7 @@ impl<T: Stamp> DynamicGraph<T> {
         let is_named = |at: u32| next.in_use(at as usize / 64) >> (at % 64) & 1 != 0;
         let named = next.accounts();
         let (mut block, mut in_use) = (usize::MAX, 0);
-        let others = named.filter(|&(at, key)| {
+        let unplaced = named.filter(|&(at, key)| {
             if block != at as usize / 64 {
                 block = at as usize / 64;
                 in_use = segments.in_use(block);
@@ -142,14 +142,14 @@ impl<T: Stamp> DynamicGraph<T> {
             let is_used = in_use >> (at % 64) & 1 != 0 || self.has_edges(at);
             !(is_used && self.accounts.key(at) == key) && self.find(key) != Some(at)
         });
-        let others: Vec<(u32, i64)> = others.collect();
-        if others.is_empty() {
+        let unplaced: Vec<(u32, i64)> = unplaced.collect();
+        if unplaced.is_empty() {
             return Ok(());
         }
         let mut unused = self.accounts.offered().to_vec();
         let mut spare = unused.clone();
         spare.retain(|&at| !is_named(at));
-        let placed = others.into_iter().try_for_each(|(at, key)| {
+        let placed = unplaced.into_iter().try_for_each(|(at, key)| {
             let found = self.find(key);
             if found == Some(at) {
                 return Ok(());

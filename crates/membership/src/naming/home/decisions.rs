@@ -51,7 +51,7 @@ impl Naming {
             Some(UnreadFault::AsksOne) => {
                 NodeNumber::all().find(|one| waiting.has(*one)).into_iter().collect()
             }
-            Some(UnreadFault::LetsOthersIn) if !waiting.is_empty() => {
+            Some(UnreadFault::AdmitsWaiting) if !waiting.is_empty() => {
                 self.authority.settle(home, &names);
                 waiting
             }

@@ -46,7 +46,7 @@ pub fn grants() -> [Span; 2] {
 #[derive(Default)]
 struct Log {
     /// Questions for the object that is away.
-    asked: u64,
+    requested: u64,
     written: Vec<(GrantId, Vec<Span>)>,
 }
 
@@ -115,8 +115,8 @@ impl Source for GatedSource {
             }
             Ok(AWAY) => {
                 let mut log = self.log.lock().unwrap();
-                log.asked += 1;
-                match log.asked % 2 {
+                log.requested += 1;
+                match log.requested % 2 {
                     1 => Err(SourceRefusal::passing("on its way")),
                     _ => Err(SourceRefusal::new(ErrorCode::NotFound, "it did not arrive")),
                 }

@@ -215,8 +215,8 @@ impl HoldTable {
                     Some(place) => Some(place),
                     None => pool.take()?,
                 };
-                let others = || shards.iter_mut().find_map(|shard| shard.spare.pop());
-                let Some(place) = place.or_else(others) else { break };
+                let spare_elsewhere = || shards.iter_mut().find_map(|shard| shard.spare.pop());
+                let Some(place) = place.or_else(spare_elsewhere) else { break };
                 fresh.push(Fresh { at, slot: one.slot, sequence: one.sequence, place });
             }
             done = at + 1;

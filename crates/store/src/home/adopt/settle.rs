@@ -144,11 +144,11 @@ pub(super) fn settle_blocks(
     dropped: &mut Vec<Dropped>,
 ) -> Result<Vec<(u64, Block)>, StoreError> {
     for candidate in candidates.iter_mut() {
-        let is_others =
+        let is_of_another_client =
             |run: &Run| overlapping(grants, *run).any(|grant| grant.client != candidate.creator);
-        if candidate.extra.iter().any(is_others) {
+        if candidate.extra.iter().any(is_of_another_client) {
             candidate.retire("an extra block is granted to another client", dropped);
-        } else if candidate.is_local && is_others(&candidate.primary) {
+        } else if candidate.is_local && is_of_another_client(&candidate.primary) {
             candidate.retire("its block is granted to another client", dropped);
             candidate.fate = Fate::Removed;
         } else if candidate.is_local

@@ -75,7 +75,7 @@ impl Home {
         need: Need,
     ) -> Result<Evicted, StoreError> {
         match need {
-            Need::Bytes(asked) => self.evict_bytes(policy, asked, &mut |_| {}),
+            Need::Bytes(requested) => self.evict_bytes(policy, requested, &mut |_| {}),
             Need::Run(bytes) => self.make_room(policy, &Room::of_run(bytes)),
         }
     }
@@ -87,12 +87,12 @@ impl Home {
     pub fn evict_bytes(
         &mut self,
         policy: &dyn EvictionPolicy,
-        asked: Length,
+        requested: Length,
         on_evicted: &mut dyn FnMut(ObjectId),
     ) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
         for _ in 0..ROUNDS_MAX {
-            let left = Length(asked.0.saturating_sub(evicted.bytes.0));
+            let left = Length(requested.0.saturating_sub(evicted.bytes.0));
             let mut have_all_left = true;
             for batch in self.victims(policy, Need::Bytes(left))?.chunks(BATCH_MAX) {
                 have_all_left &= self.evict_batch(policy, batch, &mut |id, bytes| {
@@ -118,19 +118,19 @@ impl Home {
         policy: &dyn EvictionPolicy,
         need: Need,
     ) -> Result<Vec<ObjectId>, StoreError> {
-        let asked = match need {
-            Need::Bytes(asked) => asked,
+        let requested = match need {
+            Need::Bytes(requested) => requested,
             Need::Run(bytes) => {
                 let victims = self.victims_for(policy, &Room::of_run(bytes))?;
                 return Ok(victims.unwrap_or_default());
             }
         };
-        if asked.0 == 0 {
+        if requested.0 == 0 {
             return Ok(Vec::new());
         }
         let (choices, _) =
             self.choose(policy, VictimScope::All, None, &mut |_, simulation, _| {
-                simulation.bytes >= asked.0
+                simulation.bytes >= requested.0
             })?;
         Ok(choices.into_iter().map(|choice| choice.candidate.id).collect())
     }

@@ -139,15 +139,15 @@ impl StoreModel {
 
     pub(super) fn withdraw(&mut self, pages: u64) {
         let before = self.home().stats().unwrap();
-        let asked = pages * self.home().layout().page.0;
-        let spans = match self.home().withdraw_pages(Length(asked)) {
+        let requested = pages * self.home().layout().page.0;
+        let spans = match self.home().withdraw_pages(Length(requested)) {
             Ok(spans) => spans,
             Err(StoreError::TooManyGrants { .. }) => return,
             Err(error) => panic!("{error}"),
         };
         let bytes: u64 = spans.iter().map(|span| span.length.0).sum();
         let after = self.home().stats().unwrap();
-        assert!(bytes <= asked);
+        assert!(bytes <= requested);
         assert_eq!(after.capacity.0, before.capacity.0 - bytes);
         assert_eq!(after.free.0, before.free.0 - bytes);
         let withdrawn: u64 = self.home().withdrawn().map(|span| span.length.0).sum();

@@ -115,7 +115,7 @@ impl StoreModel {
         let file = &self.spilled[&id].1;
         match file.restore(home) {
             Ok(()) => self.note_restored(id),
-            Err(StoreError::OutOfMemory { asked, .. }) => assert!(largest < asked.0),
+            Err(StoreError::OutOfMemory { requested, .. }) => assert!(largest < requested.0),
             Err(error) => panic!("{error}"),
         }
     }

@@ -119,8 +119,8 @@ impl OptionalCluster {
 
     /// Names of the members whose memory is not mapped here.
     pub(in crate::protocol) fn unread_members(&self) -> Vec<String> {
-        let others = self.0.iter().flat_map(|cluster| &cluster.peers);
-        let unread = others.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
+        let peers = self.0.iter().flat_map(|cluster| &cluster.peers);
+        let unread = peers.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
         unread.map(|(name, _)| name.clone()).collect()
     }
 
@@ -183,14 +183,14 @@ impl OptionalCluster {
     /// The other node with an object of this full name in its memory. Live nodes are included: a
     /// client may have failed to reach one of them.
     pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
-        let mut others = self.0.as_ref()?.peers.iter();
-        others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
+        let mut peers = self.0.as_ref()?.peers.iter();
+        peers.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
     }
 
     /// The error for a name that a lost node with unknown names may have.
     pub(in crate::protocol) fn lost_unread(&self) -> Option<WireError> {
-        let mut others = self.0.as_ref()?.peers.values();
-        let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
+        let mut peers = self.0.as_ref()?.peers.values();
+        let Member { name, address, .. } = &peers.find(|one| one.is_lost_unread())?.member;
         Some(unknown_names(name, address))
     }
 
@@ -259,11 +259,11 @@ impl OptionalCluster {
     /// The error of a lost node that may have an object.
     pub(in crate::protocol) fn perhaps_at_lost(&self, full: &WireTarget) -> Option<WireError> {
         let WireTarget::Id(id) = full else { return self.lost_unread() };
-        let mut others = self.0.as_ref()?.peers.values();
+        let mut peers = self.0.as_ref()?.peers.values();
         let is_home = |one: &&PeerNode| {
             one.is_lost() && one.offer.as_ref().is_some_and(|it| it.region_uid == id.hi)
         };
-        others.find(is_home)?.check_usable().err()
+        peers.find(is_home)?.check_usable().err()
     }
 
     /// The client's error for a request that a node did not perform.
@@ -327,8 +327,8 @@ impl OptionalCluster {
 
     /// The other node that listens at an address.
     pub(in crate::protocol) fn node_at(&self, address: &str) -> Option<&str> {
-        let mut others = self.0.as_ref()?.peers.iter();
-        let found = others.find(|(_, one)| one.member.address == address);
+        let mut peers = self.0.as_ref()?.peers.iter();
+        let found = peers.find(|(_, one)| one.member.address == address);
         found.map(|(name, _)| name.as_str())
     }
 

@@ -181,18 +181,18 @@ impl NodeState {
         let (own, incarnation) = (&cluster.options.name, cluster.membership.incarnation());
         let mut members = view.members.iter();
         if members.any(|one| one.name == *own && one.incarnation == incarnation) {
-            let others = view.members.iter().filter(|one| one.name != *own);
-            let others = others.map(|one| (one.name.to_string(), one.incarnation.0));
-            let others: Vec<(String, u64)> = others.collect();
+            let peers = view.members.iter().filter(|one| one.name != *own);
+            let peers = peers.map(|one| (one.name.to_string(), one.incarnation.0));
+            let peers: Vec<(String, u64)> = peers.collect();
             let is_restarted = std::mem::take(&mut cluster.is_restarted);
             if is_restarted {
                 let life = self.home.life();
-                for (node, _) in &others {
+                for (node, _) in &peers {
                     self.cluster.notify(node, Question::Restarted { life }, out);
                 }
             }
             let (replicas, mut context) = self.replicas(now_ms, out);
-            if replicas.announce_new_life(others, &mut context) {
+            if replicas.announce_new_life(peers, &mut context) {
                 self.settle_leaving(now_ms, out);
             }
         }

@@ -13,8 +13,8 @@ fn what_a_client_has_stays_while_its_node_says_that_it_lives_and_comes_back_when
     world.disconnect(&far);
     let began = world.now_ms;
     world.go_on_with(LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
-    let asked = world.asked_since(began, is_watch);
-    assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
+    let requested = world.asked_since(began, is_watch);
+    assert!(requested.len() as u64 >= LONG_MS / SOON_MS, "{requested:?}");
     let watched = Question::Watch { pid: 60, start_time: 1 };
     assert!(world.log.iter().all(|(_, question)| *question == watched), "{:?}", world.log);
     // It returns to its slot, and no questions are asked while it is connected.
@@ -54,8 +54,8 @@ fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_cach
     assert!(all_else.iter().all(|span| span.0 + span.1 <= begin || end <= span.0), "{all_else:?}");
     world.assert_unknown(&mut far);
     // Its node is asked repeatedly to clean all memory that the client could write.
-    let asked = world.asked_since(began, is_clean);
-    assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
+    let requested = world.asked_since(began, is_clean);
+    assert!(requested.len() as u64 >= LONG_MS / SOON_MS, "{requested:?}");
     let clean = Question::Clean {
         region_uid: world.nodes[0].home().uid().0,
         spans: writable.into_iter().map(farrow_wire::wire_span).collect(),
@@ -83,8 +83,8 @@ fn a_node_that_does_not_answer_is_asked_again_and_nothing_comes_back_meanwhile()
     world.questions = Questions::Refused;
     let began = world.now_ms;
     world.go_on_with(2 * LONG_MS, |world| world.retained() == (HELD, GRANTED, 0));
-    let asked = world.asked_since(began, is_watch);
-    let gaps: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let requested = world.asked_since(began, is_watch);
+    let gaps: Vec<u64> = requested.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().all(|gap| (AGAIN_MS..=AGAIN_MS + 2 * ROUND_MS).contains(gap)), "{gaps:?}");
     assert!(gaps.len() as u64 >= 2 * LONG_MS / SOON_MS, "{gaps:?}");
     world.questions = Questions::Answered;

@@ -56,8 +56,8 @@ impl Barrier {
             self.parties = parties;
         }
         if self.parties != parties {
-            let others = self.parties;
-            let reason = format!("{parties} parties at a barrier where others wait for {others}");
+            let expected = self.parties;
+            let reason = format!("{parties} parties at a barrier where others wait for {expected}");
             return out.push((arrival.waiter, WaitOutcome::Refused(reason)));
         }
         self.arrived.push(arrival);

@@ -341,8 +341,9 @@ impl Barriers {
         let waits = self.waits.values();
         let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
         let announcements = self.announcements.values().filter_map(|one| one.at_ms).min();
-        let others = [self.table.next_deadline_ms(), self.moves.next_deadline_ms(), announcements];
-        waits.chain(others.into_iter().flatten()).min()
+        let deadlines =
+            [self.table.next_deadline_ms(), self.moves.next_deadline_ms(), announcements];
+        waits.chain(deadlines.into_iter().flatten()).min()
     }
 
     pub(in crate::protocol) fn tick(&mut self, context: &mut BarrierContext<'_>) {

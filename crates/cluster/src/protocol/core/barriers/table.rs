@@ -385,19 +385,19 @@ mod tests {
         #[test]
         fn every_wait_ends_once(steps in prop::collection::vec((0..4_u8, 0..5_u64), 1..200)) {
             let mut table = SyncTable::default();
-            let (mut asked, mut out) = (0, Vec::new());
+            let (mut requested, mut out) = (0, Vec::new());
             for (now, (what, client)) in (0..).zip(steps) {
                 match what {
                     0 | 1 => {
-                        table.arrive("b", 3, arrival(asked, client, now + 7), &mut out);
-                        asked += 1;
+                        table.arrive("b", 3, arrival(requested, client, now + 7), &mut out);
+                        requested += 1;
                     }
                     2 => table.leave(|one| one.client == client, "it ended", &mut out),
                     _ => table.tick(now, &mut out),
                 }
                 if what == 2 {
                     // Requests of a client that ended need no outcome.
-                    let left: Vec<u64> = (0..asked).filter(|number| {
+                    let left: Vec<u64> = (0..requested).filter(|number| {
                         !out.iter().any(|(to, _)| to.number == *number)
                             && !table.barriers.values().any(|barrier| {
                                 barrier.waiters().any(|waiter| waiter.number == *number)
@@ -409,7 +409,7 @@ mod tests {
             table.tick(u64::MAX, &mut out);
             let mut reported: Vec<u64> = out.iter().map(|(to, _)| to.number).collect();
             reported.sort_unstable();
-            prop_assert_eq!(reported, (0..asked).collect::<Vec<_>>());
+            prop_assert_eq!(reported, (0..requested).collect::<Vec<_>>());
         }
     }
 }

@@ -46,7 +46,7 @@ struct BarrierCluster {
     now_ms: u64,
     messages: Vec<OnTheWay>,
     /// Questions by their number at the asked node: the asking node and its token.
-    asked: BTreeMap<u64, (usize, u64)>,
+    requested: BTreeMap<u64, (usize, u64)>,
     next_request: u64,
     /// Nodes between which no question is delivered for now.
     held: Option<(usize, usize)>,
@@ -77,7 +77,7 @@ impl BarrierCluster {
             nodes: BTreeMap::new(),
             now_ms: 0,
             messages: Vec::new(),
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             next_request: 0,
             held: None,
             cut: None,
@@ -217,7 +217,7 @@ impl BarrierCluster {
                     self.send(by, number_of(&address), message);
                 }
                 Action::Peer(PeerAction::Answer { token: number, body }) => {
-                    let (to, token) = self.asked[&number];
+                    let (to, token) = self.requested[&number];
                     let is_lost = self.dice.is_some() && self.roll(8) == 0;
                     let answer = if is_lost { Err("lost".to_owned()) } else { Ok(body) };
                     let at_ms = self.now_ms + if self.dice.is_some() { self.roll(60) } else { 0 };
@@ -247,7 +247,7 @@ impl BarrierCluster {
             }
             BarrierMessage::Question { incarnation, token, body } => {
                 self.next_request += 1;
-                self.asked.insert(self.next_request, (from, token));
+                self.requested.insert(self.next_request, (from, token));
                 node.on_request(
                     self.next_request,
                     (NAMES[from], incarnation).into(),

@@ -125,9 +125,9 @@ impl Drain {
         // perhaps not, and asks again when it is back.
         incoming.retain(|one| one.from != ask.from);
         if incoming.len() >= INCOMING_MAX {
-            let others: Vec<&str> = incoming.iter().map(|one| one.from.as_str()).collect();
+            let senders: Vec<&str> = incoming.iter().map(|one| one.from.as_str()).collect();
             let text = format!(
-                "nodes {others:?} move objects to this one, {INCOMING_MAX} at most; if one of them is \
+                "nodes {senders:?} move objects to this one, {INCOMING_MAX} at most; if one of them is \
                  lost for good, tell this node: `farrow nodes forget NAME`"
             );
             self.record = before;

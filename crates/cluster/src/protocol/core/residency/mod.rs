@@ -106,11 +106,11 @@ impl Residency {
     pub(in crate::protocol) fn shortage(
         &self,
         home: &Home,
-        asked: u64,
+        requested: u64,
         waited_ms: u64,
     ) -> Option<WireError> {
         let (free, largest) = home.free_bytes();
-        self.spills.failure(asked, (free.0, largest.0), waited_ms)
+        self.spills.failure(requested, (free.0, largest.0), waited_ms)
     }
 
     /// Handles the delete of an object: removes its file, if it has one.

@@ -178,9 +178,9 @@ impl Residency {
             // An object being restored can leave memory again once it is complete.
             Err(StoreError::OutOfMemory { .. })
                 if self.spills.is_making_room() || self.spills.is_loading() => {}
-            Err(StoreError::OutOfMemory { asked, free, largest }) => {
-                let blocked = self.spills.failure(asked.0, (free.0, largest.0), 0);
-                let error = StoreError::OutOfMemory { asked, free, largest };
+            Err(StoreError::OutOfMemory { requested, free, largest }) => {
+                let blocked = self.spills.failure(requested.0, (free.0, largest.0), 0);
+                let error = StoreError::OutOfMemory { requested, free, largest };
                 self.restored(id, Err(blocked.unwrap_or_else(|| store_error(error))), out);
             }
             Err(error) => {

@@ -157,7 +157,7 @@ impl Spills {
     /// The error for a lack of memory, if failed writes or a write that does not end are its cause.
     pub(super) fn failure(
         &self,
-        asked: u64,
+        requested: u64,
         (free, largest): (u64, u64),
         waited_ms: u64,
     ) -> Option<WireError> {
@@ -166,7 +166,7 @@ impl Spills {
         let (bytes, reason) = failure.or_else(|| self.stall())?;
         let folder = self.label.clone().unwrap_or_default();
         Some(WireError::NotSpilled(NotSpilled {
-            asked,
+            requested,
             free,
             largest,
             waited_ms,

@@ -227,9 +227,9 @@ fn restores_beyond_the_limit_wait_for_others() {
     const MORE: usize = 40;
     let mut world = SpillingNode::new();
     let heads: Vec<SpillHead> = (0..RESTORES_MAX + MORE).map(|_| world.spilled_of(4096)).collect();
-    let asked: Vec<u64> =
+    let requested: Vec<u64> =
         heads.iter().map(|head| world.ask(RequestBody::Restore { id: head.id.into() })).collect();
-    assert!(asked.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
+    assert!(requested.iter().all(|seq| world.answer(*seq).is_none()), "all wait");
     let looks = |world: &SpillingNode| {
         world.jobs.iter().filter(|job| matches!(job, SpillJob::Look { .. })).count()
     };
@@ -240,7 +240,7 @@ fn restores_beyond_the_limit_wait_for_others() {
     }
     world.tick();
     assert_eq!(looks(&world), RESTORES_MAX + MORE);
-    let answered = asked.iter().filter(|seq| world.answer(**seq).is_some()).count();
+    let answered = requested.iter().filter(|seq| world.answer(**seq).is_some()).count();
     assert_eq!(answered, MORE);
 }
 

@@ -90,10 +90,10 @@ fn replicas_stay_below_the_limit_and_none_leaves_without_need() {
     assert_eq!(reader.node().home().replica_count(), 1);
     let NodeState { replicas, home, .. } = reader.node();
     let refused = replicas.keep_below(home, bytes, Length(bytes + 1));
-    let Err(WireError::NoRoom(NoRoom { asked, free, largest, used, .. })) = refused else {
+    let Err(WireError::NoRoom(NoRoom { requested, free, largest, used, .. })) = refused else {
         panic!("{refused:?}")
     };
-    assert_eq!((asked, free, largest, used), (bytes + 1, bytes, bytes, 0));
+    assert_eq!((requested, free, largest, used), (bytes + 1, bytes, bytes, 0));
     // What a home recalls is counted no more.
     reader.fetch(50).unwrap();
     let now_ms = reader.pair.now_ms;

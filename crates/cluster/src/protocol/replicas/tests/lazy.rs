@@ -120,8 +120,8 @@ impl LazyReader {
     /// A further connection, which asks for a small object by its id; the answer.
     fn open_small(&mut self, lo: u64) -> (u64, Vec<Action>) {
         let hi = self.pair.nodes[0].home().uid().0;
-        let (session, asked) = self.open_target(WireTarget::Id(WireObjectId { hi, lo }), false);
-        let token = opened_at("a", &asked).unwrap();
+        let (session, requested) = self.open_target(WireTarget::Id(WireObjectId { hi, lo }), false);
+        let token = opened_at("a", &requested).unwrap();
         let result = Ok((lo, with_blocks(&self.pair.nodes[0], lo, 64 << 10)));
         (session, self.event(NetEvent::Opened { token, node: "a".to_owned(), result }))
     }
@@ -133,8 +133,8 @@ impl LazyReader {
     }
 
     /// The home describes the object.
-    fn opened(&mut self, asked: &[Action], hold: u64, lo: u64) -> Vec<Action> {
-        let token = opened_at("a", asked).unwrap();
+    fn opened(&mut self, requested: &[Action], hold: u64, lo: u64) -> Vec<Action> {
+        let token = opened_at("a", requested).unwrap();
         let result = Ok((hold, large(&self.pair.nodes[0], lo)));
         self.event(NetEvent::Opened { token, node: "a".to_owned(), result })
     }
@@ -158,8 +158,8 @@ impl LazyReader {
 #[test]
 fn connections_share_a_file_and_its_pages_until_the_last_ends() {
     let mut reader = LazyReader::new();
-    let (first, asked) = reader.open(false);
-    let out = reader.opened(&asked, 9, 1 << 32);
+    let (first, requested) = reader.open(false);
+    let out = reader.opened(&requested, 9, 1 << 32);
     let (file, object) = lazy_answer(&out, first).unwrap();
     let created = |action: &Action| {
         matches!(action, Action::Net(NetAction::OpenFile { file: of, blocks, .. })
@@ -198,8 +198,8 @@ fn connections_share_a_file_and_its_pages_until_the_last_ends() {
 fn after_a_delete_or_a_fault_the_home_is_asked_again() {
     for is_deleted in [true, false] {
         let mut reader = LazyReader::new();
-        let (first, asked) = reader.open(false);
-        let out = reader.opened(&asked, 9, 1 << 32);
+        let (first, requested) = reader.open(false);
+        let out = reader.opened(&requested, 9, 1 << 32);
         let (file, _) = lazy_answer(&out, first).unwrap();
         if is_deleted {
             let invalidated = Question::Invalidate { objects: vec![1 << 32] };
@@ -221,9 +221,9 @@ fn after_a_delete_or_a_fault_the_home_is_asked_again() {
             let out = reader.event(NetEvent::Pages { token: *token, result });
             assert!(matches!(answer_of(&out, first), Some(Err(WireError::NotFound { .. }))));
         }
-        let (second, asked) = reader.open(true);
-        assert!(lazy_answer(&asked, second).is_none());
-        let out = reader.opened(&asked, 10, 2 << 32);
+        let (second, requested) = reader.open(true);
+        assert!(lazy_answer(&requested, second).is_none());
+        let out = reader.opened(&requested, 10, 2 << 32);
         let (other, _) = lazy_answer(&out, second).unwrap();
         assert_ne!(other, file);
         // The first one reads on from what it has.
@@ -235,8 +235,8 @@ fn after_a_delete_or_a_fault_the_home_is_asked_again() {
 #[test]
 fn small_objects_are_brought_whole() {
     let mut reader = LazyReader::new();
-    let (session, asked) = reader.open(false);
-    let token = opened_at("a", &asked).unwrap();
+    let (session, requested) = reader.open(false);
+    let token = opened_at("a", &requested).unwrap();
     let result = Ok((9, described(&reader.pair.nodes[0])));
     let out = reader.event(NetEvent::Opened { token, node: "a".to_owned(), result });
     assert!(matches!(answer_of(&out, session), Some(Ok(ReplyBody::Fetched(Some(_))))), "{out:?}");
@@ -246,24 +246,24 @@ fn small_objects_are_brought_whole() {
 fn room_for_all_pages_is_reserved() {
     let mut reader = LazyReader::new();
     reader.node().replicas.bytes_max = Some(3 * BLOCK);
-    let (first, asked) = reader.open(false);
-    let out = reader.opened(&asked, 9, 1 << 32);
+    let (first, requested) = reader.open(false);
+    let out = reader.opened(&requested, 9, 1 << 32);
     assert!(lazy_answer(&out, first).is_some());
     let now_ms = reader.pair.now_ms;
     let mut out = Vec::new();
     let (replicas, mut context) = reader.node().replicas(now_ms, &mut out);
     replicas.drop_all(&mut context);
-    let (second, asked) = reader.open(false);
-    let out = reader.opened(&asked, 10, 2 << 32);
+    let (second, requested) = reader.open(false);
+    let out = reader.opened(&requested, 10, 2 << 32);
     let answer = answer_of(&out, second);
     assert!(
-        matches!(answer, Some(Err(WireError::NoRoom(NoRoom { asked, .. }))) if asked == 2 * BLOCK)
+        matches!(answer, Some(Err(WireError::NoRoom(NoRoom { requested, .. }))) if requested == 2 * BLOCK)
     );
     assert!(out.iter().any(is_release));
     // What nobody reads any more makes room.
     reader.close(first);
-    let (third, asked) = reader.open(false);
-    let out = reader.opened(&asked, 11, 2 << 32);
+    let (third, requested) = reader.open(false);
+    let out = reader.opened(&requested, 11, 2 << 32);
     assert!(lazy_answer(&out, third).is_some(), "{out:?}");
     assert!(out.iter().any(is_release));
 }
@@ -297,8 +297,8 @@ fn objects_with_pages_on_demand_leave_holds_for_other_gets() {
 #[test]
 fn a_home_that_stays_busy_is_not_reported_as_lost() {
     let mut reader = LazyReader::new();
-    let (session, asked) = reader.open(false);
-    let token = opened_at("a", &asked).unwrap();
+    let (session, requested) = reader.open(false);
+    let token = opened_at("a", &requested).unwrap();
     let result = Err(NetFault::Busy("b reads 256 objects, at most 256".to_owned()));
     let out = reader.event(NetEvent::Opened { token, node: "a".to_owned(), result });
     assert_eq!(answer_of(&out, session), None);
@@ -337,9 +337,9 @@ fn other_connections_bring_no_pages() {
     let out = reader.send(7, RequestBody::OpenLazy(open));
     assert!(matches!(answer_of(&out, 7), Some(Err(WireError::Invalid(_)))), "{out:?}");
     // The end of a connection that waits.
-    let (session, asked) = reader.open(false);
+    let (session, requested) = reader.open(false);
     reader.close(session);
-    let out = reader.opened(&asked, 9, 1 << 32);
+    let out = reader.opened(&requested, 9, 1 << 32);
     assert!(lazy_answer(&out, session).is_none());
     assert!(reader.wait(5_000).iter().any(is_release));
 }

@@ -278,7 +278,7 @@ fn a_node_that_is_not_reached_is_no_sender() {
 #[test]
 fn a_reader_waits_for_its_turn_and_not_for_ever() {
     let (mut reader, mut question) = FetchingNode::new();
-    let mut asked = 0;
+    let mut requested = 0;
     let end_ms = reader.pair.now_ms + wait_max(BYTES).as_millis() as u64 + 5_000;
     loop {
         let mut out = reader.answered(&question, &SenderAnswer::Wait);
@@ -291,9 +291,9 @@ fn a_reader_waits_for_its_turn_and_not_for_ever() {
         }
         question = reader.question(&out);
         assert_eq!(question.query, NetQuery::Sender { hold: HOLD, failed: None });
-        asked += 1;
+        requested += 1;
     }
-    assert!(asked > 10, "asked {asked} times");
+    assert!(requested > 10, "asked {requested} times");
     reader.completes();
 }
 

@@ -47,10 +47,10 @@ impl RequestedNode {
 
     /// A node that is the only member of its cluster.
     pub fn founded() -> Self {
-        let mut asked = Self::new();
+        let mut requested = Self::new();
         let offer = Offer {
             host: "h".into(),
-            region_uid: asked.state.home().uid().0,
+            region_uid: requested.state.home().uid().0,
             control_bytes: 1,
             data_bytes: 1,
             capacity: 1,
@@ -68,12 +68,12 @@ impl RequestedNode {
             incarnation: 5,
             seed: 1,
         };
-        asked.state.join_cluster(options, 0, &mut Vec::new()).unwrap();
+        requested.state.join_cluster(options, 0, &mut Vec::new()).unwrap();
         for _ in 0..10 {
-            asked.now_ms += 100;
-            asked.state.tick(asked.now_ms, &mut Vec::new());
+            requested.now_ms += 100;
+            requested.state.tick(requested.now_ms, &mut Vec::new());
         }
-        asked
+        requested
     }
 
     pub fn open(&mut self, pid: u32, uid: u32, remote_client: Option<RemoteClient>) -> SessionId {
