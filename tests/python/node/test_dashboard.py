@@ -335,6 +335,8 @@ def test_clicking_through_the_page(
     cluster = make_cluster(2, "--plaintext", "--metrics")
     client = cluster.client("a")
     held = fill(client)
+    query = {"query": SCRIPT, "pid": "42", "workers": "3"}
+    client.put(b"{}", "farrow.sql/queries/42-0", metadata=query)
     socket_path = cluster.nodes["a"].socket
     with Dashboard(lambda: farrow.connect(socket_path)) as dashboard:
         page.show(1280, 900, "light")
@@ -346,6 +348,9 @@ def test_clicking_through_the_page(
         assert "of memory used" in page.wait(TEXT.format("#tiles"))
         assert page.wait("document.querySelectorAll('#map .held').length") > 10
         assert "team" in page.wait(TEXT.format("#namespaces"))
+        shown = page.wait(TEXT.format("#spill"))
+        assert "when memory is short\nrefuse requests" in shown
+        assert "spilled now" in shown
         # Two points make a curve.
         page.wait("document.querySelector('#chart-memory path')?.getAttribute('d').includes('L')")
         picture(page, "memory-desktop-light")
@@ -422,7 +427,11 @@ def test_clicking_through_the_page(
         shown = page.wait(TEXT.format("#nodes"))
         assert "a (this one)" in shown
         assert "b" in shown
-        assert "left" in page.wait(TEXT.format("#lease"))
+        shown = page.wait(TEXT.format("#lease"))
+        assert "left" in shown
+        assert "memory for what is brought" in shown
+        # The link to the other node.
+        assert "shm, " in page.evaluate(TEXT.format("#nodes"))
         picture(page, "cluster-desktop-light")
         page.click("#tab-tables")
         shown = page.wait(TEXT.format("#tables-list"))
@@ -430,6 +439,10 @@ def test_clicking_through_the_page(
         assert "120,000 rows" in shown
         assert "b: 60,000 rows" in shown
         picture(page, "tables-desktop-light")
+        page.click("#tab-queries")
+        page.wait("document.querySelectorAll('#queries-table tbody tr').length === 1")
+        assert SCRIPT in page.evaluate(TEXT.format("#queries-table"))
+        picture(page, "queries-desktop-light")
         assert page.evaluate("document.querySelectorAll('img, script').length") == 1
         assert page.problems == []
     del held
@@ -477,7 +490,7 @@ def test_the_page_fits_each_width_and_scheme(
     page.show(width, 812, scheme)
     page.open(dashboard.url)
     page.wait("document.querySelectorAll('#map i').length === 512")
-    for tab in ("memory", "objects", "clients", "requests", "cluster", "tables"):
+    for tab in ("memory", "objects", "clients", "requests", "cluster", "tables", "queries"):
         page.click(f"#tab-{tab}")
         page.wait(f"!document.querySelector('#{tab}').hidden")
         if tab == "objects":

@@ -15,7 +15,7 @@ let sequence = 0;
 let tab = "memory";
 let shown = { rows: [], matching: 0, all: 0 };
 let listNumber = null;
-let asked = 0;
+let searches = 0;
 // What the dialog shows: an object or a client.
 let opened = null;
 let holdsNumber = 0;
@@ -309,7 +309,7 @@ function drawQueries() {
 }
 
 async function search() {
-  const number = ++asked;
+  const number = ++searches;
   const query = new URLSearchParams({
     q: $("query").value, state: $("state").value, node: $("at-node").value, sort: order.key, down: order.down ? "1" : "0",
   });
@@ -317,7 +317,7 @@ async function search() {
   try {
     const found = await get(`objects.json?${query}`);
     // A later search may have been answered first.
-    if (number !== asked) return;
+    if (number !== searches) return;
     shown = found;
     listNumber = list;
   } catch (error) {
