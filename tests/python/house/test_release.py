@@ -47,7 +47,8 @@ def test_each_step_is_an_action_or_a_target_of_make() -> None:
             else:
                 assert OTHER.fullmatch(step["run"]), step["run"]
     assert targets[:2] == ["check-version", "test"]
-    assert {"wheels", "test-wheel-aarch64", "sdist", "deb", "container", "crates"} <= set(targets)
+    files = {"wheels", "test-wheel-aarch64", "sdist", "deb", "container", "crates", "chart"}
+    assert files | {"test-plasma"} <= set(targets)
     assert make("--dry-run", "no-such-target").returncode == 2
     for target in targets:
         # A folder of this name would be a target too, with nothing to do.

@@ -299,7 +299,7 @@ function drawTables() {
 function drawQueries() {
   const queries = parts.queries;
   $("queries-note").textContent = queries.length
-    ? `${count(queries.length)} queries run on workers of farrow sql.`
+    ? `${queries.length === 1 ? "One query runs" : `${count(queries.length)} queries run`} on workers of farrow sql.`
     : "No query runs on workers of farrow sql.";
   const columns = [{ title: "query" }, { title: "began" }, { title: "workers", right: true }, { title: "node", wide: true }, { title: "process", right: true, wide: true }];
   fill($("queries-table"), columns, queries.map((one) => [
