@@ -41,6 +41,20 @@ def test_adbc_reads_tables(server: FlightSqlServer, trades: farrow.HugeTable) ->
         assert schema.equals(TRADES)
 
 
+def test_duckdb_queries_what_the_driver_reads(
+    server: FlightSqlServer, trades: farrow.HugeTable
+) -> None:
+    """DuckDB has no Flight SQL of its own: it takes the driver's stream of batches."""
+    duckdb = pytest.importorskip("duckdb")
+    with adbc(server) as connection, connection.cursor() as cursor:
+        cursor.execute("select n, price from trades where n < 100")
+        batches = cursor.fetch_record_batch()
+        own = duckdb.connect()
+        own.register("far", batches)
+        found = own.execute("select count(*), sum(price) from far where n % 2 = 0").fetchall()
+        assert found == [(50, sum(range(0, 100, 2)))]
+
+
 def test_adbc_asks_for_tables(server: FlightSqlServer, client: farrow.Client) -> None:
     client.huge_table("trades", TRADES)
     client.put(pa.table({"a": ["x"]}), "notes/today")

@@ -104,11 +104,13 @@ def test_values_elsewhere_pass_as_before(cluster: Any) -> None:
 def test_a_process_that_uninstalls_still_reads_both_forms(
     cluster: Any, shared: farrow.Client
 ) -> None:
+    import msgpack
     from distributed.protocol import deserialize, serialize
 
     far = shared.get(shared.put(table()))
     with_reference = serialize(far, context={})
     assert sum(len(frame) for frame in with_reference[1]) == 0
+    assert len(msgpack.packb(with_reference[0])) < 1000
     farrow.sharing.uninstall()
     try:
         plain = serialize(far, context={})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import math
+import os
+import pty
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -353,6 +357,36 @@ def test_the_command(workers: Workers, tmp_path: Path, capsys: pytest.CaptureFix
     assert "moved between nodes" in call("select sum(k) from numbers", "--analyze")
     assert cli.main(["sql", "--socket", socket, "select nope from numbers"]) == 1
     assert capsys.readouterr().err.startswith("farrow: query not accepted: ")
+
+
+def test_the_command_shows_its_progress_on_a_terminal(workers: Workers) -> None:
+    ours, terminal = pty.openpty()
+    socket = workers.cluster.nodes["a"].socket
+    command = [sys.executable, "-m", "farrow.cli", "sql", "--socket", socket]
+    query = "select k, sum(v) from numbers group by k"
+    shown = bytearray()
+
+    def read() -> None:
+        # A terminal without a process at its other end is an error of input.
+        with contextlib.suppress(OSError):
+            while some := os.read(ours, 1 << 16):
+                shown.extend(some)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+        done = subprocess.run(
+            [*command, query], stdout=subprocess.PIPE, stderr=terminal, env=environment,
+            timeout=100, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(terminal)
+        reader.join(20)
+        os.close(ours)
+    assert done.returncode == 0, shown
+    assert b"tasks" in shown
+    assert b" %" in shown
 
 
 def test_without_the_package_an_error_says_what_to_install(
