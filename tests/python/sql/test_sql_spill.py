@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,31 @@ def test_a_sort_of_one_large_chunk_spills(spilling: tuple[farrow.Client, Path]) 
     found, prepared = query.run()
     assert prepared.plan is not None, prepared.reason
     assert np.array_equal(found["a"].to_numpy(), np.arange(ROWS))
+
+
+def test_groups_spill(spilling: tuple[farrow.Client, Path]) -> None:
+    """As many groups as rows, whose table of groups takes more than the worker's memory."""
+    client, folder = spilling
+    query = "select a, sum(b) as total, count(*) as n from numbers group by a"
+    seen: list[Path] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not seen and not ended.wait(0.01):
+            seen.extend(spilled(folder))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        found = farrow.sql(query, client, timeout=100).to_pandas().sort_values("a")
+    finally:
+        ended.set()
+        looking.join()
+    assert seen
+    assert np.array_equal(found["a"], np.arange(ROWS))
+    numbers = client.get("numbers").to_pandas().sort_values("a")
+    assert np.array_equal(found["total"], numbers["b"])
+    assert (found["n"] == 1).all()
 
 
 def spilled(folder: Path) -> list[Path]:
