@@ -84,7 +84,7 @@ impl KeepAwake {
     }
 }
 
-/// Runs `own` here and each of `others` on a thread of the pool, and waits for all.
+/// Runs `own` here and each of `tasks` on a thread of the pool, and waits for all.
 pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     pool: &ThreadPool,
     tasks: impl ExactSizeIterator<Item = W>,

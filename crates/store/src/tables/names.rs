@@ -219,7 +219,7 @@ impl Names {
         self.heap.free(run).map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
     }
 
-    /// Add an entry from `hash` to `slot`. `others` lists all names in the index, in case the index
+    /// Add an entry from `hash` to `slot`. `stored` lists all names in the index, in case the index
     /// has to be rebuilt.
     pub(crate) fn insert<I>(
         &mut self,
