@@ -44,10 +44,15 @@ def test_ray_is_also_measured_at_its_best(monkeypatch: pytest.MonkeyPatch) -> No
     class Actor:
         def __init__(self) -> None:
             self.total = SimpleNamespace(remote=self.called)
+            self.rows = SimpleNamespace(remote=self.counted)
 
         def called(self, value: Any) -> float:
             arguments.append(value)
             return sharing.total(value[0] if isinstance(value, tuple) else value)
+
+        def counted(self, value: Any) -> int:
+            arguments.append(value)
+            return int(value.num_rows)
 
     ray = SimpleNamespace(
         init=lambda **_: None, shutdown=lambda: None, get=lambda value: value,
@@ -61,9 +66,10 @@ def test_ray_is_also_measured_at_its_best(monkeypatch: pytest.MonkeyPatch) -> No
     table = sharing.table_of(1000)
     sharing.measure_ray(run, table, 2)
     assert list(run.seconds) == [
+        ("ray rows", "reference"), ("ray rows", "own path"),
         ("ray", "reference"), ("ray", "own path"), ("ray put", "own path"),
     ]  # fmt: skip
-    assert [type(one) for one in arguments] == [pa.Table, pa.Table, tuple] * 3
+    assert [type(one) for one in arguments] == [*[pa.Table] * 4, tuple] * 3
     # The table is put without references.
     assert paths[:3] == ["own path", "reference", "own path"]
     run.seconds["sum", "here"] = [0.1]

@@ -245,7 +245,7 @@ print(table.num_rows)
 try:
     client.put(table)
 except farrow.OutOfMemory as error:
-    print(error.asked > error.largest)
+    print(error.requested > error.largest)
 """
     assert run_python(script, node.socket, str(tmp_path / "a.csv")) == "400000\nTrue\n"
 
