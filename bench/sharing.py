@@ -255,13 +255,14 @@ def measure_ray(run: Run, table: pa.Table, rounds: int) -> None:
             for way, argument in ways.items():
                 case, path = way
                 use(path)
-                method = actors[way].rows if case == "ray rows" else actors[way].total
+                is_counted = case == "ray rows"
+                method = actors[way].rows if is_counted else actors[way].total
 
                 def send(method: Any = method, argument: Any = argument) -> float:
                     return float(ray.get(method.remote(argument)))
 
                 found = send() if number == 0 else run.measure(case, path, send)
-                assert found == (table.num_rows if case == "ray rows" else wanted)
+                assert found == (table.num_rows if is_counted else wanted)
     finally:
         farrow.sharing.uninstall()
         ray.shutdown()

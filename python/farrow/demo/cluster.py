@@ -178,12 +178,12 @@ class _Cluster:
             opened = worker.call("open_parts", names=_NAMES, timeout=5.0)
             if opened["rows"] != table.num_rows:
                 raise DemoError(f"{opened['rows']} of {table.num_rows} rows came to {name}")
-            requested = worker.call("ask", engine="pyarrow", roles=known)
+            reply = worker.call("ask", engine="pyarrow", roles=known)
             worker.call("drop")
-            found.append((f"the client at {name}", Answer(**requested["answer"])))
+            found.append((f"the client at {name}", Answer(**reply["answer"])))
             is_in_place = "yes" if all(opened["in_place"]) else "NO"
             row = (name, human_seconds(opened["seconds"]), is_in_place, f"{opened['rows']:,}")
-            cells.append((*row, human_seconds(requested["seconds"])))
+            cells.append((*row, human_seconds(reply["seconds"])))
         for worker in workers.values():
             worker.end()
         self._out.print()

@@ -351,9 +351,9 @@ def _ends(
     """Senders and receivers, account numbers of shape (rows,)."""
     pairs = max(16, rows // _ROWS_PER_PAIR)
     # Busy senders are not busy receivers: receivers have a separate order.
-    receivers = random.permutation(accounts)
+    shuffled = random.permutation(accounts)
     pair_sender = (accounts * random.random(pairs) ** _SENDER_SKEW).astype(np.int64)
-    pair_receiver = receivers[(accounts * random.random(pairs) ** _RECEIVER_SKEW).astype(np.int64)]
+    pair_receiver = shuffled[(accounts * random.random(pairs) ** _RECEIVER_SKEW).astype(np.int64)]
     # A self-loop that is no reinvestment occurs only by chance.
     chance = random.random(rows)
     pair = (pairs * chance**_PAIR_SKEW).astype(np.int64)
@@ -370,7 +370,7 @@ def _ends(
     receiver[paid] = np.searchsorted(ends, ends[-1] * random.random(len(paid)), side="right")
     # Accounts reinvest in turn, so that nearly all of them appear.
     loops = np.flatnonzero(how == _REINVEST)
-    sender[loops] = receivers[np.arange(len(loops)) % accounts]
+    sender[loops] = shuffled[np.arange(len(loops)) % accounts]
     return sender, receiver
 
 

@@ -413,13 +413,11 @@ impl HoldTable {
         if let Some(place) = pool.take()? {
             return Ok(place);
         }
-        let mut free_shards = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
+        let mut idle = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
         let blocks = pool.blocks.len();
-        free_shards.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| {
-            StoreError::HoldsExhausted {
-                blocks: blocks as u32,
-                slots: blocks as u64 * self.layout.hold_slots(),
-            }
+        idle.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| StoreError::HoldsExhausted {
+            blocks: blocks as u32,
+            slots: blocks as u64 * self.layout.hold_slots(),
         })
     }
 
