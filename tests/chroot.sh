@@ -12,10 +12,11 @@ need_root_and() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y "${missing[@]}" >/dev/null
 }
 
-# $1: the folder, $2: packages besides the essential ones, with commas between.
+# $1: the folder, $2: packages besides the essential ones, with commas between, $3: the release, if not that
+# of the packages that are built here. A mirror may hold a release as it was some weeks ago.
 make_root() {
     mmdebstrap --quiet --variant=minbase --include="$2" --aptopt='APT::Install-Recommends "false"' \
-        bookworm "$1"
+        --aptopt='Acquire::Check-Valid-Until "false"' "${3:-bookworm}" "$1"
 }
 
 # Runs a command in the folder $1, with processes, mounts and shared memory of its own. All end with it.
@@ -24,6 +25,6 @@ in_root() {
     shift
     unshare --mount --pid --ipc --fork --kill-child bash -euc '
         mount -t proc proc "$0/proc"
-        mount -t tmpfs -o size=64m tmpfs "$0/dev/shm"
+        mount -t tmpfs -o size=256m tmpfs "$0/dev/shm"
         exec chroot "$0" "$@"' "$root" "$@"
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One wheel with many Pythons and pyarrows: for each pair a clean environment, and tests/matrix_smoke.py
-# in it.  A pyarrow without a wheel for a Python, and a Python that is not here, are said and skipped.
+# in it.  A Python that is not here is that of Debian's testing release, in a chroot, which takes root.  A
+# pyarrow without a wheel for a Python, and a Python that is nowhere, are said and skipped.
 #
 # usage: matrix.sh small | full     small: two pairs, with a wheel as `make install` builds it
 #                                   full: all pairs, and a wheel with a memory pool for each pyarrow
@@ -12,6 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
+# shellcheck source=tests/chroot.sh
+source tests/chroot.sh
 mode=${1:?small or full}
 python=${PYTHON:-python3}
 
@@ -43,12 +46,38 @@ interpreter() {
 # An environment with one pyarrow in $3. $1: the interpreter, $2: the major.
 environment() {
     "$1" -m venv --without-pip "$3"
-    local numpy="numpy"
+    PIP_PYTHON="$3/bin/python" install_packages "$2" "$3/pip.log"
+}
+
+# What the tests need beside the wheel. $1: the major of pyarrow, $2: a file for what pip says, then where.
+install_packages() {
+    local major=$1 log=$2 numpy="numpy"
+    shift 2
     # The wheels of pyarrow 15 are built for NumPy 1.
-    [ "$2" -ge 16 ] || numpy="numpy<2"
-    timeout "$limit_seconds" "$python" -m pip --python "$3/bin/python" install --quiet \
-        --disable-pip-version-check --only-binary :all: "pyarrow==$2.*" "$numpy" 'rich>=13' \
-        2>"$3/pip.log"
+    [ "$major" -ge 16 ] || numpy="numpy<2"
+    timeout "$limit_seconds" "$python" -m pip install --quiet --disable-pip-version-check \
+        --only-binary :all: "$@" "pyarrow==$major.*" "$numpy" 'rich>=13' &>"$log"
+}
+
+# A fresh Debian with the Python $1, below $2.
+make_root_of_python() {
+    [ "$(id -u)" = 0 ] || return 1
+    need_root_and mmdebstrap
+    make_root "$2" "python$1" testing 2>"$work/mmdebstrap.log" && return
+    grep '^E: ' "$work/mmdebstrap.log"
+    return 1
+}
+
+# The packages for the Python $1, which is in a fresh Debian without pip, from the Python of the build.
+# $2: the major of pyarrow, $3: a file for what pip says
+packages_of_root() {
+    local where=$work/root-$1
+    local foreign=(--target "$where/packages" --python-version "$1" --platform linux_x86_64)
+    rm -rf "$where/packages"
+    install_packages "$2" "$3" "${foreign[@]}" --platform manylinux2014_x86_64 \
+        --platform manylinux_2_28_x86_64 &&
+        timeout "$limit_seconds" "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+            "${foreign[@]}" "$work"/wheel/*.whl &>>"$3"
 }
 
 wheel() {
@@ -84,34 +113,65 @@ own_tests() {
 passed=0
 failed=0
 
+# $1: the version of Python, $2: the major of pyarrow, $3: what pip said
+not_installed() {
+    if grep -q "No matching distribution" "$3"; then
+        echo "matrix: Python $1, pyarrow $2: skipped: there is no wheel"
+        return
+    fi
+    cat "$3"
+    echo "matrix: Python $1, pyarrow $2: FAILED to install"
+    failed=$((failed + 1))
+}
+
+# Counts a pair by the status of the command before. $1: the version of Python, $2: the major of pyarrow,
+# $3: pool or no-pool
+count() {
+    if [ "$?" = 0 ]; then
+        passed=$((passed + 1))
+    else
+        echo "matrix: Python $1, pyarrow $2, $3: FAILED"
+        failed=$((failed + 1))
+    fi
+}
+
 # $1: the version of Python, $2: the major of pyarrow, $3: pool or no-pool
 pair() {
     local found where="$work/env-$1-$2"
     if [ ! -d "$where" ]; then
         found=$(interpreter "$1")
         if [ -z "$found" ]; then
-            echo "matrix: Python $1: skipped: it is not installed"
+            pair_in_root "$@"
             return
         fi
         if ! environment "$found" "$2" "$where"; then
-            if grep -q "No matching distribution" "$where/pip.log"; then
-                echo "matrix: Python $1, pyarrow $2: skipped: there is no wheel"
-            else
-                cat "$where/pip.log"
-                echo "matrix: Python $1, pyarrow $2: FAILED to install"
-                failed=$((failed + 1))
-            fi
+            not_installed "$1" "$2" "$where/pip.log"
             rm -rf "$where"
             return
         fi
     fi
-    if smoke "$where" "$3" && own_tests "$1" "$where" "$3"; then
-        passed=$((passed + 1))
-    else
-        echo "matrix: Python $1, pyarrow $2, $3: FAILED"
-        failed=$((failed + 1))
-    fi
+    smoke "$where" "$3" && own_tests "$1" "$where" "$3" && true
+    count "$@"
     rm -rf "$where"
+}
+
+# The same for a Python that is not here.
+pair_in_root() {
+    local where=$work/root-$1
+    if [ ! -d "$where" ] && ! make_root_of_python "$1" "$where"; then
+        rm -rf "$where"
+        echo "matrix: Python $1: skipped: it is neither installed nor made by Debian's testing release as root"
+        return
+    fi
+    if ! packages_of_root "$1" "$2" "$work/pip.log"; then
+        not_installed "$1" "$2" "$work/pip.log"
+        return
+    fi
+    cp "$root/tests/matrix_smoke.py" "$where"
+    # timeout refuses to be the first process of a namespace.
+    in_root "$where" env PYTHONPATH=/packages PATH=/packages/bin:/usr/bin:/bin XDG_RUNTIME_DIR=/run \
+        sh -c 'timeout "$@"; exit $?' sh "$limit_seconds" "python$1" /matrix_smoke.py "$3" && true
+    count "$@"
 }
 
 here=$("$python" -c "import sys; print('%d.%d' % sys.version_info[:2])")
