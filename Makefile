@@ -30,9 +30,17 @@ SOURCES := $(shell find crates cpp python sql -type f \( -name '*.rs' -o -name '
 help:
 	@sed -n '1,5p' Makefile
 
-$(VENV)/tools: pyproject.toml
+$(VENV)/environment: pyproject.toml
 	$(BEAT) "an environment in $(VENV)" $(PYTHON) -m venv $(VENV)
 	$(BEAT) "pip installs itself" pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	touch $@
+
+# The demo waits for what it uses, and not for the tools of the tests.
+$(VENV)/peers: $(VENV)/environment
+	$(BEAT) "pip installs what the demo uses" pip install --quiet --group demo
+	touch $@
+
+$(VENV)/tools: $(VENV)/environment
 	$(BEAT) "pip installs tools" pip install --quiet --group dev
 	touch $@
 
@@ -40,14 +48,17 @@ $(VENV)/tools: pyproject.toml
 # The demo and the tests do without the optimization across crates, which takes some minutes: what is
 # installed or measured has it.
 override WHEELHOUSE := $(VENV)/wheel
-$(VENV)/farrow: $(VENV)/tools $(SOURCES)
+$(VENV)/package: $(VENV)/peers $(SOURCES)
 	export CARGO_PROFILE_RELEASE_LTO=off
 	packaging/wheel_into.sh "$(WHEELHOUSE)"
 	touch $@
 
+$(VENV)/farrow: $(VENV)/tools $(VENV)/package
+	touch $@
+
 $(VENV)/optimized: $(VENV)/tools $(SOURCES)
 	packaging/wheel_into.sh "$(WHEELHOUSE)"
-	touch $(VENV)/farrow $@
+	touch $(VENV)/package $(VENV)/farrow $@
 
 # Without PREFIX the package, in .venv. With PREFIX on the command line what install-c installs.
 install: $(if $(filter command,$(origin PREFIX)),install-c,$(VENV)/farrow)
@@ -115,8 +126,8 @@ check-version:
 crates:
 	packaging/crates.sh $(CRATES)
 
-demo: $(VENV)/farrow
-	farrow demo $(if $(DATA),--data "$(DATA)")
+demo: $(VENV)/package
+	$(BEAT) "farrow demo" farrow demo $(if $(DATA),--data "$(DATA)")
 
 test: test-rust test-cross test-install test-python test-pyarrow
 

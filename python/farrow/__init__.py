@@ -15,6 +15,7 @@ from __future__ import annotations
 from farrow import events, huge
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
 from farrow._nodes._connect import connect
+from farrow._pages._html import show_lists
 from farrow._sql import sql
 from farrow._values._lazy import fetch
 from farrow._values._objects import get_object, put_object
@@ -93,3 +94,6 @@ __all__ = [
     "put_object",
     "sql",
 ]
+
+show_lists()
+del show_lists

@@ -988,7 +988,8 @@ class Client:
             resolution of some milliseconds) and spilled (bool: in a file until the next get; its
             metadata is not listed then).  With ``all_nodes`` also node (string; null without a
             cluster).  ``to_pylist`` of the times needs pandas: Python's datetime has no
-            nanoseconds.  Select the other columns before, or cast the times to int64.
+            nanoseconds.  Select the other columns before, or cast the times to int64.  IPython
+            shows the first 50 objects as a table, if it was there when ``farrow`` was imported.
 
         Raises:
             NodeLost: the node given cannot be reached; with ``strict``, any node.
@@ -1080,7 +1081,7 @@ class Client:
 
         Returns:
             At least capacity, used, free, objects, holds and clients, and the counters of the
-            fabric.
+            fabric.  Notebooks show the dictionary as a table with units.
 
         Raises:
             NodeLost: the node cannot be reached.

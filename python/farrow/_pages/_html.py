@@ -1,16 +1,22 @@
-"""What notebooks show of a client."""
+"""What notebooks show of a client, of its statistics and of its list of objects."""
 
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+import json
+import sys
+from typing import TYPE_CHECKING, Any
 
 from farrow.exceptions import FarrowError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
     from farrow._native import Client
 
-__all__ = ["client_page"]
+__all__ = ["LIST_ROWS", "Stats", "client_page", "list_page", "show_lists"]
 
 _ROWS = (
     ("objects", "objects"),
@@ -20,6 +26,13 @@ _ROWS = (
     ("clients", "clients"),
 )
 _BYTES = {"used", "free", "capacity"}
+_LISTED = (
+    "name", "id", "kind", "bytes", "sealed_at", "creator_pid", "metadata", "pinned", "last_use",
+    "spilled",
+)  # fmt: skip
+
+# Objects in the page of a list; a line says how many more there are.
+LIST_ROWS = 50
 
 
 def client_page(client: Client) -> str:
@@ -34,8 +47,87 @@ def client_page(client: Client) -> str:
     except FarrowError as error:
         rows, node = [("state", str(error))], None
     places = [("socket", client.address), ("namespace", client.namespace), ("node", node or "")]
+    return _pairs("farrow.Client", [*((title, value) for title, value in places if value), *rows])
+
+
+class Stats(dict[str, Any]):
+    """The statistics of a node: a dictionary that a notebook shows as a table with units."""
+
+    def _repr_html_(self) -> str:
+        from farrow._native import stats_units
+
+        units = stats_units()
+        return _pairs(
+            "statistics of the node",
+            [(name, _quantity(value, units.get(name, ""))) for name, value in self.items()],
+        )
+
+
+def list_page(table: pa.Table) -> str | None:
+    """The first objects of a list; None for a table that ``Client.list`` has not made."""
+    columns = table.schema.names
+    if tuple(columns[: len(_LISTED)]) != _LISTED or columns[len(_LISTED) :] not in ([], ["node"]):
+        return None
+    shown = table.slice(0, LIST_ROWS)
+    cells = [[_cell(name, value) for value in shown[name]] for name in columns]
+    head = _row("th", columns)
+    body = "".join(_row("td", row) for row in zip(*cells, strict=True))
+    more = table.num_rows - shown.num_rows
+    caption = f"{table.num_rows:,} objects" + (f", the last {more:,} not shown" if more else "")
+    return f"<table><caption>{caption}</caption>{head}{body}</table>"
+
+
+def show_lists() -> None:
+    """In a notebook, the list of objects is shown as a table; all else of pyarrow as before."""
+    notebook = sys.modules.get("IPython")
+    shell = notebook.get_ipython() if notebook else None
+    if shell is None:
+        return
+    pages = shell.display_formatter.formatters["text/html"]
+    before = pages.for_type_by_name("pyarrow.lib", "Table")
+
+    def page(table: pa.Table) -> str | None:
+        found = list_page(table)
+        return before(table) if found is None and before else found
+
+    pages.for_type_by_name("pyarrow.lib", "Table", page)
+
+
+def _cell(column: str, value: pa.Scalar) -> str:
+    if not value.is_valid:
+        return ""
+    if column == "id":
+        return str(value.as_py().hex())
+    if column == "metadata":
+        return ", ".join(f"{key}={text}" for key, text in value.as_py())
+    if column == "bytes":
+        return f"{value.as_py():,}"
+    if column in ("sealed_at", "last_use"):
+        # Seconds: Python's datetime has no nanoseconds.
+        from datetime import datetime, timezone
+
+        seconds = value.value // 1_000_000_000
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value.as_py())
+
+
+def _quantity(value: Any, unit: str) -> str:
+    if unit == "bytes" and isinstance(value, int):
+        return f"{value:,} B"
+    if unit == "milliseconds" and isinstance(value, int):
+        return f"{value:,} ms"
+    if unit == "count" and isinstance(value, int):
+        return f"{value:,}"
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def _pairs(caption: str, rows: Iterable[tuple[str, str]]) -> str:
     cells = "".join(
         f"<tr><th>{html.escape(title)}</th><td>{html.escape(value)}</td></tr>"
-        for title, value in [*((title, value) for title, value in places if value), *rows]
+        for title, value in rows
     )
-    return f"<table><caption>farrow.Client</caption>{cells}</table>"
+    return f"<table><caption>{caption}</caption>{cells}</table>"
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

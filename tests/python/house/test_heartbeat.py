@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 HEARTBEAT = ROOT / "packaging/heartbeat.sh"
 MAKEFILE = ROOT / "Makefile"
 # What `make demo` and `make test` run.
-STEPS = ("$(VENV)/tools", "test-rust", "test-cross", "test-install")
-STEPS += ("test-python", "test-pyarrow")
+STEPS = ("$(VENV)/environment", "$(VENV)/peers", "$(VENV)/tools", "demo", "test-rust")
+STEPS += ("test-cross", "test-install", "test-python", "test-pyarrow")
 
 
 def start(*command: str, seconds: str = "0.2") -> subprocess.Popen[str]:
@@ -96,7 +96,7 @@ def test_a_step_that_prints_nothing_has_a_heartbeat(target: str) -> None:
 
 
 def test_each_step_of_the_wheel_has_a_heartbeat() -> None:
-    for target in ("$(VENV)/farrow", "$(VENV)/optimized"):
+    for target in ("$(VENV)/package", "$(VENV)/optimized"):
         assert 'packaging/wheel_into.sh "$(WHEELHOUSE)"' in recipe(target)
     script = (ROOT / "packaging" / "wheel_into.sh").read_text().splitlines()
     steps = [line for line in script if "pip " in line and not line.startswith("#")]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import pickle
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +84,56 @@ def test_a_notebook_shows_the_node(node: Node) -> None:
     page = client._repr_html_()
     assert f"<td>{node.socket}</td>" in page
     assert "<tr><th>objects</th><td>1</td></tr>" in page
+
+
+def test_a_notebook_shows_statistics_with_units(node: Node) -> None:
+    client = farrow.connect(node.socket)
+    client.put(b"x" * 5000)
+    stats = client.stats()
+    page = stats._repr_html_()
+    assert f"<tr><th>used</th><td>{stats['used']:,} B</td></tr>" in page
+    assert f"<tr><th>uptime_ms</th><td>{stats['uptime_ms']:,} ms</td></tr>" in page
+    assert f"<tr><th>pid</th><td>{stats['pid']}</td></tr>" in page
+    assert page.count("<tr>") == len(stats)
+    # It is a dictionary in all else.
+    assert json.loads(json.dumps(stats)) == stats
+    assert pickle.loads(pickle.dumps(stats)) == stats
+
+
+NOTEBOOK = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+import farrow, pyarrow as pa
+def shown(value):
+    return shell.display_formatter.format(value)[0].get("text/html")
+client = farrow.connect(sys.argv[1])
+print(json.dumps([shown(client.list()), shown(client.list("none")), shown(pa.table({"name": [1]})),
+    shown(client.stats()), shown(client)]))
+"""
+
+
+def test_a_notebook_shows_the_list_of_objects(node: Node) -> None:
+    client = farrow.connect(node.socket)
+    # A name is text of somebody else.
+    client.put(b"hello", "<script>alert(1)</script>", metadata={"k": "<b>"})
+    for number in range(60):
+        client.put(b"x" * 1234, f"zzz/{number}")
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK, node.socket],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    listed, empty, foreign, stats, page = json.loads(done.stdout)
+    assert "<caption>61 objects, the last 11 not shown</caption>" in listed
+    assert listed.count("<tr>") == 51
+    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td>" in listed
+    assert "<td>k=&lt;b&gt;</td>" in listed
+    assert "<td>1,234</td>" in listed
+    assert "<script" not in listed + stats + page
+    assert empty.count("<tr>") == 1
+    # Every other table of pyarrow is as without farrow.
+    assert foreign is None
+    assert "statistics of the node" in stats
 
 
 def test_values_for_other_libraries(node: Node) -> None:

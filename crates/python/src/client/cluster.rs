@@ -123,7 +123,8 @@ impl PyClient {
     fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
         let open = self.open()?;
         let stats = without_gil(py, || at(&open.client, node)?.stats())?;
-        plain::to_python(py, &stats)
+        let stats = plain::to_python(py, &stats)?;
+        py.import("farrow._pages._html")?.getattr("Stats")?.call1((stats,))
     }
 
     #[doc = doc!("Client._shut_down_node")]
