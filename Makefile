@@ -272,8 +272,7 @@ lint: $(VENV)/tools
 # The site, with the Rust reference in it; warnings and dead links are errors.
 docs: $(VENV)/farrow
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
-	pip install --quiet --group docs
-	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	cp -r "$${CARGO_TARGET_DIR:-target}/doc" target/site/rust
 	echo "target/site/index.html"
 

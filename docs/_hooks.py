@@ -8,6 +8,7 @@ contain them.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 import sys
@@ -19,6 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _c_reference
 import _command
 import _flowcharts
+
+# As mkdocs' own: a strict build fails by a warning.
+_log = logging.getLogger("mkdocs.hooks")
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
 _FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
@@ -49,6 +53,8 @@ def _outside(folder: str, match: re.Match[str]) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, match[2].partition("#")[0]))
     if path.startswith("docs/"):
         return match[0]
+    if not Path(path).exists():
+        _log.warning("a page of docs/%s links to %s, which is not there", folder, path)
     return f"{match[1]} (`{path}`)"
 
 
