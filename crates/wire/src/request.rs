@@ -360,11 +360,25 @@ pub struct RoomAsk {
 /// memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purpose {
-    /// Number of objects to seal.
+    /// Number of objects to seal; 0: one that another node brings, see [`Purpose::transit`].
     pub objects: u32,
     /// Bytes of each of their names in the client's namespace.
     #[serde(deserialize_with = "list::<_, _, LIST_ITEMS_MAX>")]
     pub names: Vec<u32>,
+}
+
+impl Purpose {
+    /// Memory for an object on its way to another node, which a draining node grants too.
+    #[must_use]
+    pub const fn transit() -> Self {
+        Self { objects: 0, names: Vec::new() }
+    }
+
+    /// Whether the memory is for no object of this node.
+    #[must_use]
+    pub const fn is_transit(&self) -> bool {
+        self.objects == 0
+    }
 }
 
 /// Identifies a client.

@@ -242,6 +242,40 @@ def test_no_call_fails_while_objects_move(
 
 
 @pytest.mark.parametrize("flags", [(), NET], ids=["mapped", "net"])
+def test_clients_of_a_draining_node_put_at_another_one(
+    make_cluster: Callable[..., Cluster], flags: tuple[str, ...]
+) -> None:
+    """The bytes of an object that goes by network are in the draining node for a moment."""
+    cluster = make_cluster(2, *flags)
+    a, b = cluster.clients()
+    # Another client: the one that drains may still get memory, to move what is there.
+    farrow.connect(cluster.nodes["a"].socket)._drain(True)
+    for place in ("nearest", "most-free", "b"):
+        for size in (10, 100 * KIB, MIB):
+            for wait in (0.0, 5.0):
+                name = f"{place}-{size}-{wait}"
+                a.put(bytes(size), name, node=place, wait=wait)
+                assert b.get(name).size == size
+        with a.create(4, f"created-{place}", node=place) as writer:
+            writer.buffer[:] = b"abcd"
+            writer.seal()
+        assert b.get(f"created-{place}").to_pybytes() == b"abcd"
+        a.put_many([b"1", bytes(MIB)], [f"{place}-1", f"{place}-2"], node=place)
+    for refused in (
+        lambda: a.put(b"x", "here"),
+        lambda: a.put(bytes(MIB)),
+        lambda: a.put(b"x", "here", node="a"),
+        lambda: a.create(MIB),
+    ):
+        with pytest.raises(farrow.NodeDraining):
+            refused()
+    assert a.list().num_rows == 0
+    assert {name.split("-")[0] for name in b.list()["name"].to_pylist()} >= {"nearest", "most"}
+    wait_until(lambda: a.stats()["used"] == 0, "the memory of what was on its way")
+    assert drain(cluster.nodes["a"], "--timeout", "30") == 0
+
+
+@pytest.mark.parametrize("flags", [(), NET], ids=["mapped", "net"])
 def test_huge_tables_move_and_outlive_the_node(
     make_cluster: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
 ) -> None:

@@ -215,8 +215,7 @@ impl Client {
         };
         check_far([options])?;
         let destination = FarDestination::reserve(&link, vec![options.name])?.pop();
-        let staged = ObjectOptions { name: None, ..*options };
-        let mut writer = Writer::new(self.nodes().own(), bytes, &staged)?;
+        let mut writer = Writer::staged(self.nodes().own(), bytes, options)?;
         writer.send_to(destination);
         Ok(writer)
     }

@@ -33,6 +33,11 @@ impl Demand {
         let names = names.map(|name| u32::try_from(name.len()).unwrap_or(u32::MAX)).collect();
         Self { purpose: Purpose { objects, names }, wait }
     }
+
+    /// The demand of an object that is only on its way to another node.
+    pub(crate) fn transit(wait: Duration) -> Self {
+        Self { purpose: Purpose::transit(), wait }
+    }
 }
 
 /// Requests a range for each size from free memory or, with a demand, also by eviction. A single

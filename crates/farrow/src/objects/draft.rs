@@ -17,7 +17,7 @@ use crate::objects::object_reservation::ObjectReservation;
 use crate::objects::put;
 use crate::objects::seal::{self, Sealed};
 use crate::objects::write_batch::WriteBatch;
-use crate::objects::written::{self, WrittenObject};
+use crate::objects::written::{self, ObjectPlacement, Prepared, WrittenObject};
 use crate::options::ObjectOptions;
 use crate::value::Value;
 
@@ -45,13 +45,7 @@ impl Draft {
         options: &ObjectOptions<'_>,
         after: Option<AfterCopy<'_>>,
     ) -> Result<Self, Error> {
-        session.check()?;
-        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
-        let options = ObjectOptions { wait, ..*options };
-        let small = &mut WriteBatch::seen(session, after);
-        let mut written = put::write(session, value, &options, reservation.into(), small)?;
-        written.item.is_held_by_creator = true;
-        Ok(Self { session: Arc::clone(session), written: Some(written) })
+        Self::placed(session, value, options, ObjectPlacement::Any, after)
     }
 
     /// Writes a value that is to be brought to another node, with its labels and without its name.
@@ -60,7 +54,25 @@ impl Draft {
         value: &Value<'_>,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        Self::new(session, value, &ObjectOptions { name: None, ..*options }, None)
+        let nameless = ObjectOptions { name: None, ..*options };
+        Self::placed(session, value, &nameless, ObjectPlacement::Transit, None)
+    }
+
+    fn placed(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+        place: ObjectPlacement,
+        after: Option<AfterCopy<'_>>,
+    ) -> Result<Self, Error> {
+        session.check()?;
+        let (reservation, wait) = ObjectReservation::take_to_wait(session, 1, options.wait)?;
+        let options = ObjectOptions { wait, ..*options };
+        let small = &mut WriteBatch::seen(session, after);
+        let prepared = Prepared { place, ..reservation.into() };
+        let mut written = put::write(session, value, &options, prepared, small)?;
+        written.item.is_held_by_creator = true;
+        Ok(Self { session: Arc::clone(session), written: Some(written) })
     }
 
     /// Replaces the metadata with metadata of the same encoded length.

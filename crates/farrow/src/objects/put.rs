@@ -264,9 +264,15 @@ fn take(
         true => session.arena.take(&**session, &session.extents, total),
         false => session.extents.take(&**session, total),
     };
-    match taken {
-        Err(error) if room::is_short(&error) && matches!(prepared.place, ObjectPlacement::Any) => {}
-        taken => return Ok((taken?, is_small)),
+    match (taken, prepared.place) {
+        (Err(error), ObjectPlacement::Any | ObjectPlacement::Transit) if room::is_short(&error) => {
+        }
+        (Err(Error::NodeDraining { .. }), ObjectPlacement::Transit) => {
+            let demand = Demand::transit(options.wait);
+            let made = session.extents.make(&**session, &[total], &demand)?;
+            return Ok((made.first().copied().unwrap_or_default(), false));
+        }
+        (taken, _) => return Ok((taken?, is_small)),
     }
     // No object is evicted for a new object whose name is taken.
     let name = options.name_to_reserve().into_iter().collect();

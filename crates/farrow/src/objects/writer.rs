@@ -271,6 +271,35 @@ impl Writer {
         bytes: u64,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
+        Self::with_pages(session, bytes, options, |demand, size| {
+            session.pool.extents().take_or_make(&**session, &[size], demand)
+        })
+    }
+
+    /// A writer of an object without a name that is to be brought to another node.
+    pub(crate) fn staged(
+        session: &Arc<Session>,
+        bytes: u64,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
+        let nameless = ObjectOptions { name: None, ..*options };
+        let extents = session.pool.extents();
+        Self::with_pages(session, bytes, &nameless, |demand, size| {
+            match extents.take_or_make(&**session, &[size], demand) {
+                Err(Error::NodeDraining { .. }) => {
+                    extents.make(&**session, &[size], &Demand::transit(demand.wait))
+                }
+                pages => pages,
+            }
+        })
+    }
+
+    fn with_pages(
+        session: &Arc<Session>,
+        bytes: u64,
+        options: &ObjectOptions<'_>,
+        take: impl FnOnce(&Demand, u64) -> Result<Vec<Span>, Error>,
+    ) -> Result<Self, Error> {
         let name = || options.name_to_reserve().into_iter().collect();
         session.reservations.take(&**session, name())?;
         let since = Instant::now();
@@ -279,7 +308,7 @@ impl Writer {
             let wait = rest_of(options.wait, since.elapsed());
             let bytes_all = Self::block_bytes(bytes, options);
             let demand = Demand::new(1, options.name.into_iter(), wait);
-            let pages = session.pool.extents().take_or_make(&**session, &[bytes_all], &demand)?;
+            let pages = take(&demand, bytes_all)?;
             let pages = pages.first().copied().unwrap_or_default();
             Self::over(session, pages, bytes, options, reservation)
         });

@@ -79,6 +79,8 @@ pub(crate) enum ObjectPlacement {
     /// Anywhere; if no memory is free, other objects are evicted.
     #[default]
     Any,
+    /// Anywhere, also at a node that drains: the object is on its way to another node.
+    Transit,
     /// In free memory only.
     Free,
     /// In this range. A small object shares its pages with others.
@@ -96,7 +98,7 @@ pub(crate) fn give_back(session: &Session, place: ObjectPlacement) {
     match place {
         ObjectPlacement::At { span, is_small: true } => session.extents.give_lines(session, span),
         ObjectPlacement::At { span, is_small: false } => session.extents.give(session, span),
-        ObjectPlacement::Any | ObjectPlacement::Free => {}
+        ObjectPlacement::Any | ObjectPlacement::Transit | ObjectPlacement::Free => {}
     }
 }
 

@@ -272,7 +272,7 @@ fn seal(
     let wrong = |error: farrow_store::MetadataError| Error::InvalidArgument(error.to_string());
     let metadata = Metadata::new([(LEASE_LABEL, ms.to_string())]).map_err(wrong)?;
     let options = ObjectOptions { metadata: Some(&metadata), wait, ..ObjectOptions::default() };
-    let held = Draft::staged(session, value, &options)?.lease(ms)?;
+    let held = Draft::new(session, value, &options, None)?.lease(ms)?;
     let lease = Lease { session: Arc::clone(session), id: held.id(), ms };
     Ok((lease, held.extra_count()))
 }

@@ -28,6 +28,19 @@ fn a_home_after_a_kill_finds_staged_objects_and_their_creators() {
     home.check().unwrap();
 }
 
+/// It is on its way: the list of a node that drains would name it as an obstacle.
+#[test]
+fn a_staged_object_is_in_no_list() {
+    let world = TestRegion::new(small());
+    let mut home = world.create();
+    let client = TestClient::join(&world, &mut home).unwrap();
+    let ordinary = client.put(&mut home, b"stays", None).unwrap();
+    let staged = stage(&mut home, &client);
+    let listed = client.reader.list("").unwrap();
+    assert_eq!(listed.iter().map(|one| one.entry.id).collect::<Vec<_>>(), [ordinary]);
+    assert!(home.find(Target::Id(staged)).is_ok());
+}
+
 /// A kill between the end of a client and the delete of what it had staged.
 #[test]
 fn a_staged_object_without_its_creator_is_deleted() {

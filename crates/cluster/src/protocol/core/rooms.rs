@@ -34,7 +34,7 @@ impl RoomRequest {
     ) -> Result<Self, WireError> {
         let (ask, is_single) = match body {
             RequestBody::Grant { min, want, wait_ms } => {
-                let purpose = Some(Purpose { objects: 0, names: Vec::new() });
+                let purpose = Some(Purpose::default());
                 (RoomAsk { sizes: vec![min], want, wait_ms, purpose }, true)
             }
             RequestBody::Room(ask) => (ask, false),

@@ -112,9 +112,10 @@ impl Reader {
             match look {
                 Look::None => return Ok(None),
                 Look::Changed => {}
-                // A replica is listed in the region of its original.
+                // A replica is listed in the region of its original, and what is staged is
+                // listed in the region that brings it.
                 Look::Sealed(entry) | Look::Away(entry, _)
-                    if entry.namespace != self.namespace || entry.is_replica =>
+                    if entry.namespace != self.namespace || entry.is_replica || entry.is_staged =>
                 {
                     return Ok(None);
                 }

@@ -12,7 +12,8 @@
 
 use farrow_store::{ClientSlot, Home, ObjectId, Target};
 use farrow_wire::{
-    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, SealItem, WireError, WireTarget,
+    DrainReport, DrainStep, ImportStep, ReplyBody, RequestBody, RoomAsk, SealItem, WireError,
+    WireTarget,
 };
 
 use super::context::{AfterMove, DrainContext};
@@ -144,18 +145,18 @@ impl Drain {
         let is_new =
             |item: &SealItem| item.is_replacing || (item.name.is_some() && !item.is_reserved);
         match body {
-            RequestBody::Grant { .. }
-            | RequestBody::Room(_)
-            | RequestBody::EntryPages { .. }
-            | RequestBody::ReserveObjects { .. }
+            RequestBody::Grant { .. } | RequestBody::Room(_) | RequestBody::EntryPages { .. }
                 if is_conductor =>
             {
+                return Ok(());
+            }
+            // An object on its way to another node; it is counted until that node has it.
+            RequestBody::Room(RoomAsk { purpose: Some(purpose), .. }) if purpose.is_transit() => {
                 return Ok(());
             }
             RequestBody::Grant { .. }
             | RequestBody::Room(_)
             | RequestBody::EntryPages { .. }
-            | RequestBody::ReserveObjects { .. }
             | RequestBody::Reserve { .. }
             | RequestBody::Import { step: ImportStep::Bring | ImportStep::Seal { .. }, .. } => {}
             RequestBody::Seal { items } if items.iter().any(is_new) => {}
