@@ -6,7 +6,7 @@ use farrow_arrow::{DescribeError, ImportError, InvalidDescriptor, SelectError};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError, Target};
 use farrow_wire::link::LinkError;
-use farrow_wire::{WireError, timed_out};
+use farrow_wire::{WireError, error_texts, timed_out};
 
 pub use farrow_wire::{
     BarrierBroken, NamespaceInUse, NoNamespace, NoRoom, NodeUnreachable, NotGranted, NotRestored,
@@ -18,13 +18,13 @@ pub use farrow_wire::{
 #[non_exhaustive]
 pub enum Error {
     /// No sealed object has this id or name.
-    #[error("no {what}")]
+    #[error("{}", error_texts::not_found(what))]
     NotFound {
         /// The kind of thing, and its id or name: `object named "trades"`.
         what: String,
     },
     /// Another object has the name.
-    #[error("the name {name:?} is taken: delete the object, or replace it (replace=True)")]
+    #[error("{}", error_texts::name_taken(name))]
     AlreadyExists {
         /// The name.
         name: String,
@@ -69,7 +69,7 @@ pub enum Error {
     #[error(transparent)]
     NotRestored(NotRestored),
     /// A limit of the node was reached.
-    #[error("too many {what}: the limit is {max}")]
+    #[error("{}", error_texts::too_many(what, *max))]
     TooMany {
         /// The limited resource.
         what: String,
@@ -131,7 +131,7 @@ pub enum Error {
         reason: String,
     },
     /// The node in whose memory the object is, or would be placed, cannot be reached.
-    #[error("node {node:?} is lost: {reason}")]
+    #[error("{}", error_texts::node_lost(node, reason))]
     NodeLost {
         /// Its name.
         node: String,
@@ -158,22 +158,19 @@ pub enum Error {
     /// The node is about to leave and takes no new objects: see [`Client::begin_drain`].
     ///
     /// [`Client::begin_drain`]: crate::Client::begin_drain
-    #[error(
-        "node {node:?} is draining and takes no new objects: put at another node \
-         (node=\"nearest\"), or end the drain by `farrow node drain --cancel`"
-    )]
+    #[error("{}", error_texts::draining(node))]
     NodeDraining {
         /// Its name.
         node: String,
     },
     /// An object cannot move to another node at this moment.
-    #[error("the object cannot move now: {0}")]
+    #[error("{}", error_texts::not_moved(_0))]
     NotMoved(String),
     /// A party of a barrier will not arrive.
     #[error(transparent)]
     BarrierBroken(BarrierBroken),
     /// The node does not reach a majority of its cluster, and so cannot tell which names are free.
-    #[error("node {node:?} is cut off from the cluster: {reason}")]
+    #[error("{}", error_texts::cut_off(node, reason))]
     CutOff {
         /// The node that was asked.
         node: String,

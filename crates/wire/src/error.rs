@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error_texts;
+
 /// Why the daemon refused a request, in terms of how the caller can react.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum WireError {
@@ -9,7 +11,7 @@ pub enum WireError {
     #[error(transparent)]
     OutOfMemory(OutOfMemory),
     /// A table of the region is full.
-    #[error("too many {what}: the limit is {max}")]
+    #[error("{}", error_texts::too_many(what, *max))]
     TooMany {
         /// Contents of the table.
         what: String,
@@ -17,13 +19,13 @@ pub enum WireError {
         max: u64,
     },
     /// The name is in use.
-    #[error("the name {name:?} is taken: delete the object, or replace it (replace=True)")]
+    #[error("{}", error_texts::name_taken(name))]
     NameTaken {
         /// The name.
         name: String,
     },
     /// No such object, or no such rule.
-    #[error("no {what}")]
+    #[error("{}", error_texts::not_found(what))]
     NotFound {
         /// The kind of thing, and its id or name.
         what: String,
@@ -69,7 +71,7 @@ pub enum WireError {
     #[error(transparent)]
     NamespaceInUse(NamespaceInUse),
     /// The node that owns the memory cannot be reached.
-    #[error("node {node:?} is lost: {reason}")]
+    #[error("{}", error_texts::node_lost(node, reason))]
     NodeLost {
         /// Its name.
         node: String,
@@ -96,7 +98,7 @@ pub enum WireError {
     #[error(transparent)]
     BarrierBroken(BarrierBroken),
     /// This node does not reach most of the cluster, so it cannot decide which names are free.
-    #[error("node {node:?} is cut off from the cluster: {reason}")]
+    #[error("{}", error_texts::cut_off(node, reason))]
     CutOff {
         /// The node that was asked.
         node: String,
@@ -122,16 +124,13 @@ pub enum WireError {
     #[error("the request was cancelled")]
     Cancelled,
     /// The node takes no new objects, since it is about to leave.
-    #[error(
-        "node {node:?} is draining and takes no new objects: put at another node \
-         (node=\"nearest\"), or end the drain by `farrow node drain --cancel`"
-    )]
+    #[error("{}", error_texts::draining(node))]
     Draining {
         /// Its name.
         node: String,
     },
     /// An object cannot move now. A later attempt may succeed.
-    #[error("the object cannot move now: {0}")]
+    #[error("{}", error_texts::not_moved(_0))]
     NotMoved(String),
 }
 

@@ -24,6 +24,7 @@ mod bounded;
 mod connecting;
 mod drain;
 mod error;
+pub mod error_texts;
 pub mod interrupt;
 mod kinds;
 pub mod link;
