@@ -33,7 +33,7 @@ from harness.tasks import Sample  # noqa: E402
 
 from farrow._native import GraphEngine  # noqa: E402
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
-from farrow.graph._settings import Plan  # noqa: E402
+from farrow.graph._settings import FeaturePlan  # noqa: E402
 from farrow.graph.cluster import ClusterGraph  # noqa: E402
 from farrow.graph.cluster._objects import Batch, log  # noqa: E402
 from farrow.graph.cluster._segments import build, opened  # noqa: E402
@@ -77,7 +77,7 @@ class PrivateSegments:
     """A transformer with segments in private memory, and without a log."""
 
     def __init__(self, features: GraphFeatures) -> None:
-        plan = Plan(features.get_params(deep=False), ticks=1)
+        plan = FeaturePlan(features.get_params(deep=False), ticks=1)
         self.engine = GraphEngine(**plan.parameters([]), segment=DAY)
 
     def partial_fit(self, rows: npt.NDArray[np.float64]) -> None:

@@ -165,12 +165,12 @@ class _Scanner:
     def projected_schema(self) -> pa.Schema:
         return self._scanner.projected_schema
 
-    def to_batches(self) -> _Batches:
+    def to_batches(self) -> _BatchQueue:
         with _ending.call():
-            return _Batches(self._scanner.to_batches())
+            return _BatchQueue(self._scanner.to_batches())
 
 
-class _Batches:
+class _BatchQueue:
     """Record batches that a thread of DataFusion reads until it has no use for more, or the
     interpreter ends."""
 

@@ -96,21 +96,23 @@ class FarrowDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """The columns of the table, as types of Spark."""
-        return _spark_schema(_Table(self.options).selected)
+        return _spark_schema(_ReadOptions(self.options).selected)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the table."""
-        return _Reader(dict(self.options), schema)
+        return _ChunkReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer that appends to the table."""
         if overwrite:
             raise InvalidArgument("the mode overwrite: drop the table first, then append")
         _refuse_unknown(self.options)
-        return _Writer(_path(self.options), farrow.connect(self.options.get("address")).address)
+        return _ChunkWriter(
+            _path(self.options), farrow.connect(self.options.get("address")).address
+        )
 
 
-class _Table:
+class _ReadOptions:
     """What the options say about a read."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -132,7 +134,7 @@ class _Part(InputPartition):  # type: ignore[misc]
     ids: tuple[bytes, ...]
 
 
-class _Reader(DataSourceReader):  # type: ignore[misc]
+class _ChunkReader(DataSourceReader):  # type: ignore[misc]
     """Reads chunks.
 
     It takes no filters of a query (``pushFilters``): Spark keeps them for later queries of the same
@@ -140,7 +142,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
     """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        table = _Table(options)
+        table = _ReadOptions(options)
         tasks = options.get("tasks")
         count = _TASKS_PER_CORE * len(os.sched_getaffinity(0)) if tasks is None else int(tasks)
         groups = _chunks.groups(table.chunks, count)
@@ -172,7 +174,7 @@ class _Written(WriterCommitMessage):  # type: ignore[misc]
     blocks: list[_blocks.Block]
 
 
-class _Writer(DataSourceArrowWriter):  # type: ignore[misc]
+class _ChunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, name: str, address: str) -> None:
         self._name = name
         self._address = address

@@ -34,7 +34,7 @@ _WAIT_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.005
 
 
-class _State:
+class _ThreadState:
     """What this process knows of calls by threads of DataFusion."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class _State:
         self.last_call = float("-inf")
 
 
-_state = _State()
+_state = _ThreadState()
 
 
 def _after_fork() -> None:
     # The child has none of these threads.
     global _state
-    _state = _State()
+    _state = _ThreadState()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from farrow.backup._create import Created, create
 from farrow.backup._manifest import Entry, Manifest
-from farrow.backup._restore import IncompleteRestore, Restored, restore, verify
+from farrow.backup._restore import IncompleteRestore, RestoreReport, restore, verify
 
 __all__ = [
     "Created",
     "Entry",
     "IncompleteRestore",
     "Manifest",
-    "Restored",
+    "RestoreReport",
     "create",
     "restore",
     "verify",

@@ -299,7 +299,7 @@ class _Writer:
         partitions = sorted(table.partitions(table.version), key=lambda part: part.version)
         file = self._write(table.schema.empty_table())
         parts = [
-            _manifest.Part(
+            _manifest.ChunkEntry(
                 part.position, part.rows, part.node, self._write(self._client.get(part.id))
             )
             for part in partitions

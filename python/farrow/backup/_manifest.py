@@ -14,7 +14,7 @@ from farrow.exceptions import DamagedFile, NotFound
 if TYPE_CHECKING:
     from farrow.backup._place import Place
 
-__all__ = ["DATA", "MANIFEST", "Entry", "Manifest", "Part", "is_id", "read", "write"]
+__all__ = ["DATA", "MANIFEST", "ChunkEntry", "Entry", "Manifest", "is_id", "read", "write"]
 
 MANIFEST = "manifest.json"
 DATA = "data"
@@ -27,7 +27,7 @@ _PATH = re.compile(rf"{DATA}/{_ID.pattern}/[0-9]{{6,12}}\.(?:{'|'.join(set(ENDIN
 _SUM = re.compile(r"[0-9a-f]{64}")
 
 
-class Part(NamedTuple):
+class ChunkEntry(NamedTuple):
     """One chunk of a huge table.
 
     Attributes:
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     pinned: bool
     node: str
     file: File
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChunkEntry, ...] = ()
     dimensions: tuple[str, ...] = ()
 
     def files(self) -> list[File]:
@@ -184,7 +184,7 @@ def _entry(one: Any) -> Entry:
         raise ValueError(f"the kind {kind!r}")
     metadata = _typed(one["metadata"], dict)
     parts = tuple(
-        Part(_count(part["position"]), _count(part["rows"]), _typed(part["node"], str),
+        ChunkEntry(_count(part["position"]), _count(part["rows"]), _typed(part["node"], str),
              _file(part["file"]))
         for part in _list(one["parts"])
     )  # fmt: skip

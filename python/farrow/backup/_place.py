@@ -17,7 +17,7 @@ from farrow.exceptions import DamagedFile, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PIECE_BYTES", "File", "Place", "Sink"]
+__all__ = ["PIECE_BYTES", "CountingFile", "File", "Place"]
 
 # Bytes read or written at once: the memory that a copy takes.
 PIECE_BYTES = 8 << 20
@@ -38,7 +38,7 @@ class File(NamedTuple):
     sha256: str
 
 
-class Sink:
+class CountingFile:
     """A binary file that counts and sums what is written."""
 
     def __init__(self, stream: Any) -> None:
@@ -135,14 +135,14 @@ class Place:
         self._filesystem.create_dir(self._full(path).rstrip("/"), recursive=True)
 
     @contextlib.contextmanager
-    def write(self, path: str) -> Iterator[Sink]:
+    def write(self, path: str) -> Iterator[CountingFile]:
         """A new file; on the disk at the end of the block, if it is in a folder."""
         if not self.is_local:
             with self._filesystem.open_output_stream(self._full(path)) as stream:
-                yield Sink(stream)
+                yield CountingFile(stream)
             return
         with open(self._full(path), "xb", buffering=0, opener=_private) as file:
-            yield Sink(_Whole(file))
+            yield CountingFile(_Whole(file))
             os.fsync(file.fileno())
 
     def replace(self, path: str, data: bytes) -> None:

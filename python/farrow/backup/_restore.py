@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from farrow.backup._manifest import Entry, Manifest
     from farrow.backup._place import File
 
-__all__ = ["IncompleteRestore", "Restored", "restore", "verify"]
+__all__ = ["IncompleteRestore", "RestoreReport", "restore", "verify"]
 
 # Names in a message.
 _NAMES_MAX = 5
@@ -59,7 +59,7 @@ class IncompleteRestore(FarrowError):
         return str(self.args[0])
 
 
-class Restored(NamedTuple):
+class RestoreReport(NamedTuple):
     """What was restored.
 
     Attributes:
@@ -115,7 +115,7 @@ def restore(
     *,
     existing: Literal["error", "skip", "replace"] = "error",
     progress: Progress | None = None,
-) -> Restored:
+) -> RestoreReport:
     """Put the objects of a backup into the client's namespace, with their metadata and pins.
 
     First the checksums of all files are checked, and the memory that they need: a damaged file or a
@@ -168,12 +168,12 @@ def restore(
             _check_whole(client, [entry for entry in entries if entry.name in taken])
             entries = [entry for entry in entries if entry.name not in taken]
         _check(place, entries, progress)
-        reader = _Reader(client, place)
+        reader = _ObjectReader(client, place)
         reader.check_room(entries, taken)
         done = reader.restore_all(entries, taken)
         _check_there(client, entries)
     skipped = sorted(taken) if existing == "skip" else []
-    return Restored(done, skipped, sum(entry.bytes for entry in entries))
+    return RestoreReport(done, skipped, sum(entry.bytes for entry in entries))
 
 
 def _chosen(place: Place, manifest: Manifest, names: Iterable[str] | None) -> list[Entry]:
@@ -264,7 +264,7 @@ def _whose(node: str | None) -> str:
     return f"node {node!r}" if node else "the node"
 
 
-class _Reader:
+class _ObjectReader:
     """Puts objects of a backup on the nodes that they were on."""
 
     def __init__(self, client: Client, place: Place) -> None:

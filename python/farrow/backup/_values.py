@@ -11,7 +11,7 @@ import pyarrow as pa
 from farrow.exceptions import InvalidDescriptor
 
 if TYPE_CHECKING:
-    from farrow.backup._place import Sink
+    from farrow.backup._place import CountingFile
 
 __all__ = ["ENDINGS", "HUGE", "kind_of", "read_value", "write_value"]
 
@@ -54,7 +54,7 @@ def kind_of(value: Any) -> str:
     return "ndarray"
 
 
-def write_value(value: Any, sink: Sink) -> None:
+def write_value(value: Any, sink: CountingFile) -> None:
     """Write a value that ``Client.get`` returned, from where it is, in pieces."""
     kind = kind_of(value)
     if kind == "bytes":
@@ -65,7 +65,7 @@ def write_value(value: Any, sink: Sink) -> None:
         _write_arrow(value, kind, sink)
 
 
-def _write_arrow(value: Any, kind: str, sink: Sink) -> None:
+def _write_arrow(value: Any, kind: str, sink: CountingFile) -> None:
     if kind == "array":
         value = pa.RecordBatch.from_arrays([value], [_COLUMN])
     elif kind == "chunked array":
@@ -78,7 +78,7 @@ def _write_arrow(value: Any, kind: str, sink: Sink) -> None:
             writer.write_table(value)
 
 
-def _write_npy(array: Any, sink: Sink) -> None:
+def _write_npy(array: Any, sink: CountingFile) -> None:
     import numpy as np
 
     flags = array.flags

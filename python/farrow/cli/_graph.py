@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from farrow.graph._stream import Batch
+    from farrow.graph._stream import BatchResult
     from farrow.graph.data import Transactions
-    from farrow.graph.report import Distributions, Run
+    from farrow.graph.report import Distributions, StreamRun
 
 __all__ = ["add_parsers", "graph"]
 
@@ -199,7 +199,7 @@ def _features(options: argparse.Namespace) -> int:
 
     output = _checked(options.input, options.output, (".parquet", ".arrow"))
     read = _read(options)
-    with _Writer(output) as writer:
+    with _TableWriter(output) as writer:
         run = _run(options, read, lambda batch: writer.add(named(read, batch)))
     _summary(options, run, output)
     return 0
@@ -214,9 +214,9 @@ def _patterns(options: argparse.Namespace) -> int:
         raise ValueError(f"--most is {most}; it must be 1 or more")
     read = _read(options)
     written, dropped = 0, 0
-    with _Writer(output) as writer:
+    with _TableWriter(output) as writer:
 
-        def write(batch: Batch) -> bool:
+        def write(batch: BatchResult) -> bool:
             """Whether there is room for more."""
             nonlocal written, dropped
             assert batch.found is not None
@@ -288,14 +288,14 @@ def _readable(read: Transactions, found: pa.Table, first: int, *, as_text: bool)
 def _run(
     options: argparse.Namespace,
     read: Transactions,
-    use: Callable[[Batch], bool | None],
+    use: Callable[[BatchResult], bool | None],
     *,
     found: bool = False,
-) -> Run:
+) -> StreamRun:
     """Run transactions through the features and pass batches to ``use`` until it returns False."""
     from farrow.cli._output import progress_bar
     from farrow.graph import GraphFeatures, _stream
-    from farrow.graph.report import Run
+    from farrow.graph.report import StreamRun
 
     settings = _settings(options)
     rows = _batch(options, read.table.num_rows)
@@ -314,7 +314,7 @@ def _run(
     if counts is None:
         raise ValueError(f"{options.input}: there are no rows")
     shown = {"input": options.input, "batch": rows, **settings}
-    return Run(Path(options.input).name, shown, counts, rates, features.stats())
+    return StreamRun(Path(options.input).name, shown, counts, rates, features.stats())
 
 
 def _batch(options: argparse.Namespace, rows: int) -> int:
@@ -333,10 +333,10 @@ def _read(options: argparse.Namespace) -> Transactions:
     """The transactions of the input file."""
     from farrow.cli._output import progress_bar
     from farrow.graph import GraphFeatures, data
-    from farrow.graph._settings import Plan
+    from farrow.graph._settings import FeaturePlan
 
     # Invalid arguments fail before a large file is read.
-    Plan(GraphFeatures(**_settings(options)).get_params(deep=False), ticks=_NANOSECONDS)
+    FeaturePlan(GraphFeatures(**_settings(options)).get_params(deep=False), ticks=_NANOSECONDS)
     path = Path(options.input)
     if not path.is_file():
         raise ValueError(f"{options.input}: {'not a file' if path.exists() else 'no such file'}")
@@ -448,7 +448,7 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
-class _Writer:
+class _TableWriter:
     """A writer of tables of one schema, some batches at a time: a complete file, or none."""
 
     def __init__(self, path: Path) -> None:
@@ -459,7 +459,7 @@ class _Writer:
         self._stack = contextlib.ExitStack()
         self._out: Any = None
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _TableWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -503,7 +503,7 @@ class _Writer:
         return pacsv.CSVWriter(sink, schema)
 
 
-def _summary(options: argparse.Namespace, run: Run, output: Path) -> None:
+def _summary(options: argparse.Namespace, run: StreamRun, output: Path) -> None:
     """Print the results: rows a second, features in use, contents of the graph."""
     if options.quiet:
         return

@@ -97,7 +97,7 @@ class Dashboard:
                 "such as ssh -L"
             )
         self.token = token or secrets.token_urlsafe(24)
-        self._server = _Server(host, port, self.token, Samples(connect, metrics))
+        self._server = _HttpServer(host, port, self.token, Samples(connect, metrics))
         self._thread: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         # The thread in ``serve``.
@@ -186,7 +186,7 @@ class Dashboard:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = _CONNECTIONS_MAX
 
@@ -249,7 +249,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: _HttpServer
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_SECONDS
     server_version = "farrow"

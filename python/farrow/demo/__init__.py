@@ -32,8 +32,8 @@ from farrow.demo._report import Holder, Way
 from farrow.demo._stage import (
     MEMORY_SHARE_MAX,
     DemoError,
+    DemoSetup,
     Process,
-    Stage,
     free_memory_bytes,
     on_stage,
 )
@@ -79,7 +79,7 @@ def run(options: Options | None = None, *, out: Console | None = None) -> int:
 class _Demo:
     """One run; the output follows the order of the methods."""
 
-    def __init__(self, stage: Stage, out: Console) -> None:
+    def __init__(self, stage: DemoSetup, out: Console) -> None:
         self._stage = stage
         self._out = out
         self._node_pid = 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["DemoError", "Process", "Stage", "on_stage"]
+__all__ = ["DemoError", "DemoSetup", "Process", "on_stage"]
 
 # Limit of a step; a slower machine gets an error instead of hanging.
 STEP_SECONDS_MAX = 120.0
@@ -46,14 +46,14 @@ class DemoError(Exception):
     """A step failed; the message is for the user."""
 
 
-def on_stage(out: Console, play: Callable[[Stage], None]) -> int:
+def on_stage(out: Console, play: Callable[[DemoSetup], None]) -> int:
     """Run ``play`` on a new stage; print a failure as one line, and always clean up.
 
     Returns:
         An exit code: 0, or 1 if a step failed, or 130 after Ctrl-C.
     """
     try:
-        with Stage() as stage:
+        with DemoSetup() as stage:
             play(stage)
     except KeyboardInterrupt:
         out.print("\n  stopped; everything is cleared away")
@@ -131,7 +131,7 @@ class Process:
         self._process.stdout.close()
 
 
-class Stage:
+class DemoSetup:
     """Owner of a scratch directory, nodes and workers; a context manager that removes them."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Stage:
         self._shared_files.append(path)
         return path
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> DemoSetup:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
         return self
 

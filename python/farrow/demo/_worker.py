@@ -23,7 +23,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-class Worker:
+class RequestHandler:
     """A handler of requests; retains the table that it opened or received."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Worker:
 
 
 def _serve() -> int:
-    worker = Worker()
+    worker = RequestHandler()
     for line in sys.stdin:
         request = json.loads(line)
         try:

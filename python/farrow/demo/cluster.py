@@ -27,7 +27,7 @@ from farrow.demo._stage import (
     MEMORY_SHARE_MAX,
     STEP_SECONDS_MAX,
     DemoError,
-    Stage,
+    DemoSetup,
     free_memory_bytes,
     on_stage,
 )
@@ -70,7 +70,7 @@ def run(options: Options | None = None, *, out: Console | None = None) -> int:
     given = options or Options()
     where = out or console()
 
-    def play(stage: Stage) -> None:
+    def play(stage: DemoSetup) -> None:
         _Cluster(stage, where).play(given)
 
     return on_stage(where, play)
@@ -79,7 +79,7 @@ def run(options: Options | None = None, *, out: Console | None = None) -> int:
 class _Cluster:
     """One run; the output follows the order of the methods."""
 
-    def __init__(self, stage: Stage, out: Console) -> None:
+    def __init__(self, stage: DemoSetup, out: Console) -> None:
         self._stage = stage
         self._out = out
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from farrow import Client
     from farrow.dataset import FarrowDataset
 
-__all__ = ["Engine", "Statement", "TableSource"]
+__all__ = ["QueryEngine", "Statement", "TableSource"]
 
 # Rows of one record batch of DuckDB; it fills a whole one before it returns it.
 _BATCH_ROWS = 16_384
@@ -208,7 +208,7 @@ class Statement:
         return list(plain.values()) if self.has_positions else plain
 
 
-class Engine:
+class QueryEngine:
     """The database that runs queries.
 
     Args:

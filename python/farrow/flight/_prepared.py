@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["IDLE_SECONDS", "Prepared", "PreparedStatements", "parameters"]
+__all__ = ["IDLE_SECONDS", "PreparedStatement", "PreparedStatements", "parameters"]
 
 # A statement that is unused for this time is closed: its program has ended.
 IDLE_SECONDS = 600.0
@@ -25,7 +25,7 @@ _BOUND_BYTES_MAX = 8 << 20
 _ALL_BOUND_BYTES_MAX = 64 << 20
 
 
-class Prepared:
+class PreparedStatement:
     """One prepared statement.
 
     Attributes:
@@ -46,16 +46,16 @@ class PreparedStatements:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._statements: dict[bytes, Prepared] = {}
+        self._statements: dict[bytes, PreparedStatement] = {}
 
-    def create(self, sql: str) -> Prepared:
+    def create(self, sql: str) -> PreparedStatement:
         """Keep a statement.
 
         Raises:
             FlightUnavailableError: 1,024 statements are open.
         """
         now = time.monotonic()
-        prepared = Prepared(sql, now)
+        prepared = PreparedStatement(sql, now)
         with self._lock:
             self._expire(now)
             if len(self._statements) >= _STATEMENTS_MAX:
@@ -65,7 +65,7 @@ class PreparedStatements:
             self._statements[prepared.handle] = prepared
         return prepared
 
-    def find(self, handle: bytes) -> Prepared:
+    def find(self, handle: bytes) -> PreparedStatement:
         """The statement with a handle.
 
         Raises:

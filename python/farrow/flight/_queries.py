@@ -17,9 +17,9 @@ import pyarrow.flight as flight
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from farrow.flight._engine import Engine
+    from farrow.flight._engine import QueryEngine
 
-__all__ = ["Call", "Queries", "Query"]
+__all__ = ["Call", "Queries", "RunningQuery"]
 
 # How often running queries are looked at.
 _INTERVAL_SECONDS = 0.1
@@ -60,7 +60,7 @@ class Call(flight.ServerMiddleware):  # type: ignore[misc]
             self._context = None
 
 
-class Query:
+class RunningQuery:
     """A query that has a slot.
 
     Attributes:
@@ -100,7 +100,7 @@ class Query:
         if self._is_closed:
             raise flight.FlightCancelledError("the query has ended")
 
-    def open(self, engine: Engine) -> None:
+    def open(self, engine: QueryEngine) -> None:
         """Connect."""
         with self.working():
             self.connection = engine.connection()
@@ -172,18 +172,18 @@ class Queries:
         seconds: how long one may take, from its slot until its last row is sent.
     """
 
-    def __init__(self, engine: Engine, *, most: int, seconds: float) -> None:
+    def __init__(self, engine: QueryEngine, *, most: int, seconds: float) -> None:
         self.seconds = seconds
         self._engine = engine
         self._most = most
-        self._running: set[Query] = set()
+        self._running: set[RunningQuery] = set()
         self._waiting = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self._watcher = threading.Thread(target=self._watch, name="farrow-flight", daemon=True)
         self._watcher.start()
 
-    def begin(self, call: Call, id: bytes = b"") -> Query:
+    def begin(self, call: Call, id: bytes = b"") -> RunningQuery:
         """A query with a slot, which ``Query.close`` gives back.
 
         Args:
@@ -203,7 +203,7 @@ class Queries:
             finally:
                 self._waiting -= 1
             # Its time begins with its slot.
-            query = Query(self, call, id)
+            query = RunningQuery(self, call, id)
             self._running.add(query)
         try:
             query.open(self._engine)
@@ -229,7 +229,7 @@ class Queries:
             f"{self._waiting} wait: try again later"
         )
 
-    def leave(self, query: Query) -> None:
+    def leave(self, query: RunningQuery) -> None:
         """Called by a query that has ended."""
         with self._changed:
             self._running.discard(query)

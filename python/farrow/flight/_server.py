@@ -193,11 +193,13 @@ class FlightSqlServer:
         self.close()
 
 
-def _open_engine(connect: Callable[[], Client], memory: int, threads: int | None) -> _engine.Engine:
+def _open_engine(
+    connect: Callable[[], Client], memory: int, threads: int | None
+) -> _engine.QueryEngine:
     cores = len(os.sched_getaffinity(0))
     tables = _engine.TableSource(connect)
     try:
-        return _engine.Engine(tables, memory=memory, threads=threads or cores)
+        return _engine.QueryEngine(tables, memory=memory, threads=threads or cores)
     except ImportError:
         raise InvalidArgument(
             "queries need DuckDB, which is not installed: pip install 'farrow[flight]'"
@@ -246,7 +248,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     """The calls of Flight, each in a thread of its own."""
 
     def __init__(
-        self, engine: _engine.Engine, queries: _queries.Queries, location: Any, **options: Any
+        self, engine: _engine.QueryEngine, queries: _queries.Queries, location: Any, **options: Any
     ) -> None:
         self._engine = engine
         self._queries = queries
@@ -424,7 +426,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 class _Closing:
     """The batches of a stream, whose query ends with it, also if no batch was ever asked for."""
 
-    def __init__(self, batches: Any, query: _queries.Query) -> None:
+    def __init__(self, batches: Any, query: _queries.RunningQuery) -> None:
         self._batches = batches
         self._query = query
 

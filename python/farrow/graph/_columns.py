@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ROLES", "Layout", "layout_of"]
+__all__ = ["ROLES", "ColumnNames", "layout_of"]
 
 ROLES = (
     "edge_id",
@@ -80,7 +80,7 @@ _STEP_SECONDS = {"nameorig": 3_600}
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ColumnNames:
     """Names of the columns by role; None or empty where a table has no such column."""
 
     source: str
@@ -115,7 +115,7 @@ def layout_of(
     *,
     has_header: bool = True,
     time_unit: int | None = None,
-) -> Layout:
+) -> ColumnNames:
     """Find the roles of the columns.
 
     Args:
@@ -147,7 +147,7 @@ def layout_of(
     elif time_unit < 1:
         raise ValueError(f"time_unit is {time_unit} s; it must be 1 or more")
     found.setdefault("amounts", ())
-    return Layout(time_unit=time_unit, **found)  # type: ignore[arg-type]
+    return ColumnNames(time_unit=time_unit, **found)  # type: ignore[arg-type]
 
 
 def _found(names: Sequence[str], has_header: bool) -> dict[str, object]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from farrow.graph._check import matrix_of
-from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
+from farrow.graph._rows import AccountNumbers, Layout, Rows, like, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Form:
     """
 
     engine: Engine
-    accounts: Accounts
+    accounts: AccountNumbers
     rows: int
     layout: Layout | None
     inputs: list[str]
@@ -63,7 +63,7 @@ class Form:
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state``; a cluster's graph has no names and rows in it."""
-        self.accounts = Accounts()
+        self.accounts = AccountNumbers()
         for name, number in state.get("names", ()):
             self.accounts.numbers[name] = number
             self.accounts.names[number] = name

@@ -77,7 +77,7 @@ class Candidates:
         self._most = each * _SPARE
         self._kinds: dict[str, dict[int, _Seen]] = {}
 
-    def add(self, batch: _stream.Batch) -> None:
+    def add(self, batch: _stream.BatchResult) -> None:
         """Add candidates from the features of a batch."""
         places: dict[str, list[int]] = {}
         for place, name in enumerate(batch.features.column_names):

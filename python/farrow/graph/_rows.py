@@ -25,7 +25,7 @@ _EXACT_MAX = 1 << 53
 _NAMES_MIN = 100_000
 
 
-class Accounts:
+class AccountNumbers:
     """Numbers for accounts that are named by strings.
 
     A number is a hash of the name, so it does not depend on the order of the names.
@@ -238,7 +238,7 @@ class Rows:
         table: pa.Table,
         layout: Layout,
         measured: Sequence[str],
-        accounts: Accounts,
+        accounts: AccountNumbers,
         first_id: int,
     ) -> None:
         ids = (
@@ -262,7 +262,7 @@ class Rows:
         return numbers
 
     def _account(
-        self, table: pa.Table, name: str, role: str, accounts: Accounts
+        self, table: pa.Table, name: str, role: str, accounts: AccountNumbers
     ) -> npt.NDArray[np.int64]:
         column = table.column(name)
         if not _is_text(column.type):

@@ -68,7 +68,7 @@ def _each(name: str, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
     return value
 
 
-class Plan:
+class FeaturePlan:
     """The features to compute, in the order of the columns."""
 
     def __init__(self, parameters: Mapping[str, Any], ticks: int) -> None:

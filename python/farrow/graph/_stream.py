@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from farrow.graph.data import Transactions
 
-__all__ = ["Batch", "add_to", "batches", "edges_of", "named", "values"]
+__all__ = ["BatchResult", "add_to", "batches", "edges_of", "named", "values"]
 
 
-class Batch(NamedTuple):
+class BatchResult(NamedTuple):
     """One batch and its results."""
 
     begin: int
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     """For the features, without reading and writing."""
 
 
-def batches(features: Any, read: Transactions, rows: int, *, found: bool) -> Iterator[Batch]:
+def batches(features: Any, read: Transactions, rows: int, *, found: bool) -> Iterator[BatchResult]:
     """Transform all transactions, ``rows`` at a time, in order.
 
     Args:
@@ -57,7 +57,7 @@ def batches(features: Any, read: Transactions, rows: int, *, found: bool) -> Ite
             output, patterns = features.transform(piece), None
         seconds = time.perf_counter() - began
         own = output.select(output.column_names[piece.num_columns :])
-        yield Batch(begin, piece, own, patterns, seconds)
+        yield BatchResult(begin, piece, own, patterns, seconds)
 
 
 def edges_of(read: Transactions) -> pa.Table:
@@ -65,7 +65,7 @@ def edges_of(read: Transactions) -> pa.Table:
     return read.table.select(["edge_id", "source", "target", "timestamp", *read.amounts])
 
 
-def named(read: Transactions, batch: Batch) -> pa.Table:
+def named(read: Transactions, batch: BatchResult) -> pa.Table:
     """The batch for output: accounts by name, label and extra columns, features."""
     rows = read.table.slice(batch.begin, batch.rows.num_rows)
     for place, end in enumerate(("source", "target"), start=1):
@@ -81,7 +81,7 @@ def values(table: pa.Table) -> Any:
     return np.column_stack([column.to_numpy() for column in table.columns])
 
 
-def add_to(counts: Distributions | None, batch: Batch) -> Distributions:
+def add_to(counts: Distributions | None, batch: BatchResult) -> Distributions:
     """Count a batch; None begins a new count."""
     counts = counts or Distributions(batch.features.column_names)
     if batch.features.num_columns:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from farrow.cli._files._sniff import TextShape
-    from farrow.graph._columns import Layout
+    from farrow.graph._columns import ColumnNames
 
 __all__ = ["LABELS", "Fault", "first_fault", "parsed_times", "read_columns"]
 
@@ -56,7 +56,9 @@ class Fault(NamedTuple):
     problem: str
 
 
-def read_columns(path: Path, shape: TextShape, layout: Layout, extras: Sequence[str]) -> pa.Table:
+def read_columns(
+    path: Path, shape: TextShape, layout: ColumnNames, extras: Sequence[str]
+) -> pa.Table:
     """Read the columns with a role and the extra columns.
 
     Returns:
@@ -90,7 +92,7 @@ def read_columns(path: Path, shape: TextShape, layout: Layout, extras: Sequence[
         )
 
 
-def first_fault(path: Path, shape: TextShape, layout: Layout) -> Fault | None:
+def first_fault(path: Path, shape: TextShape, layout: ColumnNames) -> Fault | None:
     """The first unreadable line and column, or None."""
     checks: dict[int, tuple[str, Callable[[str], str | None]]] = {}
     places = {name: place for place, name in enumerate(shape.columns)}

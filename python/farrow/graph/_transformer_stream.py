@@ -13,8 +13,8 @@ import pyarrow as pa
 from farrow.graph._check import matrix_of, whole_of
 from farrow.graph._clock import Clock
 from farrow.graph._form import Form
-from farrow.graph._rows import Accounts, Layout, like, table_of
-from farrow.graph._settings import Plan, ticks_of
+from farrow.graph._rows import AccountNumbers, Layout, like, table_of
+from farrow.graph._settings import FeaturePlan, ticks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +40,14 @@ class TransformerStream(Form):
         found = table_of(rows)
         parameters = owner.get_params(deep=False)
         given = owner.statistics_columns
-        self.accounts = Accounts()
+        self.accounts = AccountNumbers()
         self.rows = 0
         self.layout = None
         self.cluster = owner.cluster
         if found is None:
             matrix = matrix_of(rows)
             count = matrix.shape[1]
-            plan = Plan(parameters, ticks=1)
+            plan = FeaturePlan(parameters, ticks=1)
             wanted = range(4, count) if given is None else given
             numbers = sorted(
                 {whole_of("statistics_columns", one, least=0, most=count - 1) for one in wanted}
@@ -57,7 +57,7 @@ class TransformerStream(Form):
             self.measured = [self.inputs[number] for number in numbers]
         else:
             self.layout = Layout(found[0], owner.columns)
-            plan = Plan(parameters, self.layout.ticks)
+            plan = FeaturePlan(parameters, self.layout.ticks)
             self.inputs = self.layout.columns
             self.measured = self.layout.amounts if given is None else [str(one) for one in given]
             self.layout.measure(found[0].schema, self.measured)
@@ -71,7 +71,7 @@ class TransformerStream(Form):
             # Rows without ids continue the numbering of a resumed graph.
             self.rows = self.engine.rows
 
-    def _start(self, plan: Plan, numbers: list[int]) -> None:
+    def _start(self, plan: FeaturePlan, numbers: list[int]) -> None:
         self.numbers = numbers
         self.native = plan.engine(numbers)
         self.engine = self.native
@@ -87,14 +87,16 @@ class TransformerStream(Form):
         else:
             self._columns(table[0])
 
-    def _in_cluster(self, cluster: ClusterGraph, plan: Plan, numbers: list[int]) -> ClusterEngine:
+    def _in_cluster(
+        self, cluster: ClusterGraph, plan: FeaturePlan, numbers: list[int]
+    ) -> ClusterEngine:
         from farrow.graph.cluster._engine import ClusterEngine
-        from farrow.graph.cluster._objects import Manifest
+        from farrow.graph.cluster._objects import GraphManifest
 
         ticks = 1 if self.layout is None else self.layout.ticks
         length = ticks_of("segment", cluster.segment, ticks)
         stream = {name: one for name, one in self.state().items() if name not in ("names", "rows")}
-        manifest = Manifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
+        manifest = GraphManifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
         return ClusterEngine(cluster, manifest)
 
     def clear(self) -> None:
@@ -115,7 +117,7 @@ class TransformerStream(Form):
         stream.take(state)
         stream.cluster = None
         ticks = 1 if stream.layout is None else stream.layout.ticks
-        stream._start(Plan(owner.get_params(deep=False), ticks), stream.numbers)
+        stream._start(FeaturePlan(owner.get_params(deep=False), ticks), stream.numbers)
         return stream
 
     def learn(self, rows: Any) -> None:

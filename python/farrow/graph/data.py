@@ -26,7 +26,7 @@ from farrow.cli._files._read import read_table
 from farrow.cli._files._sniff import FileKind, kind_of, text_shape
 from farrow.exceptions import FarrowError
 from farrow.graph._accounts import encoded, with_banks
-from farrow.graph._columns import Layout, layout_of
+from farrow.graph._columns import ColumnNames, layout_of
 from farrow.graph._text import LABELS, first_fault, parsed_times, read_columns
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def _check_extras(extras: Sequence[str], names: Sequence[str]) -> None:
             raise ValueError(f"extras: there is no column {name!r} in {', '.join(names)}")
 
 
-def _without_null_words(table: pa.Table, layout: Layout) -> pa.Table:
+def _without_null_words(table: pa.Table, layout: ColumnNames) -> pa.Table:
     """The table with plain values where a dictionary has a null, which no index shows as one."""
     for name in layout.columns:
         column = table[name]
@@ -345,7 +345,7 @@ def _without_null_words(table: pa.Table, layout: Layout) -> pa.Table:
     return table
 
 
-def _graph(table: pa.Table, layout: Layout, extras: Sequence[str]) -> Transactions:
+def _graph(table: pa.Table, layout: ColumnNames, extras: Sequence[str]) -> Transactions:
     """Convert columns of a file or table to a graph."""
     rows = table.num_rows
     edge_id = np.arange(rows) if layout.edge_id is None else _integers(table, layout.edge_id)
@@ -386,7 +386,7 @@ def _order(timestamp: _Ints) -> _Ints:
     return order
 
 
-def _accounts(table: pa.Table, layout: Layout) -> tuple[_Ints, _Ints, pa.Array]:
+def _accounts(table: pa.Table, layout: ColumnNames) -> tuple[_Ints, _Ints, pa.Array]:
     """Numbers of the sources and targets, and names of the accounts by number."""
     ends = [_named(table, layout.source), _named(table, layout.target)]
     if layout.source_bank is None or layout.target_bank is None:
@@ -430,7 +430,7 @@ def _whole(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64())
 
 
-def _seconds(table: pa.Table, layout: Layout) -> _Ints:
+def _seconds(table: pa.Table, layout: ColumnNames) -> _Ints:
     """Times as int64 seconds of shape (rows,)."""
     name = layout.timestamp
     column = table[name]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Distributions", "Drawn", "Run", "block_of", "page"]
+__all__ = ["Distributions", "Drawn", "StreamRun", "block_of", "page"]
 
 _POINTS_MAX = 150
 # The displayed statistics of the graph, with their titles.
@@ -124,7 +124,7 @@ class Drawn:
 
 
 @dataclasses.dataclass
-class Run:
+class StreamRun:
     """The results of one run over a stream."""
 
     title: str
@@ -136,7 +136,7 @@ class Run:
     drawn: Sequence[Drawn] = ()
 
 
-def page(run: Run) -> str:
+def page(run: StreamRun) -> str:
     """The page of a run.
 
     Args:

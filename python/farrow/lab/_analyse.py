@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from farrow.lab._measure import Run
     from farrow.lab._plan import Series
 
-__all__ = ["Choice", "Cost", "Figures", "Model", "analyse", "histogram", "picked_way"]
+__all__ = ["Choice", "Figures", "Model", "RangeCost", "analyse", "histogram", "picked_way"]
 
 GIB = 1 << 30
 # The kinds of work for which a profile selects a method.
@@ -24,7 +24,7 @@ _BINS_PER_DECADE = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class RangeCost:
     """The figures of a series; nanoseconds for each range."""
 
     series: Series
@@ -92,7 +92,7 @@ class Figures:
     """All figures of a run.  Choices include cases that the profile does not consider: several
     threads, and publishing small ranges without the next store."""
 
-    costs: list[Cost]
+    costs: list[RangeCost]
     models: list[Model]
     choices: list[Choice]
 
@@ -186,13 +186,13 @@ def _percentile(ordered: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def _cost(series: Series, rounds: Sequence[Sequence[float]]) -> Cost:
+def _cost(series: Series, rounds: Sequence[Sequence[float]]) -> RangeCost:
     ordered = sorted(value for taken in rounds for value in taken)
     percents = (_percentile(ordered, percent) for percent in (25, 50, 75, 99))
-    return Cost(series, len(ordered), *percents)
+    return RangeCost(series, len(ordered), *percents)
 
 
-def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
+def _models(costs: Iterable[RangeCost], line_bytes: int) -> list[Model]:
     points: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {}
     for cost in costs:
         one = cost.series
@@ -203,7 +203,7 @@ def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
     return [Model(*key, *model) for key, model in fitted if model is not None]
 
 
-def _choices(run: Run, costs: Iterable[Cost]) -> list[Choice]:
+def _choices(run: Run, costs: Iterable[RangeCost]) -> list[Choice]:
     """Compare the lower quartiles over all rounds, in each of which the methods alternate: load of
     other programs affects the upper half, and must not decide."""
     tables: dict[tuple[str, str, int, int], dict[str, float]] = {}

@@ -31,7 +31,7 @@ import sys
 
 from farrow.exceptions import InvalidArgument
 from farrow.sharing import _reducers, _references
-from farrow.sharing._references import LEASE_SECONDS, LEASE_SECONDS_MAX, MIN_BYTES, Settings
+from farrow.sharing._references import LEASE_SECONDS, LEASE_SECONDS_MAX, MIN_BYTES, SharingSettings
 
 __all__ = ["install", "uninstall"]
 
@@ -87,7 +87,7 @@ def install(
     if unread is not None and not unread > 0:
         raise InvalidArgument(f"a limit of {unread} s for unread messages; above 0 s are taken")
     limit = None if unread is None else float(unread)
-    settings = Settings(multiprocessing, dask, ray, int(min_bytes), float(lease), limit)
+    settings = SharingSettings(multiprocessing, dask, ray, int(min_bytes), float(lease), limit)
     _references.use(settings, _register)
 
 
@@ -100,7 +100,7 @@ def uninstall() -> None:
     _references.use(None, _register)
 
 
-def _register(settings: Settings | None) -> None:
+def _register(settings: SharingSettings | None) -> None:
     """Register with the engines that the settings name, and with no others."""
     _reducers.register(settings is not None and settings.multiprocessing)
     engines = {

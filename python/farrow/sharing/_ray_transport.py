@@ -86,7 +86,7 @@ class TableTransport(TensorTransportManager):  # type: ignore[misc]
         plan = _references.plan(value, 1)
         reference = plan and _native.share(plan.arrow, 1, _LEASE_SECONDS)
         if plan is None or reference is None:
-            plan = _references.Plan(value, _references.open_value)
+            plan = _references.ReferencePlan(value, _references.open_value)
             try:
                 reference = self._put(value)
             except Disconnected:

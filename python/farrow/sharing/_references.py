@@ -24,8 +24,8 @@ __all__ = [
     "LEASE_SECONDS",
     "LEASE_SECONDS_MAX",
     "MIN_BYTES",
-    "Plan",
-    "Settings",
+    "ReferencePlan",
+    "SharingSettings",
     "plan",
     "reduce",
     "use",
@@ -42,7 +42,7 @@ LEASE_SECONDS_MAX = 3600.0
 _log = logging.getLogger("farrow.sharing")
 
 
-class Settings(NamedTuple):
+class SharingSettings(NamedTuple):
     """The arguments of ``farrow.sharing.install``."""
 
     multiprocessing: bool
@@ -53,15 +53,17 @@ class Settings(NamedTuple):
     unread: float | None
 
 
-Register = Callable[[Settings | None], None]
+Register = Callable[[SharingSettings | None], None]
 # A function and its arguments, as ``__reduce__`` returns them.
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class _State:
+class _ProcessState:
     """What one process knows.  A forked child begins empty: nothing of its parent is its own."""
 
-    def __init__(self, settings: Settings | None = None, *, is_decided: bool = False) -> None:
+    def __init__(
+        self, settings: SharingSettings | None = None, *, is_decided: bool = False
+    ) -> None:
         self.settings = settings
         # Whether this process, or the parent that forked it, has called install or uninstall.
         self.is_decided = is_decided
@@ -77,21 +79,21 @@ class _State:
         self.acknowledgements = Acknowledgements()
 
 
-_state = _State()
+_state = _ProcessState()
 # The state of the parent: its references and clients are not to be ended by a child.
-_inherited: list[_State] = []
+_inherited: list[_ProcessState] = []
 
 
 def _after_fork() -> None:
     global _state
     _inherited.append(_state)
-    _state = _State(_state.settings, is_decided=_state.is_decided)
+    _state = _ProcessState(_state.settings, is_decided=_state.is_decided)
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def use(settings: Settings | None, register: Register) -> None:
+def use(settings: SharingSettings | None, register: Register) -> None:
     """Apply other settings to this process; None: pass no references."""
     with _state.lock:
         _state.settings = settings
@@ -117,7 +119,7 @@ def reduce(value: Any, *, is_tracked: bool = True) -> Reduced | None:
         return None
 
 
-class Plan(NamedTuple):
+class ReferencePlan(NamedTuple):
     """How a value passes by reference."""
 
     # A value that the node takes, over the same memory.
@@ -127,7 +129,7 @@ class Plan(NamedTuple):
     more: tuple[Any, ...] = ()
 
     def reduced(
-        self, reference: _native.SharedReference, settings: Settings | None, marker: bytes
+        self, reference: _native.SharedReference, settings: SharingSettings | None, marker: bytes
     ) -> Reduced:
         """The function and all arguments, for a reference to ``arrow``.
 
@@ -140,7 +142,7 @@ class Plan(NamedTuple):
         return self.open, (*first, *self.more)
 
 
-def _reduce(value: Any, settings: Settings, is_tracked: bool) -> Reduced | None:
+def _reduce(value: Any, settings: SharingSettings, is_tracked: bool) -> Reduced | None:
     planned = plan(value, settings.min_bytes)
     if planned is None:
         return None
@@ -155,17 +157,17 @@ def _reduce(value: Any, settings: Settings, is_tracked: bool) -> Reduced | None:
     return planned.reduced(sent.reference, settings, marker)
 
 
-def plan(value: Any, min_bytes: int) -> Plan | None:
+def plan(value: Any, min_bytes: int) -> ReferencePlan | None:
     """How a value of at least this many bytes passes by reference; None: it does not."""
     if isinstance(value, (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)):
         if any(_needs_registration(kind) for kind in _types_of(value)):
             return None
-        return Plan(value, open_value)
+        return ReferencePlan(value, open_value)
     if isinstance(value, pa.Buffer):
         # The owner of a mutable buffer may still write to it.
         if value.is_mutable or value.size < min_bytes:
             return None
-        return Plan(_bytes_of(value), open_buffer)
+        return ReferencePlan(_bytes_of(value), open_buffer)
     return _plan_numpy(value, min_bytes)
 
 
@@ -188,7 +190,7 @@ def _needs_registration(kind: pa.DataType) -> bool:
     return any(_needs_registration(kind.field(n).type) for n in range(kind.num_fields))
 
 
-def _plan_numpy(array: Any, min_bytes: int) -> Plan | None:
+def _plan_numpy(array: Any, min_bytes: int) -> ReferencePlan | None:
     """As ``plan``, for an array that is read-only, contiguous or not."""
     if array.flags.writeable or array.dtype.hasobject or array.nbytes < min_bytes:
         return None
@@ -196,7 +198,7 @@ def _plan_numpy(array: Any, min_bytes: int) -> Plan | None:
     around = _bytes_of(pa.foreign_buffer(low, high - low, base=array))
     offset = array.__array_interface__["data"][0] - low
     layout = (array.dtype, array.shape, array.strides, offset)
-    return Plan(around, open_numpy, (layout,))
+    return ReferencePlan(around, open_numpy, (layout,))
 
 
 def _bytes_of(buffer: pa.Buffer) -> pa.Array:
@@ -212,7 +214,7 @@ def _byte_bounds(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def _share(value: Any, arrow: Any, settings: Settings) -> SentReference | None:
+def _share(value: Any, arrow: Any, settings: SharingSettings) -> SentReference | None:
     """A reference to a value.  It lasts while the value lives, and is the same one each time.
     Called under the lock."""
     lease, state = settings.lease, _state
@@ -245,7 +247,9 @@ def retain(value: Any) -> None:
         _state.retained[known[1].reference.message] = known[1]
 
 
-def open_value(message: bytes, address: str, settings: Settings | None, marker: bytes = b"") -> Any:
+def open_value(
+    message: bytes, address: str, settings: SharingSettings | None, marker: bytes = b""
+) -> Any:
     """The value of a reference.
 
     Args:
@@ -263,14 +267,18 @@ def open_value(message: bytes, address: str, settings: Settings | None, marker: 
 
 
 def open_buffer(
-    message: bytes, address: str, settings: Settings | None, marker: bytes = b""
+    message: bytes, address: str, settings: SharingSettings | None, marker: bytes = b""
 ) -> pa.Buffer:
     """The buffer of a reference."""
     return _buffer_of(open_value(message, address, settings, marker))
 
 
 def open_numpy(
-    message: bytes, address: str, settings: Settings | None, marker: bytes, layout: tuple[Any, ...]
+    message: bytes,
+    address: str,
+    settings: SharingSettings | None,
+    marker: bytes,
+    layout: tuple[Any, ...],
 ) -> Any:
     """The NumPy array of a reference: numpy checks that the layout stays in the buffer."""
     import numpy as np
@@ -292,7 +300,7 @@ def _buffer_of(value: Any) -> pa.Buffer:
     return pa.py_buffer(b"") if data is None else data.slice(value.offset, len(value))
 
 
-def follow(settings: Settings | None) -> None:
+def follow(settings: SharingSettings | None) -> None:
     """Pass references as the sender does, unless this process has decided for itself."""
     if settings is None or _state.is_decided:
         return

@@ -22,7 +22,7 @@ from farrow_sql._tables import (
     joined,
     read_ranges,
 )
-from farrow_sql._worker._task import Drain
+from farrow_sql._worker._task import StreamDrain
 
 if TYPE_CHECKING:
     import datafusion
@@ -96,7 +96,7 @@ class LocalQuery:
 
     def _drain(self, stream: Any, batches: _Batches) -> None:
         """Read a stream; an operator ends between batches, so it may outlive the query a while."""
-        drain = Drain([stream], [batches])
+        drain = StreamDrain([stream], [batches])
         del stream
         try:
             self._deadline.run(drain.run, drain.cancel)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import farrow
     from farrow_sql._exchange import Retained
 
-__all__ = ["Done", "Drain", "Inputs", "Sink", "Task", "run"]
+__all__ = ["Done", "Inputs", "Sink", "StreamDrain", "Task", "run"]
 
 # Output is put when a partition has this much, so that memory of the process stays small.
 _FLUSH_BYTES = 32 << 20
@@ -87,7 +87,7 @@ def run(client: farrow.Client, task: Task, retained: Retained, memory: int) -> D
     sinks = [_Sink(retained, partition, found) for partition, found in enumerate(outputs)]
     # All partitions at once: a repartition fills them side by side.
     streams = [context.execute(plan, number) for number in range(len(sinks))]
-    Drain(streams, sinks).run()
+    StreamDrain(streams, sinks).run()
     return Done([one for found in outputs for one in found], bytes_moved)
 
 
@@ -144,7 +144,7 @@ class Sink(Protocol):
         """There are no more."""
 
 
-class Drain:
+class StreamDrain:
     """Reads streams of DataFusion to their ends, all at a time.
 
     Args:

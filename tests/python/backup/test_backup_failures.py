@@ -255,7 +255,7 @@ def test_objects_that_were_evicted_for_later_ones_are_named(
     backup.create(client, folder)
     small = farrow.connect(make_node("--memory", "64MiB", "--evict", "lru").socket)
     # As if other clients had put objects since the check.
-    monkeypatch.setattr(_restore._Reader, "check_room", lambda *_: None)
+    monkeypatch.setattr(_restore._ObjectReader, "check_room", lambda *_: None)
     with pytest.raises(backup.IncompleteRestore, match="not in the node any more") as caught:
         backup.restore(small, folder)
     assert sorted(small.list()["name"].to_pylist()) == caught.value.restored

@@ -60,7 +60,10 @@ class Operator:
         """The node becomes empty, and serves again."""
         words = ["node", "drain", "--socket", self._nodes.nodes[name].socket]
         assert main([*words, "--timeout", "60"]) == 0
-        assert self._clients[name].list("lasting/").drop_columns(["sealed_at","last_use"]).to_pylist() == []
+        assert (
+            self._clients[name].list("lasting/").drop_columns(["sealed_at", "last_use"]).to_pylist()
+            == []
+        )
         assert main([*words, "--cancel"]) == 0
 
 

@@ -190,14 +190,14 @@ def test_queries_wait_for_a_slot(
 
 
 def test_the_time_of_a_query_begins_with_its_slot() -> None:
-    from farrow.flight._queries import Call, Queries, Query
+    from farrow.flight._queries import Call, Queries, RunningQuery
 
     class Engine:
         def connection(self) -> None:
             return None
 
     queries = Queries(Engine(), most=1, seconds=3600.0)  # type: ignore[arg-type]
-    found: list[Query] = []
+    found: list[RunningQuery] = []
     try:
         first = queries.begin(Call({}))
         thread = threading.Thread(target=lambda: found.append(queries.begin(Call({}))))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from farrow.flight._engine import Engine, TableSource
+from farrow.flight._engine import QueryEngine, TableSource
 
 pytest.importorskip("duckdb", minversion="2")
 
@@ -18,7 +18,7 @@ def test_tables_of_table_functions_do_not_change_during_a_query(client: farrow.C
     table = client.huge_table("trades", pa.schema({"n": pa.int64()}))
     table.append(pa.table({"n": [1, 2]}))
     client.put(pa.table({"n": [1]}), "put")
-    engine = Engine(TableSource(lambda: client), memory=64 << 20, threads=1)
+    engine = QueryEngine(TableSource(lambda: client), memory=64 << 20, threads=1)
     try:
         with engine.connection() as connection:
             statement = engine.parse(connection, QUERY)

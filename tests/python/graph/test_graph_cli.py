@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from farrow.cli import main
-from farrow.cli._graph import _write_page, _Writer
+from farrow.cli._graph import _TableWriter, _write_page
 from farrow.graph import GraphFeatures, data, generate
 
 ROWS = 6_000
@@ -143,7 +143,7 @@ def test_an_error_in_the_last_write_leaves_the_earlier_file_as_it_was(
     def fail(tables: list[pa.Table]) -> pa.Table:
         raise error("in the last write")
 
-    writer = _Writer(out)
+    writer = _TableWriter(out)
     with pytest.raises(error), writer:
         writer.add(table)
         writer._flush()
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_closed_leaves_the_earlier_one_as_it_was(tmp_path:
     def fail() -> None:
         raise OSError("no space left on device")
 
-    writer = _Writer(out)
+    writer = _TableWriter(out)
     with pytest.raises(OSError, match="no space"), writer:
         writer.add(pa.table({"n": [1]}))
         writer._stack.callback(fail)
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_closed_leaves_the_earlier_one_as_it_was(tmp_path:
 
 
 def test_two_processes_that_write_one_file_have_their_own_parts(tmp_path: Path) -> None:
-    assert str(os.getpid()) in _Writer(tmp_path / "f.parquet")._part.name
+    assert str(os.getpid()) in _TableWriter(tmp_path / "f.parquet")._part.name
 
 
 @pytest.mark.parametrize("mode", ["causal", "batch"])

@@ -133,7 +133,7 @@ def test_page_stands_alone(read: data.Transactions) -> None:
     counts = report.Distributions(["fan_in[2]", "fan_in[3]"])
     counts.add(np.ones((1_000, 2)))
     found = [{"kind": "fan_out", "size": 2, "trigger": 2, "accounts": [0, 1, 2], "edges": [0, 2]}]
-    run = report.Run(
+    run = report.StreamRun(
         "<title>",
         {"window": "<24h>"},
         counts,
@@ -149,6 +149,6 @@ def test_page_stands_alone(read: data.Transactions) -> None:
     assert "&lt;24h&gt;" in page
     assert "<a>" not in page
     assert not re.search(r"(https?:|//|url\(|<script|<link|<img|@import)", page)
-    bare = report.page(report.Run("t", {}, counts, [], {}))
+    bare = report.page(report.StreamRun("t", {}, counts, [], {}))
     assert "nothing was measured" in bare
     assert "none was found" in bare

@@ -131,7 +131,7 @@ def test_a_share_of_more_cells_than_32_bits_count_has_wider_places(
     nodes: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places from 2^32 on were taken modulo 2^32, and their features were added to other cells."""
-    client, entry = nodes.client("a"), _objects.Entry("", 7, 4, 1)
+    client, entry = nodes.client("a"), _objects.LogEntry("", 7, 4, 1)
     features = np.zeros((4, 5))
     features[0, 1], features[3, 4] = 2, 7
     for worker, (narrow_max, kind) in enumerate([(19, pa.int64()), (20, pa.uint32())]):

@@ -142,7 +142,7 @@ def test_a_graph_that_could_not_be_emptied_takes_no_rows_that_would_not_count(
         raise farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
 
     with monkeypatch.context() as patch, pytest.raises(farrow.OutOfMemory):
-        patch.setattr(_objects.Manifest, "put", full)
+        patch.setattr(_objects.GraphManifest, "put", full)
         features._stream.engine.clear()
     with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
         features.transform(matrix[200:300])

@@ -19,7 +19,7 @@ from farrow.graph.cluster import _reader, attach
 if TYPE_CHECKING:
     from typing import Any
 
-    from farrow.graph.cluster._objects import Entry
+    from farrow.graph.cluster._objects import LogEntry
 
 
 @pytest.fixture
@@ -124,10 +124,10 @@ class Lagging:
         self.reader = attach("payments", nodes.nodes["b"].socket)
         self.tasks: deque[tuple[str, Any]] = deque()
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         self.tasks.append(("share", entry))
 
-    def ask_one(self, owner: int, entry: Entry) -> None:
+    def ask_one(self, owner: int, entry: LogEntry) -> None:
         self.tasks.append(("learn" if owner else "whole", entry))
 
     def attach(self, manifest: str) -> None:

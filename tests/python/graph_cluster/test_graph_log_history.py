@@ -477,7 +477,7 @@ def test_a_reader_follows_rows_into_a_joined_entry(
         features.partial_fit(matrix[start : start + 10])
     engine, lists = features._stream.engine, []
 
-    def listed(*arguments: Any) -> list[_objects.Entry]:
+    def listed(*arguments: Any) -> list[_objects.LogEntry]:
         found = counted(*arguments)
         lists.append(len(found))
         if len(lists) == 1:

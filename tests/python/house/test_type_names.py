@@ -1,4 +1,4 @@
-"""One noun, one meaning: no two types of the Rust workspace share a name.
+"""One noun, one meaning: no two types of Rust share a name, and no two classes of Python do.
 
 A reader who meets `Registry` in two places has to find out twice what it is, whether or not other
 modules can name it.  Tests, models, fuzz targets and measurements count as well.  The associated
@@ -15,6 +15,9 @@ import rust_structure
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("crates", "bench", "tests")
+# The packages; a class of a stub is the one of Rust.
+PYTHON_FOLDERS = ("python", "sql")
+CLASS = re.compile(r"^class (\w+)", re.M)
 # A type of any visibility, an alias, or what shows where an alias stands.
 TOKEN = re.compile(r"\b(?:struct|enum|union|trait)\s+([A-Z]\w*)|\btype\s+(\w+)|[;{}]")
 HAS_ASSOCIATED_TYPES = re.compile(
@@ -53,6 +56,32 @@ def doubled(root: Path) -> dict[str, list[str]]:
                 for name in names_in(file.read_text()):
                     places[name].append(str(path))
     return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def doubled_classes(root: Path) -> dict[str, list[str]]:
+    """The classes of modules that are defined several times, with the files."""
+    places = defaultdict(list)
+    for folder in PYTHON_FOLDERS:
+        for file in sorted((root / folder).rglob("*.py*")):
+            if file.suffix in (".py", ".pyi"):
+                for name in CLASS.findall(file.read_text()):
+                    places[name].append(str(file.relative_to(root)))
+    return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_no_name_of_a_class_has_two_meanings() -> None:
+    assert doubled_classes(ROOT) == {}
+
+
+def test_a_doubled_class_is_found(tmp_path: Path) -> None:
+    for path in ("python/a/__init__.py", "python/a/_native.pyi", "sql/b.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "python/a/__init__.py").write_text(
+        "class Once:\n    class Twice: ...\nclass _Two(Once): ...\n"
+    )
+    (tmp_path / "python/a/_native.pyi").write_text("class Twice: ...\nclass Three: ...\n")
+    (tmp_path / "sql/b.py").write_text("class _Two:\n    ...\nclass Three(int): ...\n")
+    assert sorted(doubled_classes(tmp_path)) == ["Three", "_Two"]
 
 
 def test_no_name_of_a_type_has_two_meanings() -> None:

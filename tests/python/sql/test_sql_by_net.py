@@ -167,7 +167,7 @@ def test_tables_are_found_without_their_rows(make_cluster: Callable[..., Cluster
 
 def flight_rows(client: farrow.Client, query: str) -> list[tuple[object, ...]]:
     """The rows of a query of ``farrow flight``."""
-    engine = _engine.Engine(TableSource(lambda: client), memory=256 << 20, threads=1)
+    engine = _engine.QueryEngine(TableSource(lambda: client), memory=256 << 20, threads=1)
     try:
         with engine.connection() as connection:
             statement = engine.parse(connection, query)

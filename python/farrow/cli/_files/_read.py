@@ -212,7 +212,7 @@ def _read_text_once(
     parse = shape.parse_options()
     convert = pacsv.ConvertOptions(column_types=types, timestamp_parsers=list(_TIME_FORMATS))
     compression = compression_of(path)
-    with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):
+    with pa.OSFile(str(path)) as file, _PositionWatch(file.fileno(), path.stat().st_size, report):
         stream = pa.CompressedInputStream(file, compression) if compression else file
         try:
             return pacsv.read_csv(
@@ -240,7 +240,10 @@ def _read_json(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.T
     block_bytes = _block_bytes(path)
     while True:
         try:
-            with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):
+            with (
+                pa.OSFile(str(path)) as file,
+                _PositionWatch(file.fileno(), path.stat().st_size, report),
+            ):
                 stream = pa.CompressedInputStream(file, compression) if compression else file
                 options = pajson.ReadOptions(block_size=block_bytes)
                 return pajson.read_json(stream, read_options=options, memory_pool=pool)
@@ -250,7 +253,7 @@ def _read_json(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.T
             block_bytes *= 4
 
 
-class _Watch:
+class _PositionWatch:
     """A thread that reports the position of a file descriptor, at no cost to the reader."""
 
     def __init__(self, descriptor: int, total: int, report: Progress) -> None:
@@ -260,7 +263,7 @@ class _Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farrow-progress", daemon=True)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> _PositionWatch:
         self._thread.start()
         return self
 

@@ -10,7 +10,7 @@ import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from farrow.graph.cluster._objects import NOT_PUT, Batch, Entry, drop, joined, log, longest_run
+from farrow.graph.cluster._objects import NOT_PUT, Batch, LogEntry, drop, joined, log, longest_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class _NotLogged(Exception):
 class Helpers(Protocol):
     """Workers that compute features of the rows of an entry."""
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         """Give them the entry."""
 
 
@@ -144,7 +144,7 @@ class CallLog:
 
     def _write(
         self, number: int, batch: Batch | Callable[[], Batch], workers: Helpers | None
-    ) -> Entry:
+    ) -> LogEntry:
         """Write rows to the log, and ask workers for their shares.
 
         Raises:
@@ -171,7 +171,7 @@ class CallLog:
             workers.ask(entry)
         return entry
 
-    def _written(self, written: Future[Entry]) -> Entry:
+    def _written(self, written: Future[LogEntry]) -> LogEntry:
         """The entry of rows in the graph; if logging failed, the graph removes the rows."""
         try:
             return written.result()
@@ -182,7 +182,7 @@ class CallLog:
             self._writer.fail(error)
             raise
 
-    def _withdraw(self, written: Future[Entry], workers: Helpers | None) -> None:
+    def _withdraw(self, written: Future[LogEntry], workers: Helpers | None) -> None:
         """Remove rows from the log that the graph rejected: they were not acknowledged."""
         try:
             entry = self._written(written)
@@ -191,13 +191,13 @@ class CallLog:
         self._unlog(entry, workers)
         self._writer.run(self._writer.engine.undo)
 
-    def _unlog(self, entry: Entry, workers: Helpers | None) -> None:
+    def _unlog(self, entry: LogEntry, workers: Helpers | None) -> None:
         if workers is not None:
             # Workers have the rows, too.
             self._writer.fail(RuntimeError(f"workers were asked for {entry.name}"))
         self._writer.run(lambda: self._void(entry))
 
-    def _void(self, entry: Entry) -> None:
+    def _void(self, entry: LogEntry) -> None:
         """Invalidate rows in the log that may have been read: a new epoch begins before them."""
         writer = self._writer
         name, manifest = writer.config.name, writer.manifest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farrow.graph.cluster._call_log import CallLog, parts
-from farrow.graph.cluster._objects import Batch, Entry, Manifest
+from farrow.graph.cluster._objects import Batch, GraphManifest, LogEntry
 from farrow.graph.cluster._sealing import Sealing
 from farrow.graph.cluster._writer import GraphWriter
 
@@ -36,14 +36,14 @@ class _One:
     workers: Workers | RayWorkers
     owner: int
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         self.workers.ask_one(self.owner, entry)
 
 
 class ClusterEngine:
     """The single writer of a graph."""
 
-    def __init__(self, config: ClusterGraph, manifest: Manifest) -> None:
+    def __init__(self, config: ClusterGraph, manifest: GraphManifest) -> None:
         self._writer = GraphWriter(config, manifest)
         self._sealing = Sealing(self._writer)
         self._calls = CallLog(self._writer, self._sealing)

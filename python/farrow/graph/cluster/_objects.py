@@ -85,7 +85,7 @@ def no_late() -> dict[str, Any]:
 
 
 @dataclass
-class Manifest:
+class GraphManifest:
     """A graph's objects, the form of its rows, and its parameters."""
 
     number: int = 0
@@ -119,7 +119,7 @@ class Manifest:
         """The name of its object."""
         return f"{root(graph)}manifest/{self.number:012d}"
 
-    def counts(self, entry: Entry) -> bool:
+    def counts(self, entry: LogEntry) -> bool:
         """Whether the rows of an entry are part of the graph."""
         ends = [first for _, first in self.writers[1:]]
         for (epoch, first), end in zip(self.writers, [*ends, None], strict=True):
@@ -166,7 +166,7 @@ class Manifest:
         keep(client, table, self.name(graph), elsewhere(client, self.home))
 
     @classmethod
-    def of(cls, table: pa.Table) -> Manifest:
+    def of(cls, table: pa.Table) -> GraphManifest:
         """The manifest that a table holds."""
         try:
             fields = json.loads((table.schema.metadata or {})[_KEY])
@@ -187,7 +187,7 @@ def all_named(segments: Iterable[dict[str, Any]]) -> bool:
     return all(one.get("named", False) for one in segments)
 
 
-def engine_of(manifest: Manifest, threads: int | None = None) -> GraphEngine:
+def engine_of(manifest: GraphManifest, threads: int | None = None) -> GraphEngine:
     """An empty engine with a graph's parameters.
 
     Args:
@@ -208,7 +208,7 @@ def engine_of(manifest: Manifest, threads: int | None = None) -> GraphEngine:
 _EMPTY_LISTS = 5
 
 
-def newest(client: Client, graph: str) -> Manifest | None:
+def newest(client: Client, graph: str) -> GraphManifest | None:
     """The current manifest; None: the graph does not exist.
 
     Raises:
@@ -234,7 +234,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
             return None
         empty = 0
         try:
-            return Manifest.of(client.get(names[-1]))
+            return GraphManifest.of(client.get(names[-1]))
         except farrow.NotFound:
             continue
     raise farrow.NotFound(f"the manifest of graph {graph!r}: it is replaced again and again")
@@ -276,7 +276,7 @@ def begin_epoch(client: Client, graph: str, home: str | None, own: int | None = 
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """Rows of one call in the log."""
 
     name: str
@@ -285,7 +285,7 @@ class Entry:
     epoch: int
 
     @classmethod
-    def of(cls, name: str) -> Entry:
+    def of(cls, name: str) -> LogEntry:
         """Parse an entry's name."""
         first, count, *epoch = name.rsplit("/", 1)[1].split("-")
         return cls(name, int(first), int(count), int(epoch[0]) if epoch else 0)
@@ -296,9 +296,9 @@ class Entry:
         return self.first + self.count
 
 
-def entries(client: Client, graph: str) -> list[Entry]:
+def entries(client: Client, graph: str) -> list[LogEntry]:
     """The log, in order."""
-    return [Entry.of(name) for name in names_of(client, f"{root(graph)}log/")]
+    return [LogEntry.of(name) for name in names_of(client, f"{root(graph)}log/")]
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ def narrowed(column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], int]:
 
 def log(
     client: Client, graph: str, first: int, batch: Batch, home: str | None, epoch: int
-) -> Entry:
+) -> LogEntry:
     """Write the rows of a call to the graph's home node.
 
     Raises:
@@ -344,7 +344,7 @@ def log(
         farrow.NodeLost: the home node cannot be reached.
         NOT_PUT: the log has no part of the entry; after all other errors it may have it.
     """
-    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
+    entry = LogEntry.of(f"{root(graph)}log/{first:020d}-{batch.count}-{epoch}")
     narrow, bases = zip(*map(narrowed, batch.ends), strict=True)
     columns: dict[str, Any] = dict(zip(_ROW, narrow, strict=True))
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
@@ -359,7 +359,7 @@ def log(
     return entry
 
 
-def logged(client: Client, entry: Entry) -> Batch:
+def logged(client: Client, entry: LogEntry) -> Batch:
     """Read the rows of a call."""
     table = client.get(entry.name)
     about = table.schema.metadata or {}
@@ -370,7 +370,7 @@ def logged(client: Client, entry: Entry) -> Batch:
 
 
 def share(
-    client: Client, graph: str, entry: Entry, worker: int, features: npt.NDArray[np.float64]
+    client: Client, graph: str, entry: LogEntry, worker: int, features: npt.NDArray[np.float64]
 ) -> str:
     """Put a worker's share of the features of an entry; returns its name."""
     name = f"{root(graph)}share/{entry.first:020d}-{entry.epoch}.{worker}"
@@ -411,7 +411,7 @@ def longest_run(flags: list[bool]) -> tuple[int, int]:
     return found
 
 
-def joined(client: Client, short: list[Entry]) -> Batch:
+def joined(client: Client, short: list[LogEntry]) -> Batch:
     """The rows of adjacent entries of the log, as they become edges."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
@@ -423,18 +423,18 @@ def joined(client: Client, short: list[Entry]) -> Batch:
 _PARTS = ("segment", "accounts", "share")
 
 
-def _named(manifest: Manifest) -> set[str]:
+def _named(manifest: GraphManifest) -> set[str]:
     return {one["name"] for one in manifest.segments} | set(manifest.accounts)
 
 
-def tidy(client: Client, graph: str, manifest: Manifest) -> None:
+def tidy(client: Client, graph: str, manifest: GraphManifest) -> None:
     """Delete garbage of a killed writer, and pin objects that it did not pin."""
     name, named, mine = root(graph), _named(manifest), manifest.name(graph)
     garbage = []
     for found in names_of(client, name):
         is_part = found.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
         is_old = found.startswith(f"{name}manifest/") and found < mine
-        is_void = found.startswith(f"{name}log/") and not manifest.counts(Entry.of(found))
+        is_void = found.startswith(f"{name}log/") and not manifest.counts(LogEntry.of(found))
         if is_old or is_void or (is_part and found not in named):
             garbage.append(found)
         else:
@@ -443,7 +443,7 @@ def tidy(client: Client, graph: str, manifest: Manifest) -> None:
     drop(client, garbage)
 
 
-def failed_parts(client: Client, graph: str, manifest: Manifest, epoch: int) -> list[str]:
+def failed_parts(client: Client, graph: str, manifest: GraphManifest, epoch: int) -> list[str]:
     """The objects of a writer's failed attempts, on the nodes that can be reached."""
     found: list[str] = []
     with contextlib.suppress(farrow.FarrowError):

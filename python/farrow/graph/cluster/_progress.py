@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from farrow.graph.cluster._objects import Entry
+    from farrow.graph.cluster._objects import LogEntry
 
 
-class Progress:
+class LogProgress:
     """How far each worker has read the log.
 
     A worker adds the rows of all entries that it is given, in order, and answers only for those
@@ -21,7 +21,7 @@ class Progress:
         self._read = [rows] * workers
         self._requested = rows
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         """Record that all workers were given an entry."""
         self._requested = entry.end
 
@@ -43,6 +43,6 @@ class Progress:
         manifest then: that of a later row may lack segments that are in the window."""
         return bool(self._read) and self._requested != rows
 
-    def needs(self, entry: Entry) -> bool:
+    def needs(self, entry: LogEntry) -> bool:
         """Whether a worker may still read an entry."""
         return bool(self._read) and min(self._read) < entry.end and entry.first < self._requested

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from farrow.graph.cluster._objects import add_share, drop_shares
-from farrow.graph.cluster._workers import WorkerLost
+from farrow.graph.cluster._workers import GraphWorkerLost
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from farrow._native import Client
     from farrow.graph.cluster._config import ClusterGraph
-    from farrow.graph.cluster._objects import Entry
+    from farrow.graph.cluster._objects import LogEntry
 
 
 class Share:
@@ -37,9 +37,9 @@ class Share:
     def compute(self, entry: str, is_whole: bool) -> str:
         """Compute a share of the features of a log entry, or all; returns the name of the
         result."""
-        from farrow.graph.cluster._objects import Entry, share
+        from farrow.graph.cluster._objects import LogEntry, share
 
-        requested = Entry.of(entry)
+        requested = LogEntry.of(entry)
         _, features = self._reader.compute(requested, (0, 1) if is_whole else self._part)
         return share(self._client, self._reader.name, requested, self._part[0], features)
 
@@ -50,9 +50,9 @@ class Share:
     def learn(self, entry: str) -> None:
         """Add the rows of a log entry; an error is that of the next ``compute``, which lacks
         them."""
-        from farrow.graph.cluster._objects import Entry
+        from farrow.graph.cluster._objects import LogEntry
 
-        self._reader.learn(Entry.of(entry))
+        self._reader.learn(LogEntry.of(entry))
 
     def attach(self, manifest: str) -> None:
         """Attach the new segments of a manifest."""
@@ -96,14 +96,14 @@ class RayWorkers:
             answers: list[Any] = self._ray.get(requested, timeout=self._timeout)
         except self._ray.exceptions.RayError as error:
             # A timeout is raised here, too.
-            raise WorkerLost(f"a worker on Ray: {error}") from error
+            raise GraphWorkerLost(f"a worker on Ray: {error}") from error
         return answers
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         """Make every worker compute its share of a log entry."""
         self._requested = [one.compute.remote(entry.name, False) for one in self._actors]
 
-    def ask_one(self, owner: int, entry: Entry) -> None:
+    def ask_one(self, owner: int, entry: LogEntry) -> None:
         """Make one worker compute all features of a log entry, and the others add its rows.  None
         computes it if ``owner`` is negative."""
         for number, one in enumerate(self._actors):

@@ -14,8 +14,8 @@ from farrow.graph._form import Form
 from farrow.graph._settings import STATISTICS, feature_names
 from farrow.graph.cluster._config import DaysLost
 from farrow.graph.cluster._objects import (
-    Entry,
-    Manifest,
+    GraphManifest,
+    LogEntry,
     all_named,
     elsewhere,
     engine_of,
@@ -60,7 +60,7 @@ class GraphReader:
         self._engine, self._manifest = self._adopted()
         self._catch_up()
 
-    def _adopted(self) -> tuple[GraphEngine, Manifest]:
+    def _adopted(self) -> tuple[GraphEngine, GraphManifest]:
         # Objects of a manifest may be deleted during the read: then a newer manifest exists.
         for attempt in range(100):
             manifest = newest(self._client, self.name)
@@ -128,13 +128,13 @@ class GraphReader:
         if is_behind or self._is_void(manifest) or not self._attach(manifest):
             self._engine, self._manifest = self._adopted()
 
-    def _is_void(self, manifest: Manifest) -> bool:
+    def _is_void(self, manifest: GraphManifest) -> bool:
         """Whether rows of this copy no longer count by a newer manifest."""
         latest, have = self._manifest.writers[-1][0], self._engine.next_number()
         is_void = any(first < have for epoch, first in manifest.writers if epoch > latest)
         return is_void or manifest.end() < self._manifest.end()
 
-    def _attach(self, manifest: Manifest) -> bool:
+    def _attach(self, manifest: GraphManifest) -> bool:
         """Attach the new segments of a manifest, up to the first whose rows this copy lacks, and
         adopt the manifest without the rest.
 
@@ -164,7 +164,7 @@ class GraphReader:
         now, window = self._engine.stats()["now"], self._manifest.parameters["time_window"]
         return bool(segments) and now is not None and segments[0]["about"]["base"] < now - window
 
-    def _attach_first(self, segments: list[dict[str, Any]], manifest: Manifest) -> None:
+    def _attach_first(self, segments: list[dict[str, Any]], manifest: GraphManifest) -> None:
         """Attach and remove the first segments whose rows this copy has."""
         have, accounts = self._engine.next_number(), None
         while segments and segments[0]["about"]["first"] + segments[0]["about"]["numbers"] <= have:
@@ -181,7 +181,7 @@ class GraphReader:
     def attach_of(self, name: str) -> None:
         """Attach the new segments of a manifest, an object with this name."""
         try:
-            manifest = Manifest.of(self._client.get(name))
+            manifest = GraphManifest.of(self._client.get(name))
         except (farrow.NotFound, farrow.NodeLost):
             # A newer one has replaced it, or the next entry has the error.
             return
@@ -284,7 +284,7 @@ class GraphReader:
             # A gap: the node's event list overflowed.
             self._catch_up()
             return None
-        entry = Entry.of(event.name)
+        entry = LogEntry.of(event.name)
         if entry.epoch > self._manifest.writers[-1][0]:
             # Of a graph that was fitted again, whose rows begin with number 0.
             self._follow_manifest()
@@ -297,7 +297,7 @@ class GraphReader:
             self._catch_up()
             return None
 
-    def _counts(self, entry: Entry) -> bool:
+    def _counts(self, entry: LogEntry) -> bool:
         """Whether a new entry counts."""
         while self._is_taken_over():
             self._follow_manifest()
@@ -307,7 +307,7 @@ class GraphReader:
         return self._manifest.counts(entry)
 
     def compute(
-        self, entry: Entry, share: tuple[int, int] = (0, 1)
+        self, entry: LogEntry, share: tuple[int, int] = (0, 1)
     ) -> tuple[pa.Table, npt.NDArray[np.float64]]:
         """Add the rows of the log's next entry; returns them and a share of their features."""
         self._add_before(entry)
@@ -317,12 +317,12 @@ class GraphReader:
         rows = pa.table(dict(zip(names, batch.ends, strict=True)))
         return rows, features
 
-    def learn(self, entry: Entry) -> None:
+    def learn(self, entry: LogEntry) -> None:
         """Add the rows of the log's next entry without computing features."""
         self._add_before(entry)
         add(self._client, self.name, self._engine, entry)
 
-    def _add_before(self, entry: Entry) -> None:
+    def _add_before(self, entry: LogEntry) -> None:
         """Add the rows before an entry that this copy lacks.
 
         Raises:

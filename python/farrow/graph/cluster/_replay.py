@@ -8,7 +8,14 @@ import numpy as np
 
 import farrow
 from farrow.graph.cluster._config import DaysLost
-from farrow.graph.cluster._objects import Entry, Manifest, all_named, entries, logged, unreachable
+from farrow.graph.cluster._objects import (
+    GraphManifest,
+    LogEntry,
+    all_named,
+    entries,
+    logged,
+    unreachable,
+)
 from farrow.graph.cluster._segments import opened
 
 if TYPE_CHECKING:
@@ -17,13 +24,13 @@ if TYPE_CHECKING:
     from farrow._native import Client, GraphEngine, GraphSegment
 
 
-def accounts_of(client: Client, manifest: Manifest) -> npt.NDArray[np.int64]:
+def accounts_of(client: Client, manifest: GraphManifest) -> npt.NDArray[np.int64]:
     """The accounts that a manifest has, by internal number."""
     return np.concatenate([np.zeros(0, np.int64), *map(client.get, manifest.accounts)])
 
 
 def segments_of(
-    client: Client, graph: str, manifest: Manifest, *, without_lost: bool
+    client: Client, graph: str, manifest: GraphManifest, *, without_lost: bool
 ) -> list[GraphSegment]:
     """The segments of a manifest, in place.
 
@@ -45,19 +52,19 @@ def segments_of(
 
 
 def adopt(
-    client: Client, graph: str, engine: GraphEngine, manifest: Manifest, *, without_lost: bool
+    client: Client, graph: str, engine: GraphEngine, manifest: GraphManifest, *, without_lost: bool
 ) -> None:
     """Fill an empty engine with the accounts and segments of a manifest."""
     segments = segments_of(client, graph, manifest, without_lost=without_lost)
     engine.adopt(accounts_of(client, manifest), segments, manifest.late, manifest.end())
 
 
-def counted(client: Client, graph: str, manifest: Manifest) -> list[Entry]:
+def counted(client: Client, graph: str, manifest: GraphManifest) -> list[LogEntry]:
     """The entries of the log that count."""
     return [one for one in entries(client, graph) if manifest.counts(one)]
 
 
-def replay(client: Client, graph: str, engine: GraphEngine, log: list[Entry]) -> list[Entry]:
+def replay(client: Client, graph: str, engine: GraphEngine, log: list[LogEntry]) -> list[LogEntry]:
     """Add the rows of a log that an engine does not have; returns the log.
 
     Raises:
@@ -76,7 +83,7 @@ def missing(client: Client, error: farrow.NotFound) -> farrow.FarrowError:
     return farrow.NodeLost(f"{error}; they may be on {lost}: start that node again")
 
 
-def add(client: Client, graph: str, engine: GraphEngine, entry: Entry) -> None:
+def add(client: Client, graph: str, engine: GraphEngine, entry: LogEntry) -> None:
     """Add the rows of one entry that an engine does not have."""
     have = engine.next_number()
     if entry.end <= have:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import farrow
 from farrow._nodes._modules import module_command
-from farrow.graph.cluster._objects import Entry, add_share, drop_shares, share
+from farrow.graph.cluster._objects import LogEntry, add_share, drop_shares, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from farrow.graph.cluster._config import ClusterGraph
 
 
-class WorkerLost(RuntimeError):
+class GraphWorkerLost(RuntimeError):
     """A worker ended, or took too long."""
 
 
@@ -60,12 +60,12 @@ class Workers:
         command = module_command("farrow.graph.cluster._workers", json.dumps(task))
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: LogEntry) -> None:
         """Make every worker compute its share of a log entry."""
         for number in range(self.count):
             self._send(number, "share", entry.name)
 
-    def ask_one(self, owner: int, entry: Entry) -> None:
+    def ask_one(self, owner: int, entry: LogEntry) -> None:
         """Make one worker compute all features of a log entry, and the others add its rows.  None
         computes it if ``owner`` is negative."""
         for number in range(self.count):
@@ -75,7 +75,7 @@ class Workers:
         """Make every worker attach the new segments of a manifest, an object with this name."""
         for number in range(self.count):
             # The next entry has the error of a worker that ended.
-            with contextlib.suppress(WorkerLost):
+            with contextlib.suppress(GraphWorkerLost):
                 self._send(number, "attach", manifest)
 
     def refresh(self) -> None:
@@ -87,7 +87,7 @@ class Workers:
                 # Of an entry before; an error is that of the call that takes it.
                 self._early[number].append(answer)
             if "error" in answer:
-                raise WorkerLost(f"worker {number}: {answer['error']}")
+                raise GraphWorkerLost(f"worker {number}: {answer['error']}")
 
     def _send(self, number: int, task: str, entry: str = "") -> None:
         stdin = self._processes[number].stdin
@@ -96,7 +96,7 @@ class Workers:
             stdin.write(f"{task} {entry}\n".encode())
             stdin.flush()
         except OSError as error:
-            raise WorkerLost(f"worker {number} has ended: {error}") from None
+            raise GraphWorkerLost(f"worker {number} has ended: {error}") from None
 
     def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add the workers' results to this process's share."""
@@ -116,7 +116,7 @@ class Workers:
         early = self._early[number]
         answer = early.popleft() if early else self._answer(number, self._timeout)
         if "error" in answer:
-            raise WorkerLost(f"worker {number}: {answer['error']}")
+            raise GraphWorkerLost(f"worker {number}: {answer['error']}")
         add_share(client, answer["name"], features)
         self._done.append(answer["name"])
 
@@ -127,10 +127,10 @@ class Workers:
         while b"\n" not in self._left[number]:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                raise WorkerLost(f"worker {number}: no answer within {timeout} s")
+                raise GraphWorkerLost(f"worker {number}: no answer within {timeout} s")
             more = os.read(process.stdout.fileno(), 1 << 16)
             if not more:
-                raise WorkerLost(f"worker {number} ended with {process.wait(timeout)}")
+                raise GraphWorkerLost(f"worker {number} ended with {process.wait(timeout)}")
             self._left[number] += more
         line, self._left[number] = self._left[number].split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)
@@ -177,7 +177,7 @@ def main(task: dict[str, Any]) -> None:
             if wanted == "attach":
                 reader.attach_of(name)
                 continue
-            entry = Entry.of(name)
+            entry = LogEntry.of(name)
             if wanted == "learn":
                 reader.learn(entry)
                 continue

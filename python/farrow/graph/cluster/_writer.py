@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import farrow
 from farrow.graph.cluster._objects import (
-    Entry,
-    Manifest,
+    GraphManifest,
+    LogEntry,
     begin_epoch,
     drop,
     engine_of,
@@ -21,7 +21,7 @@ from farrow.graph.cluster._objects import (
     tidy,
 )
 from farrow.graph.cluster._placement import check
-from farrow.graph.cluster._progress import Progress
+from farrow.graph.cluster._progress import LogProgress
 from farrow.graph.cluster._ray import RayWorkers
 from farrow.graph.cluster._replay import adopt, counted, missing, replay
 from farrow.graph.cluster._workers import Workers
@@ -50,7 +50,7 @@ class GraphWriter:
         progress: how far the workers have read the log.
     """
 
-    def __init__(self, config: ClusterGraph, manifest: Manifest) -> None:
+    def __init__(self, config: ClusterGraph, manifest: GraphManifest) -> None:
         # In the form read back from the store: lists, no tuples.
         for name in ("stream", "parameters"):
             setattr(manifest, name, json.loads(json.dumps(getattr(manifest, name))))
@@ -60,7 +60,7 @@ class GraphWriter:
         self._pid = os.getpid()
         self.client = farrow.connect(config.address)
         check(self.client, config.placement, config.log_node)
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self._failed: str | None = None
         # Another process has taken the graph over.
         self._is_replaced = False
@@ -77,9 +77,9 @@ class GraphWriter:
         self.workers: Workers | RayWorkers | None = None
         if config.addresses():
             self.workers = RayWorkers(config) if config.ray else Workers(config)
-        self.progress = Progress(len(config.addresses()), self.engine.next_number())
+        self.progress = LogProgress(len(config.addresses()), self.engine.next_number())
 
-    def _resume(self, found: Manifest, wanted: Manifest) -> None:
+    def _resume(self, found: GraphManifest, wanted: GraphManifest) -> None:
         name, home = self.config.name, self.config.log_node or self.client.node
         for what in ("parameters", "stream", "segment"):
             ours, theirs = getattr(wanted, what), getattr(found, what)
@@ -197,7 +197,7 @@ class GraphWriter:
         """Empty the graph and delete its objects."""
         before = self.manifest
         self.begin_epoch()
-        self.manifest = Manifest(
+        self.manifest = GraphManifest(
             before.number + 1, before.stream, before.parameters, before.segment, before.home
         )
         self.manifest.writers = [[self.epoch, 0]]
