@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WAITING = frozenset(
     {
         "chaos", "cluster", "doubtful", "drain", "drain_tables", "etcd", "evict", "far_memory",
-        "grants", "joining", "late_replies", "life", "links", "netns",
+        "joining", "late_replies", "life", "links", "netns", "permissions",
     }
 )  # fmt: skip
 # These only compute, in one process, and no test of them looks at a clock: two of them run side by

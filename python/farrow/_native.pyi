@@ -311,7 +311,7 @@ class Client:
             InvalidArgument: there is no such node; the message lists the nodes.
             NodeLost: the node cannot be reached.
             NodeUnreachable: the node is alive, but this client's node cannot map its memory.
-            NotGranted: the node admits no client of this client's node.
+            NotPermitted: the node admits no client of this client's node.
 
         Examples:
             >>> client.at("a").node, client.at("nearest").node
@@ -414,7 +414,7 @@ class Client:
             >>> client.namespaces()[0]["name"]
             ''
         """
-    def grant(
+    def permit(
         self, node: str, rights: str | Iterable[str], *, namespace: str | None = None
     ) -> None:
         """Set the rights of another node's clients on objects in this node's memory.
@@ -440,13 +440,13 @@ class Client:
             PermissionDenied: the node belongs to another user.
 
         Examples:
-            >>> client.grant("b", "read,write")
-            >>> client.grants()
+            >>> client.permit("b", "read,write")
+            >>> client.permissions()
             [{'namespace': '', 'node': 'b', 'rights': ['read', 'write']}]
-            >>> client.drop_grant("b")
+            >>> client.drop_permission("b")
         """
-    def drop_grant(self, node: str, *, namespace: str | None = None) -> None:
-        """Remove a rule of ``grant``, so that the next closest one applies.
+    def drop_permission(self, node: str, *, namespace: str | None = None) -> None:
+        """Remove a rule of ``permit``, so that the next closest one applies.
 
         Args:
             node: name of the node, or ``"*"``, as in the rule.
@@ -457,11 +457,11 @@ class Client:
             PermissionDenied: the node belongs to another user.
 
         Examples:
-            >>> client.grant("c", "none")
-            >>> client.drop_grant("c")
+            >>> client.permit("c", "none")
+            >>> client.drop_permission("c")
         """
-    def grants(self) -> builtins.list[dict[str, Any]]:
-        """All rules of ``grant``.
+    def permissions(self) -> builtins.list[dict[str, Any]]:
+        """All rules of ``permit``.
 
         Returns:
             For each rule a dict: namespace, node, and rights as a list of words.
@@ -470,7 +470,7 @@ class Client:
             Disconnected: the node has ended.
 
         Examples:
-            >>> client.grants()
+            >>> client.permissions()
             []
         """
     def put(
@@ -556,7 +556,7 @@ class Client:
                 namespace is at its limit: raised at once for bytes, after ``wait`` seconds for
                 objects.
             PermissionDenied: this user may not write in the namespace.
-            NotGranted: the other node does not let clients of this node write in the namespace.
+            NotPermitted: the other node does not let clients of this node write in the namespace.
             InvalidArgument: the name is too long or contains a NUL.
             UnsupportedType: this kind of value cannot be put.
             Disconnected: the node has ended.
@@ -862,7 +862,7 @@ class Client:
 
         Raises:
             NodeLost: the node cannot be reached.
-            NotGranted: the other node does not let clients of this node evict.
+            NotPermitted: the other node does not let clients of this node evict.
 
         Examples:
             >>> client.evict(0)["objects"]
@@ -993,7 +993,7 @@ class Client:
 
         Raises:
             NodeLost: the node given cannot be reached; with ``strict``, any node.
-            NotGranted: the node given refuses the client; with ``strict``, any node.
+            NotPermitted: the node given refuses the client; with ``strict``, any node.
             NodeUnreachable: with ``all_nodes``, the objects of a living node cannot be listed from
                 this one; use ``node`` to list other nodes one by one.
 
@@ -1029,7 +1029,7 @@ class Client:
         Raises:
             InvalidArgument: the prefix, a kind or the node is invalid.
             NodeLost: the node is lost.
-            NotGranted: clients of this client's node may not read there.
+            NotPermitted: clients of this client's node may not read there.
 
         Examples:
             >>> with client.subscribe("subscribe/", kinds=["sealed"]) as events:
@@ -1890,7 +1890,7 @@ def share(obj: Any, min_bytes: int, lease: float) -> SharedReference | None:
         None: fewer bytes are there, or fewer than half of the value's.
 
     Raises:
-        OutOfMemory, QuotaExceeded, NotGranted, ...: as ``Client.put``.
+        OutOfMemory, QuotaExceeded, NotPermitted, ...: as ``Client.put``.
     """
 
 def put_shared(client: Client, obj: Any, lease: float, wait: float) -> SharedReference:
@@ -1903,7 +1903,7 @@ def put_shared(client: Client, obj: Any, lease: float, wait: float) -> SharedRef
         wait: seconds that the node may take to make room.
 
     Raises:
-        OutOfMemory, QuotaExceeded, NotGranted, ...: as ``Client.put``; nothing was put then.
+        OutOfMemory, QuotaExceeded, NotPermitted, ...: as ``Client.put``; nothing was put then.
     """
 
 def open_shared(client: Client, message: bytes) -> Any:

@@ -26,7 +26,7 @@ __all__ = [
     "NodeLost",
     "NodeUnreachable",
     "NotFound",
-    "NotGranted",
+    "NotPermitted",
     "NotRestored",
     "NotSpilled",
     "OutOfMemory",
@@ -285,7 +285,7 @@ class PermissionDenied(FarrowError, PermissionError):
     """The node or the system denies access to this user."""
 
 
-class NotGranted(PermissionDenied):
+class NotPermitted(PermissionDenied):
     """The node that stores the object, or shall store it, denies this to the client's node.
 
     Attributes:

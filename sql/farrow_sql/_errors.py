@@ -15,7 +15,7 @@ _SAME = {
         farrow.NodeLost,
         farrow.NodeUnreachable,
         farrow.NotFound,
-        farrow.NotGranted,
+        farrow.NotPermitted,
         farrow.OutOfMemory,
         farrow.PermissionDenied,
         farrow.QuotaExceeded,

@@ -54,7 +54,7 @@ _CLEAN_SECONDS = 5.0
 # A process that cannot start is tried again, not at once.
 _RESTART_SECONDS = 1.0
 _END_SECONDS = 5.0
-# Refusals of the first announcement for which somebody has to change something.
+# Refusals of the first announcement that stay until an operator changes something.
 _FINAL = (farrow.PermissionDenied, farrow.QuotaExceeded, farrow.InvalidArgument)
 
 

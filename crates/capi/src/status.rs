@@ -45,7 +45,7 @@ impl From<&Error> for FarrowStatus {
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
             Error::Disconnected { .. } | Error::NodeReplaced { .. } => FarrowStatus::Disconnected,
-            Error::PermissionDenied(_) | Error::NotGranted(_) => FarrowStatus::PermissionDenied,
+            Error::PermissionDenied(_) | Error::NotPermitted(_) => FarrowStatus::PermissionDenied,
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
             Error::NodeLost { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,

@@ -7,7 +7,7 @@
 //! region = "shm:8GiB"
 //! keep = true
 //!
-//! [grants.team]       # as --grant team:b:read,write and --grant 'team:*:read'
+//! [permissions.team]       # as --permit team:b:read,write and --permit 'team:*:read'
 //! b = "read,write"
 //! "*" = "read"
 //! ```
@@ -39,8 +39,8 @@ pub enum ConfigError {
         /// The position and the cause.
         reason: String,
     },
-    /// An entry that does not grant rights to a node in a namespace.
-    #[error("{}: {key} is a {kind}; [grants.NAMESPACE] has lines NODE = \"RIGHTS\"", path.display())]
+    /// An entry that does not permit anything to a node in a namespace.
+    #[error("{}: {key} is a {kind}; [permissions.NAMESPACE] has lines NODE = \"RIGHTS\"", path.display())]
     Grant {
         /// The file.
         path: PathBuf,
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Vec<OsString>, ConfigError> {
     })?;
     let mut arguments = Vec::new();
     for (key, value) in &table {
-        match value.as_table().filter(|_| key == "grants") {
+        match value.as_table().filter(|_| key == "permissions") {
             Some(namespaces) => add_grants(path, namespaces, &mut arguments)?,
             None => add(path, key, value, &mut arguments)?,
         }
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<Vec<OsString>, ConfigError> {
     Ok(arguments)
 }
 
-/// Adds the grants by namespace, then by node.
+/// Adds the permissions by namespace, then by node.
 fn add_grants(
     path: &Path,
     namespaces: &toml::Table,
@@ -119,12 +119,12 @@ fn add_grants(
             kind: value.type_str(),
         };
         let by_node = nodes.as_table();
-        let by_node = by_node.ok_or_else(|| wrong(nodes, format!("grants.{namespace:?}")))?;
+        let by_node = by_node.ok_or_else(|| wrong(nodes, format!("permissions.{namespace:?}")))?;
         for (node, rights) in by_node {
             let words = rights.as_str();
-            let words =
-                words.ok_or_else(|| wrong(rights, format!("grants.{namespace:?}.{node:?}")))?;
-            arguments.push(format!("--grant={namespace}:{node}:{words}").into());
+            let words = words
+                .ok_or_else(|| wrong(rights, format!("permissions.{namespace:?}.{node:?}")))?;
+            arguments.push(format!("--permit={namespace}:{node}:{words}").into());
         }
     }
     Ok(())
@@ -192,14 +192,14 @@ mod tests {
 
     #[test]
     fn grants_are_by_namespace_and_node() {
-        let text = "keep = true\n[grants.team]\nb = 'read,write'\n'*' = 'none'\n\
-                    [grants.'']\n'*' = 'read'";
+        let text = "keep = true\n[permissions.team]\nb = 'read,write'\n'*' = 'none'\n\
+                    [permissions.'']\n'*' = 'read'";
         let all = expand_text(text).unwrap();
-        let grants: Vec<&str> = all.iter().filter_map(|one| one.strip_prefix("--grant=")).collect();
-        assert_eq!(grants, [":*:read", "team:*:none", "team:b:read,write"]);
+        let rules: Vec<&str> = all.iter().filter_map(|one| one.strip_prefix("--permit=")).collect();
+        assert_eq!(rules, [":*:read", "team:*:none", "team:b:read,write"]);
         for (text, words) in [
-            ("[grants]\nteam = 'read'", "grants.\"team\" is a string"),
-            ("[grants.team]\nb = 7", "grants.\"team\".\"b\" is a integer"),
+            ("[permissions]\nteam = 'read'", "permissions.\"team\" is a string"),
+            ("[permissions.team]\nb = 7", "permissions.\"team\".\"b\" is a integer"),
         ] {
             let error = expand_text(text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

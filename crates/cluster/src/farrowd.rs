@@ -212,7 +212,7 @@ struct ClusterArguments {
     /// namespaces or all nodes, nothing for the default namespace. The most specific rule applies;
     /// without any, all is allowed. May be given several times
     #[arg(long, value_name = "NAMESPACE:NODE:RIGHTS", requires = "listen")]
-    grant: Vec<Rule>,
+    permit: Vec<Rule>,
     /// Folder with ca.pem, NAME.pem, NAME.key and, after a revocation, ca.crl, as created by `farrow
     /// certs`. The node reads them again when they change
     #[arg(long, value_name = "DIR", requires = "listen", conflicts_with = "plaintext")]
@@ -355,7 +355,7 @@ impl Arguments {
         options.audit_log = self.audit_log;
         options.eviction = self.evict;
         options.users = self.allow_uid;
-        options.rules.clone_from(&self.cluster.grant);
+        options.rules.clone_from(&self.cluster.permit);
         options.spill = self.spill;
         options.cluster = self.cluster.config();
         options

@@ -163,8 +163,9 @@ impl Holder {
         }
         let mut said = String::new();
         file.take(SAID_BYTES as u64).read_to_string(&mut said).map_err(failed)?;
-        Self::parse(&said)
-            .ok_or_else(|| format!("{} does not say who holds the memory", path.display()))
+        Self::parse(&said).ok_or_else(|| {
+            format!("{} does not name the process that holds the memory", path.display())
+        })
     }
 
     fn parse(said: &str) -> Option<Self> {

@@ -9,7 +9,7 @@ use farrow_wire::link::LinkError;
 use farrow_wire::{WireError, error_texts, timed_out};
 
 pub use farrow_wire::{
-    BarrierBroken, NamespaceInUse, NoNamespace, NoRoom, NodeUnreachable, NotGranted, NotRestored,
+    BarrierBroken, NamespaceInUse, NoNamespace, NoRoom, NodeUnreachable, NotPermitted, NotRestored,
     NotSpilled, OutOfMemory, QuotaExceeded, TooLarge,
 };
 
@@ -182,7 +182,7 @@ pub enum Error {
     PermissionDenied(String),
     /// The owner of the memory does not permit the operation to this client's node.
     #[error(transparent)]
-    NotGranted(NotGranted),
+    NotPermitted(NotPermitted),
     /// An argument is invalid.
     #[error("{0}")]
     InvalidArgument(String),
@@ -241,7 +241,7 @@ impl From<WireError> for Error {
             WireError::CutOff { node, reason } => Self::CutOff { node, reason },
             WireError::Draining { node } => Self::NodeDraining { node },
             WireError::NotMoved(reason) => Self::NotMoved(reason),
-            WireError::NotGranted(error) => Self::NotGranted(error),
+            WireError::NotPermitted(error) => Self::NotPermitted(error),
             error @ WireError::NoNode { .. } => Self::InvalidArgument(error.to_string()),
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },

@@ -33,7 +33,7 @@
 //! | append to a table of many parts, and read it | [`Client::huge_table`], [`HugeTable`], [`TableOptions`], [`AppendOptions`], [`Snapshot`], [`Partition`], [`WaitFor`] |
 //! | use other nodes, and place objects there | [`Client::members`], [`Members`], [`MemberInfo`], [`Client::at`], [`Client::put_on`], [`Client::create_on`], [`Client::move_object`], [`Client::locate`] |
 //! | drain a node, and change its settings | [`Client::begin_drain`], [`DrainReport`], [`Client::change_settings`], [`Setting`], [`NodeSettings`] |
-//! | divide a node among users | [`Client::create_namespace`], [`NamespaceSpec`], [`Client::namespaces`], [`NamespaceReport`], [`Client::grant`], [`Rule`], [`Rights`] |
+//! | divide a node among users | [`Client::create_namespace`], [`NamespaceSpec`], [`Client::namespaces`], [`NamespaceReport`], [`Client::permit`], [`Rule`], [`Rights`] |
 //! | follow what happens to objects | [`Client::subscribe`], [`SubscribeOptions`], [`Subscription`], [`Next`], [`Seen`], [`Event`] |
 //! | interrupt a call | [`CancelToken`], the module [`interrupt`] |
 //! | measure | [`Client::stats`], [`Stats`], [`NodeStats`], [`FabricStats`] |

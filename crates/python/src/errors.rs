@@ -2,7 +2,7 @@
 
 use farrow::Error;
 use farrow::error::{
-    BarrierBroken, NamespaceInUse, NoRoom, NodeUnreachable, NotGranted, NotRestored, NotSpilled,
+    BarrierBroken, NamespaceInUse, NoRoom, NodeUnreachable, NotPermitted, NotRestored, NotSpilled,
     OutOfMemory, QuotaExceeded, TooLarge,
 };
 use pyo3::panic::PanicException;
@@ -79,7 +79,7 @@ exceptions! {
     Error::BarrierBroken(BarrierBroken { who, .. }) => BarrierBroken { who }
     Error::CutOff { node, .. } => CutOff { node }
     Error::PermissionDenied(_) => PermissionDenied {}
-    Error::NotGranted(NotGranted { node, namespace, right }) => NotGranted {
+    Error::NotPermitted(NotPermitted { node, namespace, right }) => NotPermitted {
         node, namespace, right
     }
     Error::InvalidArgument(_) => InvalidArgument {}

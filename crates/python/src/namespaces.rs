@@ -1,4 +1,4 @@
-//! `client.create_namespace()`, `client.namespaces()`, `client.grant()` and `client.grants()`.
+//! `client.create_namespace()`, `client.namespaces()`, `client.permit()` and `client.permissions()`.
 
 use crate::errors::invalid_argument;
 use crate::plain;
@@ -64,7 +64,7 @@ pub fn list<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>
 }
 
 /// Sets the rights of a node in a namespace: a text as on the command line, or a list of words.
-pub fn grant(
+pub fn permit(
     py: Python<'_>,
     client: &Client,
     node: String,
@@ -86,12 +86,12 @@ pub fn grant(
     }
     let namespace = namespace.unwrap_or_else(|| client.namespace().to_owned());
     let rule = Rule { namespace, node, rights: all };
-    without_gil(py, || client.grant(&rule))
+    without_gil(py, || client.permit(&rule))
 }
 
 /// All rules, as dictionaries.
-pub fn grants<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
-    let all = without_gil(py, || client.grants())?;
+pub fn permissions<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
+    let all = without_gil(py, || client.permissions())?;
     let as_json = |rule: Rule| {
         let rights: Vec<&str> = rule.rights.words().collect();
         json!({ "namespace": rule.namespace, "node": rule.node, "rights": rights })

@@ -107,7 +107,7 @@ pub enum WireError {
     },
     /// The rules for the client's node do not permit the request.
     #[error(transparent)]
-    NotGranted(NotGranted),
+    NotPermitted(NotPermitted),
     /// A spilled object cannot be restored; it stays spilled.
     #[error(transparent)]
     NotRestored(NotRestored),
@@ -157,7 +157,7 @@ impl WireError {
             Self::NoNode { .. } => "no_node",
             Self::BarrierBroken(_) => "barrier_broken",
             Self::CutOff { .. } => "cut_off",
-            Self::NotGranted(_) => "not_granted",
+            Self::NotPermitted(_) => "not_permitted",
             Self::NotRestored(_) => "not_restored",
             Self::NodeUnreachable(_) => "node_unreachable",
             Self::NoRoom(_) => "no_room",
@@ -261,8 +261,8 @@ pub struct BarrierBroken {
 
 /// The rules for the client's node do not permit the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
-pub struct NotGranted {
+#[error("node {node:?} has no permission to {right} in namespace {namespace:?}")]
+pub struct NotPermitted {
     /// The client's node.
     pub node: String,
     /// The namespace; empty: the default one.

@@ -1,4 +1,4 @@
-//! Rights of a node in a namespace of another node, and the rules that grant them.
+//! Rights of a node in a namespace of another node, and the rules that permit them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -23,7 +23,7 @@ from farrow.exceptions import (
     NodeDraining,
     NodeLost,
     NotFound,
-    NotGranted,
+    NotPermitted,
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
@@ -57,7 +57,7 @@ _REASONS_MAX = 1000
 
 #: Errors of one target: another one may take the object.
 _OF_TARGET = (
-    OutOfMemory, QuotaExceeded, TooLarge, LimitReached, NodeLost, NodeDraining, NotGranted,
+    OutOfMemory, QuotaExceeded, TooLarge, LimitReached, NodeLost, NodeDraining, NotPermitted,
     PermissionDenied,
 )  # fmt: skip
 

@@ -156,7 +156,7 @@ def _former(place: Place) -> str | None:
     """The id of the backup that counts now.
 
     Raises:
-        DamagedFile: the manifest is damaged, or no backup's, and may be somebody's.
+        DamagedFile: the manifest is damaged, or is another program's file.
     """
     try:
         return _manifest.read(place).id

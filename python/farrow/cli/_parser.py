@@ -174,21 +174,21 @@ def _add_namespaces(commands: Any, node: argparse.ArgumentParser) -> None:
     )
     drop = add_command(actions, "drop", "delete an empty namespace")
     drop.add_argument("name", metavar="NAME", help="name of the namespace")
-    grant = add_command(
+    permit = add_command(
         actions,
-        "grant",
+        "permit",
         "set permissions of clients of other nodes",
         "A rule applies to later requests for objects in the memory of this node.",
     )
-    grant.add_argument(
+    permit.add_argument(
         "rules",
         nargs="+",
         metavar="NAMESPACE:NODE:RIGHTS",
         help="RIGHTS: read,write,delete, all, none, or default to remove the rule; "
         "* for all namespaces or nodes, nothing for the default namespace",
     )
-    grants = add_command(actions, "grants", "list permissions of clients of other nodes")
-    grants.add_argument("--json", action="store_true", help="print the list as JSON")
+    permissions = add_command(actions, "permissions", "list permissions of clients of other nodes")
+    permissions.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
 def _add_certs(commands: Any) -> None:

@@ -149,7 +149,7 @@ def page(run: StreamRun) -> str:
         >>> from farrow.graph import report
         >>> found = report.Distributions(["fan_in[2]"])
         >>> found.add(np.array([[1.0], [0.0]]))
-        >>> run = report.Run("Payments", {"window": "24h"}, found, [(2, 0.5)], {"edges": 2})
+        >>> run = report.StreamRun("Payments", {"window": "24h"}, found, [(2, 0.5)], {"edges": 2})
         >>> report.page(run).startswith("<!doctype html>")
         True
     """

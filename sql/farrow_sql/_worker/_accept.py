@@ -106,7 +106,7 @@ class Acceptor:
             shut_down(one.connection)
 
     def _greet(self, one: _Pending) -> None:
-        """Find out who it is; its end, from whatever side, ends the thread."""
+        """Identify the peer; the end of the connection, from either side, ends the thread."""
         channel = None
         with contextlib.suppress(OSError, EOFError, QueryFailed, ValueError):
             keep_alive(one.connection)

@@ -28,7 +28,7 @@ __all__ = ["Channel", "Credentials", "NotTheWorker", "client_channel", "server_c
 _LENGTH = struct.Struct("<Q")
 # Silence after which a connection to a machine that vanished ends: 10 + 3 * 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-# The certificate is compared as a whole, and nobody looks at its end.
+# The certificate is compared as a whole; its last day is not checked.
 _DAYS = 3650
 KEY_BYTES = 32
 # What a worker sends once it has accepted the key.
@@ -196,7 +196,7 @@ def _attempt(address: tuple[str, int], fingerprint: str, key: bytes, end: float)
 def _encrypted(raw: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # One certificate is accepted, whoever signed it: it is compared below.
+    # One certificate is accepted, by any signer: it is compared below.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:

@@ -37,7 +37,7 @@ class SpillFolder:
             # Another supervisor may remove it before it is locked.
             with contextlib.suppress(FileNotFoundError):
                 self._lock = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                # Some network filesystems have no locks: then nobody removes it but this process.
+                # Some network filesystems have no locks: then only this process removes it.
                 with contextlib.suppress(OSError):
                     fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if self._path.exists():

@@ -187,18 +187,18 @@ fn who_may_not_read_there_hears_of_nothing() {
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let at_b = on_a.at("b").unwrap();
     let mut far = subscribe(&at_b, "");
-    on_b.grant(&":a:write".parse().unwrap()).unwrap();
+    on_b.permit(&":a:write".parse().unwrap()).unwrap();
     on_b.put(&Value::Bytes(b"x"), Some("n")).unwrap();
     // What lies in memory that it maps it can read (SECURITY.md); it is not woken.
     assert!(matches!(far.try_next(), Ok(Some(Seen::Event(_)))));
     let refused = far.next(PATIENCE);
-    assert!(matches!(refused, Err(Error::NotGranted(_))), "{refused:?}");
-    on_b.grant(&":a:none".parse().unwrap()).unwrap();
+    assert!(matches!(refused, Err(Error::NotPermitted(_))), "{refused:?}");
+    on_b.permit(&":a:none".parse().unwrap()).unwrap();
     // Who asks for all has to be known to the node from the first moment, so it is refused then.
     let refused = at_b.subscribe(SubscribeOptions::default());
-    assert!(matches!(refused, Err(Error::NotGranted(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::NotPermitted(_))), "{refused:?}");
     let refused = subscribe(&at_b, "n").next(PATIENCE);
-    assert!(matches!(refused, Err(Error::NotGranted(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::NotPermitted(_))), "{refused:?}");
 }
 
 /// Objects of one batch.

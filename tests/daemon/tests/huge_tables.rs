@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use common::nodes::{DaemonNodes, wait_for};
 use common::{PATIENCE, SeededDice, assert_balanced, client_at, this_test_again};
-use farrow::error::NotGranted;
+use farrow::error::NotPermitted;
 use farrow::{
     AppendOptions, BatchData, Client, ConnectOptions, Error, HugeTable, NamespaceSpec, Partition,
     Reach, SchemaNode, Snapshot, Value, WaitFor,
@@ -532,16 +532,16 @@ fn rows_are_appended_where_the_node_was_granted_to_write() {
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let (at_a, at_b) = (open(&on_a, "t"), open(&on_b, "t"));
     let denied = |result: Result<Partition, Error>| match result {
-        Err(Error::NotGranted(NotGranted { node, right, .. })) => (node, right),
+        Err(Error::NotPermitted(NotPermitted { node, right, .. })) => (node, right),
         other => panic!("{other:?}"),
     };
     // By the rules of a; b lets a do everything.
     for rights in ["read", "read,delete", "none"] {
-        on_a.grant(&format!(":b:{rights}").parse().unwrap()).unwrap();
+        on_a.permit(&format!(":b:{rights}").parse().unwrap()).unwrap();
         let result = append_to(&at_b, &batch(0..10), None, Some("a"));
         assert_eq!(denied(result), ("b".to_owned(), "write".to_owned()), "{rights}");
     }
-    on_a.grant(&":b:read,write".parse().unwrap()).unwrap();
+    on_a.permit(&":b:read,write".parse().unwrap()).unwrap();
     for round in 0..3 {
         append_to(&at_b, &batch(round * 10..round * 10 + 10), None, Some("a")).unwrap();
     }
@@ -549,5 +549,5 @@ fn rows_are_appended_where_the_node_was_granted_to_write() {
     for table in [&at_a, &at_b] {
         assert_eq!(values(table, None).unwrap(), (0..40).collect::<Vec<_>>());
     }
-    assert!(matches!(at_b.drop_table(), Err(Error::NotGranted(_))));
+    assert!(matches!(at_b.drop_table(), Err(Error::NotPermitted(_))));
 }

@@ -112,7 +112,7 @@ def test_an_object_that_moves_while_it_is_looked_for_is_found(client: farrow.Cli
 
 
 def test_a_node_that_refuses_the_client_is_missing(client: farrow.Client) -> None:
-    refusing = Listed(client, farrow.NotGranted("b refuses"))
+    refusing = Listed(client, farrow.NotPermitted("b refuses"))
     with pytest.raises(farrow.NodeLost, match="objects of b would be left out: b refuses"):
         _create._listed(refusing, partial=False)  # type: ignore[arg-type]
     assert _create._listed(refusing, partial=True)[1] == ["b"]  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_the_reference_has_every_command_and_action() -> None:
     shown = _hooks.on_page_markdown(text, page)
     titles = re.findall(r"^##+ farrow (.+)$", shown, re.M)
     assert set(COMMANDS) | {"node"} <= set(titles)
-    assert {"nodes forget", "namespaces grant", "certs revoke", "graph patterns"} <= set(titles)
+    assert {"nodes forget", "namespaces permit", "certs revoke", "graph patterns"} <= set(titles)
     assert len(titles) == len(set(titles)) == len(PARSERS)
     for words in titles:
         assert f"usage: farrow {words}" in shown or words == "node"

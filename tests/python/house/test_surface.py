@@ -20,10 +20,10 @@ CONFIG = Path(__file__).resolve().parents[3] / "pyproject.toml"
 # The surface that users may build on; a change of it is a change of the contract.
 SURFACE = {
     "address", "at", "barrier", "close", "contains", "create", "create_many",
-    "create_namespace", "delete", "delete_many", "drop_grant", "drop_namespace", "evict",
-    "forget_node", "get", "get_many", "grant", "grants", "huge_table", "list", "locate",
-    "memory_pool", "metadata", "namespace", "namespaces", "node", "nodes", "pin", "put",
-    "put_many", "set_flags", "stats", "subscribe", "unpin", "wait", "wait_flags",
+    "create_namespace", "delete", "delete_many", "drop_namespace", "drop_permission", "evict",
+    "forget_node", "get", "get_many", "huge_table", "list", "locate",
+    "memory_pool", "metadata", "namespace", "namespaces", "node", "nodes", "permissions", "permit",
+    "pin", "put", "put_many", "set_flags", "stats", "subscribe", "unpin", "wait", "wait_flags",
 }  # fmt: skip
 
 

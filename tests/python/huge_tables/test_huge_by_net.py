@@ -191,15 +191,15 @@ def test_a_home_killed_while_it_is_read_is_named(make_cluster: Callable[..., Clu
 def test_rights_are_those_of_the_nodes(two: Cluster) -> None:
     a, b = two.clients()
     b.huge_table("t", SCHEMA).append(rows(0, 10))
-    b.grant("a", "read")
+    b.permit("a", "read")
     table = a.huge_table("t")
     assert table.table().equals(rows(0, 10))
-    with pytest.raises(farrow.NotGranted, match="write"):
+    with pytest.raises(farrow.NotPermitted, match="write"):
         table.append(rows(10, 10), node="b")
-    b.grant("a", "none")
+    b.permit("a", "none")
     with pytest.raises(farrow.PermissionDenied):
         table.table()
-    b.grant("a", "all")
+    b.permit("a", "all")
     assert table.append(rows(10, 10), node="b").position == 10
     assert b.huge_table("t").table().equals(rows(0, 20))
 
@@ -232,8 +232,8 @@ def test_pins_are_those_of_the_home(make_cluster: Callable[..., Cluster]) -> Non
     assert not any(b.list()["pinned"].to_pylist())
     with pytest.raises(farrow.NotFound):
         a.pin("nothing")
-    b.grant("a", "read")
-    with pytest.raises(farrow.NotGranted):
+    b.permit("a", "read")
+    with pytest.raises(farrow.NotPermitted):
         a.pin("named")
 
 

@@ -153,7 +153,7 @@ def test_a_node_that_may_only_read_sends_nothing_to_others(
     """It could not replace the object either, so no reader has to trust it."""
     cluster = make_cluster(3, *FLAGS)
     a, b, c = cluster.clients()
-    a.grant("b", "read")
+    a.permit("b", "read")
     value = put(a, "model")
     assert read(b, "model") == value
     wait_for_notice(a)

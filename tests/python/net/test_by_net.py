@@ -329,17 +329,17 @@ def test_certificates_are_for_data_too(
 def test_a_node_that_may_not_read_reads_nothing(two: Cluster) -> None:
     a, b = two.clients()
     b.put(b"secret", "secret")
-    b.grant("a", "none")
+    b.permit("a", "none")
     with pytest.raises(farrow.PermissionDenied):
         a.get("secret")
     with pytest.raises(farrow.PermissionDenied):
         a.delete("secret")
     assert b.get("secret").to_pybytes() == b"secret"
-    b.grant("a", "read")
+    b.permit("a", "read")
     assert a.get("secret").to_pybytes() == b"secret"
     with pytest.raises(farrow.PermissionDenied):
         a.delete("secret")
-    b.grant("a", "read, delete")
+    b.permit("a", "read, delete")
     a.delete("secret")
     assert is_removed(b, "secret")
 

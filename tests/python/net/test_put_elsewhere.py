@@ -155,10 +155,10 @@ def test_a_node_lost_while_an_object_is_put_there_is_named(make_cluster: Any) ->
 
 def test_a_node_that_may_only_read_puts_nothing_elsewhere(two: Cluster) -> None:
     a, b = two.clients()
-    b.grant("a", "read")
+    b.permit("a", "read")
     for name in ("named", None):
-        with pytest.raises(farrow.NotGranted, match="write"):
+        with pytest.raises(farrow.NotPermitted, match="write"):
             a.put(b"x", name, node="b")
     assert b.list().num_rows == 0
-    b.grant("a", "read,write")
+    b.permit("a", "read,write")
     assert b.get(a.put(b"x", node="b")).to_pybytes() == b"x"

@@ -89,7 +89,7 @@ def test_a_client_of_another_node_has_the_name_of_its_node(
     make_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.log"
-    flags = ("--plaintext", "--grant", "secret:*:read", "--audit-log", str(path))
+    flags = ("--plaintext", "--permit", "secret:*:read", "--audit-log", str(path))
     cluster = make_cluster(2, *flags)
     a, b = cluster.clients()
     a.create_namespace("secret")
@@ -101,7 +101,7 @@ def test_a_client_of_another_node_has_the_name_of_its_node(
     inside = farrow.connect(b.address, namespace="secret")
     with pytest.raises(farrow.PermissionDenied):
         inside.at("a").put(b"from b", "denied")
-    (refused, *_) = wait_for(path, result="not_granted")
+    (refused, *_) = wait_for(path, result="not_permitted")
     assert refused["node"] == "b"
 
 

@@ -85,7 +85,7 @@ _EXPECTED: list[tuple[type[farrow.FarrowError], str | None, dict[str, Any]]] = [
     (farrow.InvalidArgument, None, {}),
     (farrow.BarrierBroken, None, {"who": "process 9 of node a"}),
     (farrow.CutOff, None, {"node": "a"}),
-    (farrow.NotGranted, None, {"node": "b", "namespace": "team", "right": "write"}),
+    (farrow.NotPermitted, None, {"node": "b", "namespace": "team", "right": "write"}),
     (farrow.NotRestored, None, {"file": "/spill/f"}),
     (
         farrow.NodeUnreachable,

@@ -31,7 +31,7 @@ def test_families() -> None:
         (farrow.NodeUnreachable, farrow.NodeLost),
         (farrow.CutOff, ConnectionError),
         (farrow.PermissionDenied, PermissionError),
-        (farrow.NotGranted, PermissionError),
+        (farrow.NotPermitted, PermissionError),
         (farrow.InvalidArgument, ValueError),
         (farrow.UnsupportedType, TypeError),
     ):

@@ -18,7 +18,7 @@ impl Errors {
         "cut_off",
         "denied",
         "no_room",
-        "not_granted",
+        "not_permitted",
         "not_restored",
         "not_spilled",
         "out_of_memory",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use farrow_store::namespace_of;
 use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
-use farrow_wire::{NotGranted, WireError};
+use farrow_wire::{NotPermitted, WireError};
 use serde::{Deserialize, Serialize};
 
 use super::identity::node_key;
@@ -77,7 +77,7 @@ impl RightsTable {
         }
         let namespace = namespace_of(full).to_owned();
         let (node, right) = (node.to_owned(), right.to_string());
-        Err(WireError::NotGranted(NotGranted { node, namespace, right }))
+        Err(WireError::NotPermitted(NotPermitted { node, namespace, right }))
     }
 
     /// Rights of the node with this key in a namespace.

@@ -249,10 +249,10 @@ fn subject(state: &NodeState, body: &RequestBody) -> Option<(&'static str, Vec<A
         }
         RequestBody::DropNamespace { name } => ("drop_namespace", one(format_args!("{name}"))),
         RequestBody::SetRule(rule) => {
-            ("grant", one(format_args!("{}:{}:{}", rule.namespace, rule.node, rule.rights)))
+            ("permit", one(format_args!("{}:{}:{}", rule.namespace, rule.node, rule.rights)))
         }
         RequestBody::RemoveRule { namespace, node } => {
-            ("drop_grant", one(format_args!("{namespace}:{node}")))
+            ("drop_permission", one(format_args!("{namespace}:{node}")))
         }
         RequestBody::Set(settings) if settings.len() > SETTINGS_MAX => {
             ("set", many(settings.len()))
@@ -282,7 +282,7 @@ fn actor_of(state: &NodeState, session: SessionId, node: Option<&str>) -> Actor 
 /// Whether an error is about permissions or quotas.
 fn is_refusal(error: &WireError) -> bool {
     use WireError as Error;
-    matches!(error, Error::Denied(_) | Error::NotGranted(_) | Error::QuotaExceeded(_))
+    matches!(error, Error::Denied(_) | Error::NotPermitted(_) | Error::QuotaExceeded(_))
 }
 
 fn error_of(error: &WireError) -> Option<(&'static str, String)> {

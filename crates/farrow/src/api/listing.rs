@@ -184,7 +184,7 @@ impl Client {
                 Err(
                     error @ (Error::NodeLost { .. }
                     | Error::Disconnected { .. }
-                    | Error::NotGranted(_)),
+                    | Error::NotPermitted(_)),
                 ) if !node.is_own => all.not_listed.push((node.name.clone(), error)),
                 Err(error) => return Err(error),
             }

@@ -52,7 +52,7 @@ impl Client {
     ///
     /// [`Error::InvalidArgument`] for invalid names, [`Error::TooMany`],
     /// [`Error::PermissionDenied`] unless the node belongs to this user.
-    pub fn grant(&self, rule: &Rule) -> Result<(), Error> {
+    pub fn permit(&self, rule: &Rule) -> Result<(), Error> {
         self.session().call(RequestBody::SetRule(rule.clone())).map(drop)
     }
 
@@ -63,7 +63,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::NotFound`], [`Error::PermissionDenied`] unless the node belongs to this user.
-    pub fn drop_grant(&self, namespace: &str, node: &str) -> Result<(), Error> {
+    pub fn drop_permission(&self, namespace: &str, node: &str) -> Result<(), Error> {
         let (namespace, node) = (namespace.to_owned(), node.to_owned());
         self.session().call(RequestBody::RemoveRule { namespace, node }).map(drop)
     }
@@ -73,7 +73,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Disconnected`] when the node has ended.
-    pub fn grants(&self) -> Result<Vec<Rule>, Error> {
+    pub fn permissions(&self) -> Result<Vec<Rule>, Error> {
         match self.session().call(RequestBody::Rules)? {
             ReplyBody::Rules(rules) => Ok(rules),
             other => Err(confused(&other).into()),

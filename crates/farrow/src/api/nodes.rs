@@ -19,7 +19,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::NodeLost`], [`Error::NodeUnreachable`] for a node whose memory cannot be mapped
-    /// here, [`Error::InvalidArgument`] for an unknown node, [`Error::NotGranted`] for a node that
+    /// here, [`Error::InvalidArgument`] for an unknown node, [`Error::NotPermitted`] for a node that
     /// admits no client of this node.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
         if let Some(rule) = PlacementRule::parse(node) {

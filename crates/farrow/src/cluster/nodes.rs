@@ -307,5 +307,5 @@ impl Nodes {
 
 /// Whether an error concerns a single other node.
 pub(super) fn is_of_node(error: &Error) -> bool {
-    matches!(error, Error::NodeLost { .. } | Error::NodeUnreachable(_) | Error::NotGranted(_))
+    matches!(error, Error::NodeLost { .. } | Error::NodeUnreachable(_) | Error::NotPermitted(_))
 }

@@ -152,7 +152,7 @@ pub(crate) fn is_of_one_node(error: &Error) -> bool {
             | Error::QuotaExceeded(_)
             | Error::NodeLost { .. }
             | Error::NodeUnreachable(_)
-            | Error::NotGranted(_)
+            | Error::NotPermitted(_)
             | Error::NodeDraining { .. }
     )
 }

@@ -376,7 +376,7 @@ impl HugeTable {
             Ok(has_root) => has_root,
             // What this client may not read, or is no root, is not the root of its table.
             Err(
-                Error::NotGranted(_)
+                Error::NotPermitted(_)
                 | Error::PermissionDenied(_)
                 | Error::NoNamespace(_)
                 | Error::InvalidDescriptor(_),

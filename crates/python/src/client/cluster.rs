@@ -68,9 +68,9 @@ impl PyClient {
         namespaces::list(py, &open.client)
     }
 
-    #[doc = doc!("Client.grant")]
+    #[doc = doc!("Client.permit")]
     #[pyo3(signature = (node, rights, *, namespace=None))]
-    fn grant(
+    fn permit(
         &self,
         py: Python<'_>,
         node: String,
@@ -78,21 +78,21 @@ impl PyClient {
         namespace: Option<String>,
     ) -> PyResult<()> {
         let open = self.open()?;
-        namespaces::grant(py, &open.client, node, rights, namespace)
+        namespaces::permit(py, &open.client, node, rights, namespace)
     }
 
-    #[doc = doc!("Client.drop_grant")]
+    #[doc = doc!("Client.drop_permission")]
     #[pyo3(signature = (node, *, namespace=None))]
-    fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
+    fn drop_permission(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
         let open = self.open()?;
         let namespace = namespace.unwrap_or_else(|| open.client.namespace());
-        without_gil(py, || open.client.drop_grant(namespace, node))
+        without_gil(py, || open.client.drop_permission(namespace, node))
     }
 
-    #[doc = doc!("Client.grants")]
-    fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    #[doc = doc!("Client.permissions")]
+    fn permissions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let open = self.open()?;
-        namespaces::grants(py, &open.client)
+        namespaces::permissions(py, &open.client)
     }
 
     #[doc = doc!("Client.barrier")]

@@ -34,11 +34,11 @@ def namespaces(options: argparse.Namespace) -> int:
     if options.action == "drop":
         client.drop_namespace(options.name)
         return 0
-    if options.action == "grant":
-        _grant(client, options.rules)
+    if options.action == "permit":
+        _permit(client, options.rules)
         return 0
-    if options.action == "grants":
-        return _grants(client, as_json=options.json)
+    if options.action == "permissions":
+        return _permissions(client, as_json=options.json)
     rows = client.namespaces()
     if options.json:
         print_json(rows)
@@ -60,7 +60,7 @@ def namespaces(options: argparse.Namespace) -> int:
     return 0
 
 
-def _grant(client: Client, rules: list[str]) -> None:
+def _permit(client: Client, rules: list[str]) -> None:
     for rule in rules:
         # The name of a namespace may have colons in it.
         parts = rule.rsplit(":", 2)
@@ -68,13 +68,13 @@ def _grant(client: Client, rules: list[str]) -> None:
             raise CommandError(f"{rule!r} is not NAMESPACE:NODE:RIGHTS")
         namespace, node, rights = parts
         if rights == "default":
-            client.drop_grant(node, namespace=namespace)
+            client.drop_permission(node, namespace=namespace)
         else:
-            client.grant(node, rights, namespace=namespace)
+            client.permit(node, rights, namespace=namespace)
 
 
-def _grants(client: Client, *, as_json: bool) -> int:
-    rows = client.grants()
+def _permissions(client: Client, *, as_json: bool) -> int:
+    rows = client.permissions()
     if as_json:
         print_json(rows)
         return 0

@@ -3,7 +3,7 @@
 
 use farrow_store::{NamespaceId, RemoteClient};
 use farrow_wire::rights::{Rights, Rule, RuleError};
-use farrow_wire::{ImportStep, NamespaceSpec, NotGranted, ReplyBody, RequestBody, WireError};
+use farrow_wire::{ImportStep, NamespaceSpec, NotPermitted, ReplyBody, RequestBody, WireError};
 
 use crate::protocol::action::answer_to;
 use crate::protocol::context::ReplyTo;
@@ -173,7 +173,7 @@ impl NodeState {
         };
         let rights = self.rights_in(namespace, remote_client);
         if rights.is_none() {
-            return Err(self.not_granted(remote_client, namespace, Rights::READ));
+            return Err(self.not_permitted(remote_client, namespace, Rights::READ));
         }
         Ok(rights)
     }
@@ -215,7 +215,7 @@ impl NodeState {
             }
             RemoteNeed::Right(right) => right,
         };
-        Err(self.not_granted(remote_client, state.namespace, missing))
+        Err(self.not_permitted(remote_client, state.namespace, missing))
     }
 
     /// Whether the client of a session may delete objects in its namespace.
@@ -228,7 +228,7 @@ impl NodeState {
         };
         match state.peer.remote_client {
             Some(client) if !state.rights.has(Rights::DELETE) => {
-                Err(self.not_granted(client, state.namespace, Rights::DELETE))
+                Err(self.not_permitted(client, state.namespace, Rights::DELETE))
             }
             _ => Ok(()),
         }
@@ -243,10 +243,10 @@ impl NodeState {
         if self.rights_in(namespace, remote_client).has(Rights::READ) {
             return Ok(());
         }
-        Err(self.not_granted(remote_client, namespace, Rights::READ))
+        Err(self.not_permitted(remote_client, namespace, Rights::READ))
     }
 
-    fn not_granted(
+    fn not_permitted(
         &self,
         remote_client: RemoteClient,
         namespace: NamespaceId,
@@ -257,7 +257,7 @@ impl NodeState {
         let node = named.into_iter().find(|name| node_key(name) == remote_client.node);
         let mut namespaces = self.home.namespaces();
         let namespace = namespaces.find(|one| one.id == namespace);
-        WireError::NotGranted(NotGranted {
+        WireError::NotPermitted(NotPermitted {
             node: node.unwrap_or_else(|| format!("#{:016x}", remote_client.node)),
             namespace: namespace.map(|one| one.options.name.clone()).unwrap_or_default(),
             right: right.to_string(),

@@ -2,7 +2,7 @@
 
 use farrow_membership::naming::NameRefusal;
 use farrow_store::{Home, namespace_of, own_name};
-use farrow_wire::{NotGranted, Rights, WireError, WireTarget};
+use farrow_wire::{NotPermitted, Rights, WireError, WireTarget};
 
 use crate::protocol::cluster::OptionalCluster;
 use crate::protocol::identity::SessionId;
@@ -74,7 +74,7 @@ impl OptionalCluster {
                 WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
             }
             NameRefusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-            NameRefusal::NotAllowed { .. } => WireError::NotGranted(NotGranted {
+            NameRefusal::NotAllowed { .. } => WireError::NotPermitted(NotPermitted {
                 node,
                 namespace: namespace_of(full).to_owned(),
                 right: Rights::WRITE.to_string(),

@@ -1,7 +1,7 @@
 //! Requests of clients for barriers and flags, at their nodes and at the owners of names.
 
 use farrow_store::{NAME_BYTES_MAX, namespace_of, own_name};
-use farrow_wire::{BarrierBroken, NotGranted, ReplyBody, SyncAsk, WireError};
+use farrow_wire::{BarrierBroken, NotPermitted, ReplyBody, SyncAsk, WireError};
 
 use super::barrier::{Arrival, Party};
 use super::message::{SyncQuestion, right_for};
@@ -197,7 +197,7 @@ impl Barriers {
                 Err(WireError::BarrierBroken(BarrierBroken { name, who, reason }))
             }
             WaitOutcome::Refused(reason) => Err(WireError::Invalid(reason)),
-            WaitOutcome::NotGranted => Err(WireError::NotGranted(NotGranted {
+            WaitOutcome::NotPermitted => Err(WireError::NotPermitted(NotPermitted {
                 node: context.cluster.own_name(),
                 namespace: namespace_of(&wait.name).to_owned(),
                 right: right_for(&wait.ask).to_string(),
@@ -270,7 +270,7 @@ impl Barriers {
                 self.received.add(from, number);
                 if !context.rules.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
-                    self.send_outcomes(vec![(waiter, WaitOutcome::NotGranted)], context);
+                    self.send_outcomes(vec![(waiter, WaitOutcome::NotPermitted)], context);
                 } else if name.len() <= NAME_BYTES_MAX as usize {
                     let origin = SyncOrigin { node: from, number, client, pid };
                     self.do_sync(origin, &name, &ask, context);

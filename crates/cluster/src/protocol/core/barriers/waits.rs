@@ -33,7 +33,7 @@ pub enum WaitOutcome {
     /// The request is invalid.
     Refused(String),
     /// The owner's rules deny the request to that node.
-    NotGranted,
+    NotPermitted,
     /// Another node owns the name now: the request is to be made there.
     Moved,
 }

@@ -12,8 +12,8 @@ use common::requested::{B, OWNER, RequestedNode, hello};
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
 use farrow_wire::{
-    Extent, NamespaceSpec, NotGranted, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError,
-    WireObjectId, WireTarget,
+    Extent, NamespaceSpec, NotPermitted, ReplyBody, RequestBody, SealItem, SyncAsk, Watch,
+    WireError, WireObjectId, WireTarget,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -54,7 +54,7 @@ fn rule(text: &str) -> Rule {
 /// What is missing, if that is why not.
 fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
     match answer {
-        Err(WireError::NotGranted(NotGranted { right, .. })) => Some(right),
+        Err(WireError::NotPermitted(NotPermitted { right, .. })) => Some(right),
         _ => None,
     }
 }
@@ -164,7 +164,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     for name in ["", "shut"] {
         let session = requested.open(60, OWNER, Some(B));
         let answer = requested.ask(session, hello(name, None, ""));
-        let Err(WireError::NotGranted(NotGranted { namespace, right, .. })) = answer else {
+        let Err(WireError::NotPermitted(NotPermitted { namespace, right, .. })) = answer else {
             panic!("{answer:?}")
         };
         assert_eq!((&*namespace, &*right), (name, "read"));
@@ -178,7 +178,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
     let span = requested.grant(theirs, 4096);
     let id = requested.seal(theirs, SealItem::bytes(span, 9)).unwrap();
     let answer = requested.ask(session, RequestBody::Restore { id });
-    let Err(WireError::NotGranted(NotGranted { namespace, .. })) = answer else {
+    let Err(WireError::NotPermitted(NotPermitted { namespace, .. })) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(namespace, "shut");
@@ -200,7 +200,7 @@ fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
 
 fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {
     match result {
-        Err(Error::NotGranted(NotGranted { node, namespace, right })) => {
+        Err(Error::NotPermitted(NotPermitted { node, namespace, right })) => {
             assert_eq!((&*node, &*namespace, &*right), ("b", "", wanted), "{what}");
         }
         other => panic!("{what}: {other:?}"),
@@ -216,7 +216,7 @@ fn names(of: &str) -> Vec<String> {
 fn count_denied(results: impl Iterator<Item = Result<(), Error>>, wanted: &str) -> usize {
     let is_denied = |result| match result {
         Ok(()) => false,
-        Err(Error::NotGranted(NotGranted { right, .. })) if right == wanted => true,
+        Err(Error::NotPermitted(NotPermitted { right, .. })) if right == wanted => true,
         Err(error) => panic!("{error}"),
     };
     results.map(is_denied).filter(|is_denied| *is_denied).count()
@@ -238,7 +238,7 @@ fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
     // What was granted ahead of need is used up first, so that each put has to ask.
     let big = vec![7_u8; 4 << 20];
 
-    on_a.grant(&rule(":b:read,delete")).unwrap();
+    on_a.permit(&rule(":b:read,delete")).unwrap();
     denied(put("new"), "put with a name", "write");
     denied(at_a.put(&Value::Bytes(&big), None), "put of much", "write");
     denied(at_a.create(8 << 20, None).map(drop), "create", "write");
@@ -253,7 +253,7 @@ fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
     let count = count_denied(own.iter().map(own_put), "write");
     assert!((1..64).contains(&count), "{count} of 64");
 
-    on_a.grant(&rule(":b:read,write")).unwrap();
+    on_a.permit(&rule(":b:read,write")).unwrap();
     put("new").unwrap();
     assert_eq!(flags_denied(&on_b, "f"), 0);
     assert_eq!(count_denied(names("m").iter().map(own_put), "write"), 0);
@@ -263,14 +263,14 @@ fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
     denied(at_a.evict(1), "evict", "delete");
 
     // Without read: no word of what is sealed, and no answer for flags.
-    on_a.grant(&rule(":b:write,delete")).unwrap();
+    on_a.permit(&rule(":b:write,delete")).unwrap();
     let flags = names("f");
     let waits = flags.iter().map(|name| on_b.wait_flags(name, 1, NOW).map(drop));
     let count = count_denied(waits, "read");
     assert!((1..64).contains(&count), "{count} of 64");
 
     // Nothing at all: who has no place yet gets none.
-    on_a.grant(&rule(":b:none")).unwrap();
+    on_a.permit(&rule(":b:none")).unwrap();
     denied(at_a.stats().map(drop), "stats", "read");
     let fresh = nodes.client(1);
     denied(fresh.at("a").map(drop), "a place", "read");
@@ -284,28 +284,28 @@ fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
     nodes.daemons[0].restart();
     nodes.settle(2);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
-    assert_eq!(on_a.grants().unwrap(), [rule(":b:none")]);
+    assert_eq!(on_a.permissions().unwrap(), [rule(":b:none")]);
     denied(on_b.at("a").map(drop), "a place", "read");
-    on_a.drop_grant("", "b").unwrap();
+    on_a.drop_permission("", "b").unwrap();
     on_b.delete(&["old".into()]).unwrap();
-    assert!(matches!(on_a.drop_grant("", "b"), Err(Error::NotFound { .. })));
+    assert!(matches!(on_a.drop_permission("", "b"), Err(Error::NotFound { .. })));
     assert!(matches!(
-        on_b.at("a").unwrap().grant(&rule(":b:all")),
+        on_b.at("a").unwrap().permit(&rule(":b:all")),
         Err(Error::PermissionDenied(_))
     ));
 }
 
 #[test]
 fn rules_of_the_command_line_hold_from_the_start() {
-    let grants = ["--grant", "*:*:none", "--grant", "team:a:read", "--grant", "team:b:all"];
-    let nodes = DaemonNodes::start(2, "64MiB", &[CALM, &grants].concat());
+    let rules = ["--permit", "*:*:none", "--permit", "team:a:read", "--permit", "team:b:all"];
+    let nodes = DaemonNodes::start(2, "64MiB", &[CALM, &rules].concat());
     let on_a = nodes.client(0);
     let rules: Vec<Rule> = vec![rule("*:*:none"), rule("team:a:read"), rule("team:b:all")];
-    assert_eq!(on_a.grants().unwrap(), rules);
+    assert_eq!(on_a.permissions().unwrap(), rules);
     denied_at(&on_a, "b");
     denied_at(&nodes.client(1), "a");
 }
 
 fn denied_at(client: &Client, node: &str) {
-    assert!(matches!(client.at(node), Err(Error::NotGranted(_))), "{node}");
+    assert!(matches!(client.at(node), Err(Error::NotPermitted(_))), "{node}");
 }
