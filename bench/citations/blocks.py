@@ -64,8 +64,8 @@ def temporal(page: str) -> str:
         seconds = statistics.mean(run.need("a row", "farrow", variant))
         rows.append([title, f"{1 / seconds:,.0f}", digits(sum(theirs) / count / seconds)])
     lead = (
-        f"`make bench-temporal`, {run.link(page)}: how many sources the target of a row has within"
-        " the last day, and how many targets its source, by Raphtory 0.17 and by Farrow. Equal"
+        f"`make bench-temporal`, {run.link(page)}: sources of a row's target and targets of its"
+        " source, within the last day. Raphtory 0.17 and Farrow computed equal"
         f" values; rates over the same {count:,} rows.\n\n"
     )
     return lead + table(["", "rows a second", "times Raphtory"], rows)

@@ -46,8 +46,8 @@ def engines(page: str) -> str:
         f"`make bench-engines`, {run.link(page)}: a huge table of 32 chunks of a million rows each"
         " (int64, int32, float64). Medians, the middle half of the samples, and the ratio of the"
         " medians; a plain table is one of pyarrow. DuckDB groups its own table by a faster hash"
-        " table, since it knows the least and the greatest key; without it\n"
-        "(`perfect_ht_threshold = 0`) the plan is that of the rest.\n\n"
+        " table, since it knows the least and the greatest key.\n"
+        "Without it (`perfect_ht_threshold = 0`) the plan is that of the rest.\n\n"
     )
     plain = run.median("append", _PEER, "without statistics")
     counted = run.median("append", _PEER, "with statistics")
@@ -119,8 +119,8 @@ def sql(page: str) -> str:
     ]
     lead = (
         f"`make bench-sql`, {run.link(page)}: {run.document['notes'][-1]}. DuckDB has its own"
-        " tables in the memory of one process, DataFusion reads Farrow's tables in one process,"
-        f"{spark}; all have the same two cores, and all answers are compared."
+        " tables in the memory of one process, DataFusion reads Farrow's tables in one process."
+        f"{spark}. All have the same two cores, and all answers are compared."
         f" {_rounds(run, 'DuckDB')} rounds. Time over DuckDB's:\n\n"
     )
     tail = (
@@ -142,7 +142,7 @@ def dataframes(page: str) -> str:
                 rows.append([f"{engine}, {source}", *pair])
     lead = (
         f"`make bench-dataframes`, {run.link(page)}: 100 million rows on two nodes of one machine,"
-        " one column added up by the 1,000 values of another, two workers of one core; Parquet in"
+        " one column added up by the 1,000 values of another. Two workers of one core; Parquet in"
         " the page cache. Medians, and the middle half of the samples; the ratio of the times."
         "\n\n"
     )

@@ -227,8 +227,8 @@ def reproduce(page: str) -> str:
     """The page of the works, if a full run of it is committed."""
     what = (
         "`make reproduce` makes one page of the tables and figures of the theses and papers that"
-        " Farrow grew out of: theirs beside ours, each with\nits table and page, and with what"
-        " differs. A table that is not run has its reason there."
+        " Farrow grew out of. It shows theirs beside ours, each with\nits table and page, and with"
+        " what differs. A table that is not run has its reason there."
     )
     found = runs_of("reproduce")
     if not found:

@@ -149,9 +149,9 @@ def _best_copy(run: Run) -> str:
     if not texts:
         return ""
     return (
-        "\nA put of 10 x 100 MB, each of other bytes, reached this share of the speed of the best"
-        " copy of as many bytes, with all cores between private buffers in huge pages, taken just"
-        f" before: {'; '.join(texts)}."
+        "\nA put of 10 x 100 MB, each of other bytes, was compared with the best copy of as many bytes"
+        " just before it, with all cores between private buffers in huge pages. It reached this"
+        f" share of the speed: {'; '.join(texts)}."
     )
 
 
