@@ -10,7 +10,6 @@ use super::core::clients::ClientSession;
 use super::core::counting::CountKind;
 use super::core::rooms::{RoomRequest, Rooms};
 use super::identity::{PeerIdentity, SessionId};
-use super::limits::check_lists;
 use super::replicas::pages_elsewhere;
 use super::spill_job::SpillDone;
 use super::state::NodeState;
@@ -197,15 +196,7 @@ impl NodeState {
         if !is_introduced {
             return self.greet(FirstRequest { session, seq, peer, now_ms }, body, out);
         }
-        // Checked before a name is taken for the request or it has any other effect.
-        let allowed = self.check_permitted(session, &body);
-        let allowed =
-            allowed.and_then(|()| self.drain.check_not_draining(session, &body, &self.cluster));
-        let allowed = allowed.and_then(|()| check_lists(&body));
-        let allowed = allowed.and_then(|()| {
-            slot.map_or(Ok(()), |slot| self.clients.check_right(&self.home, slot, &body))
-        });
-        let answer = match allowed.and_then(|()| self.check_names(session, &body)) {
+        let answer = match self.check_request(session, slot, &body) {
             Err(error) => Err(error),
             Ok(()) => match (slot, body) {
                 (_, RequestBody::Watch(watch)) => {
