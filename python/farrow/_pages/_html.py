@@ -79,11 +79,12 @@ def list_page(table: pa.Table) -> str | None:
 
 def show_lists() -> None:
     """In a notebook, the list of objects is shown as a table; all else of pyarrow as before."""
-    notebook = sys.modules.get("IPython")
-    shell = notebook.get_ipython() if notebook else None
-    if shell is None:
+    # Absent also while IPython itself is being imported.
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    formatter = getattr(get_shell() if get_shell else None, "display_formatter", None)
+    if formatter is None:
         return
-    pages = shell.display_formatter.formatters["text/html"]
+    pages = formatter.formatters["text/html"]
     before = pages.for_type_by_name("pyarrow.lib", "Table")
 
     def page(table: pa.Table) -> str | None:
