@@ -199,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.lock");
         let file = File::create(&path).unwrap();
-        assert!(Holder::read(&path).unwrap_err().contains("does not say"));
+        assert!(Holder::read(&path).unwrap_err().contains("does not name"));
         for memory in [Some((7, 8)), None, Some((u32::MAX, 0))] {
             let holder = Holder { pid: 1234, memory };
             holder.publish(&file);

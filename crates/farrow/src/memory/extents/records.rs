@@ -19,8 +19,9 @@ const GRANT_BYTES_FIRST: u64 = 256 << 10;
 /// allocations.
 pub(super) const AHEAD_BYTES_MAX: u64 = 64 << 20;
 
-/// Free ranges that a client retains.
-const RETAINED_RUNS_MAX: usize = 2;
+/// Free ranges that a client retains. With two, a load of a Parquet file gave half of its temporary
+/// buffers back to the node and requested them again.
+const RETAINED_RUNS_MAX: usize = 16;
 
 /// For allocations of this size or more nothing is granted ahead: the message costs less than the
 /// first touch of their pages, and the surplus would fragment the heap.
