@@ -164,7 +164,7 @@ from farrow.graph.cluster import ClusterGraph, _objects, _sealing, _segments
 _, address, graph, moment, left, done = sys.argv
 left, done = int(left), int(done)
 part, name = moment.split(".")
-where = {"sealing": _sealing, "segments": _segments, "manifest": _objects.Manifest}[part]
+where = {"sealing": _sealing, "segments": _segments, "manifest": _objects.GraphManifest}[part]
 real = getattr(where, name)
 
 def dies(*arguments):
