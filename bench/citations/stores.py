@@ -150,8 +150,8 @@ def _best_copy(run: Run) -> str:
         return ""
     return (
         "\nA put of 10 x 100 MB, each of other bytes, was compared with the best copy of as many"
-        " bytes just before it, with all cores between private buffers in huge pages. It reached this"
-        f" share of the speed: {'; '.join(texts)}."
+        " bytes just before it, with all cores between private buffers in huge pages. It reached"
+        f" this share of the speed: {'; '.join(texts)}."
     )
 
 
