@@ -12,10 +12,11 @@ processes on the machine find it and use it in place::
 
 from __future__ import annotations
 
+import sys as _sys
+
 from farrow import events, huge
 from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
 from farrow._nodes._connect import connect
-from farrow._pages._html import show_lists
 from farrow._sql import sql
 from farrow._values._lazy import fetch
 from farrow._values._objects import get_object, put_object
@@ -95,5 +96,8 @@ __all__ = [
     "sql",
 ]
 
-show_lists()
-del show_lists
+# Elsewhere no notebook shows anything, and the import would cost milliseconds.
+if "IPython" in _sys.modules:
+    from farrow._pages._html import show_lists as _show_lists
+
+    _show_lists()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import json
 import sys
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from farrow._values._listed import listed_rows
 from farrow.exceptions import FarrowError
 
 if TYPE_CHECKING:
@@ -68,11 +70,10 @@ def list_page(table: pa.Table) -> str | None:
     columns = table.schema.names
     if tuple(columns[: len(_LISTED)]) != _LISTED or columns[len(_LISTED) :] not in ([], ["node"]):
         return None
-    shown = table.slice(0, LIST_ROWS)
-    cells = [[_cell(name, value) for value in shown[name]] for name in columns]
+    shown = listed_rows(table.slice(0, LIST_ROWS))
     head = _row("th", columns)
-    body = "".join(_row("td", row) for row in zip(*cells, strict=True))
-    more = table.num_rows - shown.num_rows
+    body = "".join(_row("td", [_cell(*item) for item in row.items()]) for row in shown)
+    more = table.num_rows - len(shown)
     caption = f"{table.num_rows:,} objects" + (f", the last {more:,} not shown" if more else "")
     return f"<table><caption>{caption}</caption>{head}{body}</table>"
 
@@ -94,22 +95,19 @@ def show_lists() -> None:
     pages.for_type_by_name("pyarrow.lib", "Table", page)
 
 
-def _cell(column: str, value: pa.Scalar) -> str:
-    if not value.is_valid:
+def _cell(column: str, value: Any) -> str:
+    if value is None:
         return ""
     if column == "id":
-        return str(value.as_py().hex())
+        return str(value.hex())
     if column == "metadata":
-        return ", ".join(f"{key}={text}" for key, text in value.as_py())
+        return ", ".join(f"{key}={text}" for key, text in value)
     if column == "bytes":
-        return f"{value.as_py():,}"
+        return f"{value:,}"
     if column in ("sealed_at", "last_use"):
-        # Seconds: Python's datetime has no nanoseconds.
-        from datetime import datetime, timezone
-
-        seconds = value.value // 1_000_000_000
+        seconds = value // 1_000_000_000
         return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    return str(value.as_py())
+    return str(value)
 
 
 def _quantity(value: Any, unit: str) -> str:

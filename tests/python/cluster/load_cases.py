@@ -163,8 +163,6 @@ class Nodes:
 
     def wait_for_reload(self, before: dict[str, float], load: Load) -> None:
         """Until each node uses the new files, and each thread has used each node since then."""
-        wait_until(
-            lambda: all(now > before[name] for name, now in self.reloads().items()),
-            "the nodes to read their files again",
-        )
+        for name, reloads in before.items():
+            self.wait_for_reload_of(name, reloads)
         load.wait_for_objects()
